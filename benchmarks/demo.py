@@ -17,7 +17,7 @@ from pathlib import Path
 
 def play(seed: int, folder: Path) -> tuple[float, float, dict[str, float]]:
     """Train with one seed; returns (seconds, peak resident GiB, last validation)."""
-    command = [sys.executable, "-m", "rllm_core.cli.main", "train", "guess", "--seed", str(seed)]
+    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed)]
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -13,15 +13,15 @@ from pathlib import Path
 import bare_loop
 import torch
 
-from rllm_core.config.compose import Composed, compose
-from rllm_core.config.layers import layers_from_overrides
+from rllm.config.compose import Composed, compose
+from rllm.config.layers import layers_from_overrides
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 
 
 class StepClock(Observer):

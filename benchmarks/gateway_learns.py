@@ -19,8 +19,8 @@ from pathlib import Path
 
 AGENT = """
 from openai import OpenAI
-from rllm_envs.guess import Guess
-from rllm_envs.options import GuessParams
+from rllm.environments.guess import Guess
+from rllm.environments.options import GuessParams
 
 client = OpenAI()
 
@@ -49,7 +49,7 @@ def learn(way: str, seed: int, steps: int) -> tuple[dict[int, dict[str, float]],
         folder = Path(name)
         (folder / "agent.py").write_text(AGENT)
         words = ["train", "guess", "--seed", str(seed), *WAYS[way], f"rllm.trainer.total_batches={steps}"]
-        program = [sys.executable, "-m", "rllm_core.cli.main", *words]
+        program = [sys.executable, "-m", "rllm.cli.main", *words]
         subprocess.run(program, cwd=folder, stdout=subprocess.DEVNULL, check=True)
         lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     found: dict[int, dict[str, float]] = {}

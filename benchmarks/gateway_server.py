@@ -22,11 +22,11 @@ from rllm_core.contracts.engine import Completion
 from rllm_core.data.messages import Message, Reply, Tool
 from rllm_core.data.record import Call, CallKey
 from rllm_gateway.app import create_app
+from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import read_body
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.policy import AttachedPolicy
-from rllm_record.calls import CallRow, CallStore, SessionRow
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 

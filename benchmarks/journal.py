@@ -24,7 +24,7 @@ from rllm_core import AgentTrainer
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.observer import Observer
 from rllm_core.data.record import Call, CallKey
-from rllm_record.calls import CallRow, CallStore, SessionRow
+from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_record.journal import engine as journal_engine
 from rllm_record.journal.records import checksum_of_call, encoded
 from rllm_record.journal.segments import Segments

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 
 STEPS, SAVED_EVERY = 8, 2
 SETTINGS: dict[str, Any] = {

@@ -48,7 +48,7 @@ BEFORE = "evals/before"
 
 def rllm(folder: Path, *words: str) -> str:
     """What a command prints; its errors go to the terminal."""
-    command = [sys.executable, "-m", "rllm_core", *words]
+    command = [sys.executable, "-m", "rllm", *words]
     return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -60,7 +60,7 @@ def gain(folder: Path, model: Path, seed: int, steps: int) -> dict[str, Any]:
     with (folder / f"{name}.log").open("a") as log:
         words = ["train", *TASK, *RECIPE, *named, "--model", str(model), "--seed", str(seed)]
         words += ["--resume"] if (run / "checkpoints").exists() else ["--overwrite"]
-        subprocess.run([sys.executable, "-m", "rllm_core", *words], cwd=folder, check=True, stdout=log, stderr=log)
+        subprocess.run([sys.executable, "-m", "rllm", *words], cwd=folder, check=True, stdout=log, stderr=log)
     rllm(folder, "eval", *TASK, "--model", str(run), "--save", f"evals/{name}")
     compared = json.loads(rllm(folder, "eval", "compare", BEFORE, f"evals/{name}", "--json"))
     (environment,) = compared["environments"]

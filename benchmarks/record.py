@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from rllm_core.data.record import Call, CallKey
-from rllm_record.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
-from rllm_record.calls.encoding import encoded
-from rllm_record.calls.schema import INSERT
+from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
+from rllm_gateway.calls.encoding import encoded
+from rllm_gateway.calls.schema import INSERT
 
 WRITERS = (1, 32, 200)
 SIZES = {"4 kB": 4_000, "40 kB": 40_000}

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rllm.api.trainer import UnifiedTrainer
 from rllm_backend_kit.update_trace import UpdateTrace
-from rllm_core.api.trainer import UnifiedTrainer
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_record.recorder import Recorder

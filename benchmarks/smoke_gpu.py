@@ -32,7 +32,7 @@ NOTHING_RAN = 2
 GIVEN_BACK = 30.0
 """Seconds in which a device's memory is free again when its processes have gone."""
 NEEDED = {"local": ("rllm_local",), "verl": ("rllm_verl", "vllm")}
-INSTALL = {"local": "pip install 'rllm-local[lora]'", "verl": "pip install 'rllm-verl[vllm]'"}
+INSTALL = {"local": "pip install rllm 'rllm-local[lora]'", "verl": "pip install rllm 'rllm-verl[vllm]'"}
 
 
 def missing(scenario: Scenario, device: str, devices: int) -> str | None:

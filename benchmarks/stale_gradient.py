@@ -19,10 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted, layers_from_overrides
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_backend_kit.loss_terms import rollout_weights
 from rllm_backend_kit.minibatches import minibatch_weights
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted, layers_from_overrides
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
@@ -33,11 +37,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.rollout_stages import Generate, ImputeNames
 from rllm_core.pipeline.transform_stages import CheckRewards, Group
 from rllm_core.pipeline.update_stages import BuildBatch, EstimateAdvantages, Process
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 from rllm_core.updates.losses import ppo
 from rllm_local.logprobs import token_outputs
 from rllm_local.rows import micro_batches

@@ -41,7 +41,7 @@ def words_of(ahead: int) -> tuple[str, ...]:
 
 def learn(seed: int, words: Sequence[str]) -> Learnt:
     """Train once, in a folder that goes."""
-    command = [sys.executable, "-m", "rllm_core.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
+    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         lines = (Path(folder) / "runs/rllm-training/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()

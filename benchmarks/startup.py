@@ -16,7 +16,7 @@ TARGETS_MS = {"--help": 100, "plugins list": 300}
 HEAVY = ("torch", "transformers", "numpy")
 PROGRAM = f"""
 import sys
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 exit_code = main(sys.argv[1:])
 print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
 sys.exit(exit_code)

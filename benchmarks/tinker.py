@@ -221,8 +221,8 @@ def steps_per_second(words: list[str], steps: int, folder: str) -> float:
     """Of `rllm train guess` with everything a user gets."""
     from floor import framework_seconds
 
-    from rllm_core.config.compose import compose
-    from rllm_core.config.layers import layers_from_overrides
+    from rllm.config.compose import compose
+    from rllm.config.layers import layers_from_overrides
     from rllm_core.plugins.registry import Registry
 
     registry = Registry.load()

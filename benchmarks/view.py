@@ -117,7 +117,7 @@ class Server:
 
     def __init__(self, run: Path) -> None:
         place = run.parent / "view.json"
-        command = [sys.executable, "-m", "rllm_core", "view", str(run), "--announce", str(place)]
+        command = [sys.executable, "-m", "rllm", "view", str(run), "--announce", str(place)]
         self._process = subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self._process.stdout.readline()

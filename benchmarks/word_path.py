@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import rllm_core
-from rllm_core.cli.configuring import plan_for, read_request
+from rllm.cli.configuring import plan_for, read_request
 
 TARGET = 30
 VALUE = "followed-7f3a"

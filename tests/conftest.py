@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from forked import CommandServer, ForkedProcess
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 
 SMALL = (
     "rllm.rollout.n=4",
@@ -24,7 +24,7 @@ SMALL = (
 )
 """A few games per step: what is tested is the machinery, not whether it learns."""
 
-RLLM = "rllm_core.cli.main"
+RLLM = "rllm.cli.main"
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 StartRllm = Callable[..., "subprocess.Popen[str]"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from config_reference import DISTRIBUTIONS, reference_page
 
-from rllm_core.planning.unused_keys import Key, core_keys
+from rllm.planning.unused_keys import Key, core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Task
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 
 MEDIAN, SIGMA, TURNS = 0.3, 0.75, 3
 STEPS, SKIPPED = 24, 6

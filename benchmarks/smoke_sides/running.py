@@ -46,7 +46,7 @@ def run(words: Sequence[str], folder: Path, kill_behind: int | None = None) -> O
     """
     folder.mkdir(parents=True, exist_ok=True)
     mark, log, started = uuid.uuid4().hex, folder / "log.txt", time.monotonic()
-    program = [sys.executable, "-m", "rllm_core", *words]
+    program = [sys.executable, "-m", "rllm", *words]
     with log.open("ab") as file:
         process = subprocess.Popen(
             program, cwd=folder, env=os.environ | {MARK: mark}, stdout=file, stderr=subprocess.STDOUT

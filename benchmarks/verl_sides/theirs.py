@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 from turns import Turns
 from workload import LARGEST, Workload
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layers_from_overrides
+from rllm.config.compose import compose
+from rllm.config.layers import layers_from_overrides
 from rllm_core.plugins.registry import Registry
 from rllm_verl.model import open_model
 from rllm_verl.native import native_config

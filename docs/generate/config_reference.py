@@ -8,34 +8,17 @@ from collections.abc import Iterable
 from page_text import one_line
 from pydantic import BaseModel
 
-from rllm_core.config.paths import KeyPath
-from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
+from rllm.config.paths import KeyPath
+from rllm.inspection.describe import Option, describe_field, options_of
+from rllm.planning.unused_keys import Key, acting_plugins, core_keys
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.first_party import first_party_distributions
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Redundant, Refused
-from rllm_inspect.describe import Option, describe_field, options_of
 
-DISTRIBUTIONS = (
-    "rllm-core",
-    "rllm-data",
-    "rllm-endpoint",
-    "rllm-envs",
-    "rllm-estimators",
-    "rllm-gateway",
-    "rllm-local",
-    "rllm-reasoning-gym",
-    "rllm-record",
-    "rllm-renderers",
-    "rllm-tasks",
-    "rllm-textarena",
-    "rllm-tinker",
-    "rllm-tools",
-    "rllm-trackers",
-    "rllm-verl",
-    "rllm-view",
-    "rllm-vllm",
-)
-"""Whose plugins are on the page: those of this repository."""
+DISTRIBUTIONS = (CORE, "rllm", *sorted(first_party_distributions()))
+"""The packages of this repository: their plugins are on the page."""
 
 INTRODUCTION = """\
 # Config keys

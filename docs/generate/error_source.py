@@ -13,12 +13,12 @@ from error_text import VALUE, Scope, functions_of, join, texts_of
 ROOT = Path(__file__).parents[2]
 BASE = "RllmError"
 CHECKS = ("refused", "unused", "warning")
-"""What checks of `rllm_core.planning` make: (key, text, remedy)."""
+"""What checks of `rllm.planning` make: (key, text, remedy)."""
 OF_SERVERS = {"RefusedError": 2, "invalid": 0, "RequestRefused": 0, "ServerError": 0}
 """Answers to clients of the two servers -> which argument is the message."""
-REASONS = ("rllm_core.planning.unused_keys",)
+REASONS = ("rllm.planning.unused_keys",)
 """Modules whose functions return (what is wrong with a value, what to do)."""
-LINES = ("rllm_core.config.problems",)
+LINES = ("rllm.config.problems",)
 """Modules that make the lines of a message, which is raised elsewhere."""
 OPTIONS = ("BaseModel", "Params", "Section")
 """Base classes of options: a `ValueError` in one of them is said behind key and value."""

@@ -29,7 +29,7 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Configuration",
         "A key, a value, a file or a word of the command.",
-        ("rllm_core.config", "rllm_core.cli", "rllm_core.schema", "rllm_inspect"),
+        ("rllm.config", "rllm.cli", "rllm_core.schema", "rllm.inspection"),
     ),
     (
         "Names of plugins",
@@ -39,19 +39,19 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Before a run starts",
         "Two choices do not fit together, or a choice has no effect.",
-        ("rllm_core.planning", "rllm_core.training.setup", "rllm_core.rollout.settings"),
+        ("rllm.planning", "rllm.training.setup", "rllm_core.rollout.settings"),
     ),
-    ("From Python", "`AgentTrainer`, `UnifiedTrainer` and the functions that register.", ("rllm_core.api",)),
+    ("From Python", "`AgentTrainer`, `UnifiedTrainer` and the functions that register.", ("rllm.api",)),
     ("Data sets and tasks", "Files, the hub, columns, ids.", ("rllm_data", "rllm_core.data")),
     (
         "Questions, rewards, environments",
         "What is played, and what it earns.",
-        ("rllm_tasks", "rllm_envs", "rllm_reasoning_gym", "rllm_textarena"),
+        ("rllm.tasks", "rllm.environments", "rllm_envs"),
     ),
     (
         "Attempts",
         "Workflows, prompts, renderers and tools.",
-        ("rllm_core.rollout", "rllm_tools", "rllm_renderers", "rllm_serving", "rllm_vllm"),
+        ("rllm_core.rollout", "rllm.tools", "rllm_renderers", "rllm_serving", "rllm_vllm"),
     ),
     (
         "Agents and the gateway",
@@ -66,14 +66,14 @@ GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "The run folder, checkpoints, resuming",
         "What is on disk.",
-        ("rllm_core.runs", "rllm_core.training", "rllm_core.tracking", "rllm_record", "rllm_trackers"),
+        ("rllm.runs", "rllm.training", "rllm.tracking", "rllm_record", "rllm.trackers"),
     ),
     ("The backend `local`", "", ("rllm_local",)),
-    ("The backend `endpoint`", "", ("rllm_endpoint",)),
+    ("The backend `endpoint`", "", ("rllm.endpoint",)),
     ("The backend `tinker`", "", ("rllm_tinker",)),
     ("The server `rllm tinker serve`", "What the server answers to a client.", ("rllm_tinker_server",)),
     ("The backend `verl`", "", ("rllm_verl",)),
-    ("`rllm eval` and `rllm rescore`", "", ("rllm_evals", "rllm_rescore")),
+    ("`rllm eval` and `rllm rescore`", "", ("rllm.evaluation", "rllm_view.rescoring")),
     ("`rllm runs`, `rllm episode`, `rllm why`", "", ("rllm_view",)),
     ("`rllm plugins new`", "", ("rllm_plugin_kit",)),
 )

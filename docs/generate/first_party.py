@@ -7,16 +7,23 @@ import sys
 from importlib.metadata import metadata
 from typing import Any
 
-from rllm_core.plugins.commands import load_command
+from rllm.cli.plugin_commands import load_command
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.first_party import COMMAND
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 
 OURS = "rllm-"
-NOT_OURS = (CORE, "rllm-example")
-"""What is always there, and what `rllm plugins new` writes: nobody misses them."""
-EXTRAS = {"rllm-tinker": {"local": {"tinker_base_url": "local"}}, "rllm-verl": {"cpu": {"rllm.profile": "cpu"}}}
+NOT_OURS = (CORE,)
+"""Always installed, like the program `rllm`."""
+EXTRAS = {
+    "rllm-envs": {
+        "reasoning-gym": {"rllm.env.name": "reasoning_gym"},
+        "textarena": {"rllm.env.name": "textarena"},
+    },
+    "rllm-tinker": {"local": {"tinker_base_url": "local"}},
+    "rllm-verl": {"cpu": {"rllm.profile": "cpu"}},
+}
 """Distribution -> extra -> the keys and values that make a run need it."""
 ON_GPUS = {
     "rllm-verl": {"on_gpus": ["vllm"], "without_gpu": "'rllm-verl[cpu]', and --profile cpu"},

@@ -17,13 +17,13 @@ from config_reference import DISTRIBUTIONS
 from contract_source import Described, Field, classes_of, others_of
 from page_text import cell, doc_cell, doc_text, python, table
 
+from rllm.inspection.describe import options_of
+from rllm.inspection.facts import facts_of, in_words
 from rllm_core.contracts import plugin as common
 from rllm_core.contracts.chosen import Registered
 from rllm_core.plugins import specs
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
-from rllm_inspect.describe import options_of
-from rllm_inspect.facts import facts_of, in_words
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 from rllm_plugin_kit.scaffold.naming import names_for
 from rllm_plugin_kit.scaffold.package import render

@@ -36,7 +36,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/run-folder",
             "reference/measurements",
         ],
-        "For authors": ["reference/api", "reference/testing", "releasing", "decisions/README"],
+        "For authors": ["contributing/architecture", "reference/testing", "releasing", "decisions/README"],
     },
     "reference/kinds": {
         "Kinds": [

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import rllm
 import rllm_core
 
-ROOT = Path(rllm_core.__file__).parent
-FACADES = ["rllm_core", *(f"rllm_core.{stub.parent.name}" for stub in ROOT.glob("*/__init__.pyi"))]
+ROOTS = [Path(package.__file__).parent for package in (rllm, rllm_core)]
+FACADES = [
+    name
+    for root in ROOTS
+    for name in (root.name, *(f"{root.name}.{stub.parent.name}" for stub in root.glob("*/__init__.pyi")))
+]
 
 
 @pytest.mark.parametrize("name", FACADES)
@@ -25,3 +31,19 @@ def test_every_listed_name_is_there(name: str) -> None:
 def test_a_name_that_is_not_listed_is_an_attribute_error(name: str) -> None:
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         _ = import_module(name).nothing_of_that_name
+
+
+def test_stub_of_the_core_lists_the_names_that_can_be_imported() -> None:
+    stub = Path(rllm_core.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    listed = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+    assert sorted(alias.name for node in listed for alias in node.names) == sorted(rllm_core.__all__)
+
+
+def test_name_of_the_program_without_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rllm_core, "import_module", _missing)
+    with pytest.raises(ImportError, match="pip install rllm"):
+        _ = rllm_core.AgentTrainer
+
+
+def _missing(name: str) -> object:
+    raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -13,16 +13,16 @@ import pytest
 import scripted_world
 import virtual_time
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 
 SMALL: dict[str, Any] = {
     "rllm.backend": "scripted",

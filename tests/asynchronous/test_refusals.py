@@ -9,11 +9,11 @@ import pytest
 import scripted_world
 from scripted_world import ahead
 
-from rllm_core.cli.dry_run import rounds_ahead
+from rllm.cli.dry_run import rounds_ahead
+from rllm.planning.plan import RunPlan
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 Plan = Callable[[Mapping[str, Any]], RunPlan]

@@ -13,9 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 import rllm_local.update
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_backend_kit.loss_terms import LossTerms, loss_terms
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
@@ -23,11 +27,7 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 from rllm_local.columns import ColumnFiller
 
 AHEAD, STEPS = 2, 6

@@ -11,14 +11,14 @@ import pytest
 import virtual_time
 from scripted_world import ScriptedBackend
 
+from rllm.planning.plan import RunPlan
+from rllm.training.schedule import TaskSchedule
+from rllm.training.setup import open_runner, tasks_of
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data import codec
-from rllm_core.planning.plan import RunPlan
-from rllm_core.training.schedule import TaskSchedule
-from rllm_core.training.setup import open_runner, tasks_of
 
 STEPS = 4
 ESTIMATORS = ("grpo", "reinforce", "reinforce_plus_plus_baseline", "rloo", "remax", "opo", "gpg", "maxrl")

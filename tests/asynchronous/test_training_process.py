@@ -71,7 +71,7 @@ def _alive(pid: int) -> bool:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a run in one process, which nobody stops, ends with."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    command = [sys.executable, "-m", "rllm_core.cli.main", *WORDS, "local.training_process=false"]
+    command = [sys.executable, "-m", "rllm.cli.main", *WORDS, "local.training_process=false"]
     subprocess.run(command, cwd=folder, check=True, timeout=400, capture_output=True)
     return _digests(folder / "runs/rllm-training/default")
 

@@ -11,11 +11,11 @@ from typing import Any
 from gateway_world import Sampled, World
 
 from rllm_gateway.attempt_sampler import SampledCall
+from rllm_gateway.calls import StoredSession
 from rllm_gateway.episodes import Traced, traced
 from rllm_gateway.running.commands import CommandRunner
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.session import SessionTrace
-from rllm_record.calls import StoredSession
 
 PROGRAMS = Path(__file__).with_name("programs")
 MAX_TOKENS = 1000

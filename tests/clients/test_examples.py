@@ -42,7 +42,7 @@ def test_the_command_of_the_page_trains(tmp_path: Path, pytestconfig: pytest.Con
         "rllm.sdk.store.path=traces.db",
     )
     done = subprocess.run(
-        [sys.executable, "-m", "rllm_core", *shlex.split(command.replace("Qwen/Qwen3-0.6B", "./model")), *words],
+        [sys.executable, "-m", "rllm", *shlex.split(command.replace("Qwen/Qwen3-0.6B", "./model")), *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -20,7 +20,7 @@ ROWS = [{"id": str(number), "question": f"{number} + {number}?", "parts": [numbe
 
 
 class TestJsonl(DatasetContract):
-    name = "rllm-tasks/jsonl"
+    name = "rllm/jsonl"
     options: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"path": "tasks.jsonl"},
         {"path": "tasks.jsonl", "id_key": "question", "data_source": "sums"},
@@ -43,7 +43,7 @@ class TestJsonl(DatasetContract):
 
 
 class TestStored(DatasetContract):
-    name = "rllm-rescore/stored"
+    name = "rllm-view/stored"
     options: ClassVar[Sequence[Mapping[str, Any]]] = ({"path": "sessions"}, {"path": "sessions/step_000000.jsonl"})
     bad_options = ({}, {"path": ""}, {"path": "not-there"}, {"path": "empty"})
 

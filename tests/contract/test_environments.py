@@ -8,10 +8,10 @@ ROWS = ({"question": "2+2?", "answer": "4"}, {"messages": [{"role": "user", "con
 
 globals().update(
     EnvironmentContract.for_each(
+        "rllm",
         "rllm-envs",
-        "rllm-reasoning-gym",
-        "rllm-tasks",
-        "rllm-textarena",
+        "rllm",
+        "rllm-envs",
         guess={"options": ({}, {"prompt": "guess"}), "actions": ("8", "4", "2", "1", "0"), "max_steps": 5},
         question={"dataset": ROWS, "options": ({}, {"system_prompt": "Think."}), "actions": ("4",), "max_steps": 1},
         reasoning_gym={

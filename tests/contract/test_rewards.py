@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rllm_plugin_kit import RewardContract
 
-SCORE = Path(__file__).parents[2] / "plugins" / "rllm_tasks" / "tests" / "rewards.py"
+SCORE = Path(__file__).parents[2] / "rllm" / "tests" / "tasks" / "rewards.py"
 LETTERS = {"question": "6 * 7? A: 41, B: 42", "answer": "B"}
 
 globals().update(
     RewardContract.for_each(
-        "rllm-tasks",
+        "rllm",
         exact={"options": ({}, {"ignore_case": False}), "right": ("42", " 42.\n"), "wrong": ("41", "It is 42", "")},
         math={"right": ("It is 42.", "$x = 6 \\cdot 7$", "\\boxed{42.0}"), "wrong": ("42 or 43", "none", "")},
         choice={"data": LETTERS, "right": ("B", "not A, (b)"), "wrong": ("A", "B? No, A.", "42", "")},

@@ -7,7 +7,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import StageContract, stage_context
 from rllm_record.steps import Sampler
-from rllm_rescore.stored.task import StoredAttempt, StoredTask
+from rllm_view.rescoring.stored.task import StoredAttempt, StoredTask
 
 globals().update(StageContract.for_each("rllm-core"))
 
@@ -20,7 +20,7 @@ class TestGreedyBaselineThatIsNeeded(StageContract):
 
 
 class TestStored(StageContract):
-    name = "rllm-rescore/stored"
+    name = "rllm-view/stored"
 
     def prepare(self, step: TrainStep) -> None:
         step.tasks = [StoredTask(id=task.id, attempts=[_attempt(task.id)]) for task in step.tasks]

@@ -16,7 +16,7 @@ Kept = Sequence[tuple[int, Mapping[str, float | None]]]
 
 
 class TestConsole(TrackerContract):
-    name = "rllm-core/console"
+    name = "rllm/console"
 
 
 class TestReport(TrackerContract):
@@ -24,7 +24,7 @@ class TestReport(TrackerContract):
 
 
 class TestPicture(TrackerContract):
-    name = "rllm-trackers/picture"
+    name = "rllm/picture"
 
 
 class TestRecord(TrackerContract):
@@ -33,7 +33,7 @@ class TestRecord(TrackerContract):
 
 
 class TestJsonl(TrackerContract):
-    name = "rllm-trackers/jsonl"
+    name = "rllm/jsonl"
     options = ({}, {"path": "deep/down/lines.jsonl"})
 
     def read_back(self, folder: Path) -> Kept:
@@ -42,7 +42,7 @@ class TestJsonl(TrackerContract):
 
 
 class TestTensorboard(TrackerContract):
-    name = "rllm-trackers/tensorboard"
+    name = "rllm/tensorboard"
     options = ({}, {"folder": "board"})
 
     def read_back(self, folder: Path) -> Kept:
@@ -54,7 +54,7 @@ class TestTensorboard(TrackerContract):
 
 
 class TestWandb(TrackerContract):
-    name = "rllm-trackers/wandb"
+    name = "rllm/wandb"
     options = ({"mode": "offline"},)
     # Its client serves all runs of a process, and puts its own in place for good.
     changes = frozenset({"environment variables", "sys.exit", "sys.excepthook", "running threads"})

@@ -14,9 +14,9 @@ AGENT = talking_agent.__file__
 globals().update(
     WorkflowContract.for_each(
         "rllm-core",
-        "rllm-envs",
+        "rllm",
         "rllm-gateway",
-        "rllm-tools",
+        "rllm",
         agent={
             "options": ({"agent": f"{AGENT}:solve"}, {"command": [sys.executable, AGENT]}),
             "opening": staticmethod(opened_here),

@@ -12,8 +12,13 @@ import numpy as np
 import pytest
 from tool_model import save_tool_model
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
@@ -24,12 +29,7 @@ from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.messages import Reply
 from rllm_core.data.types import Episode, Task
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 
 QUICK: dict[str, Any] = {
     "rllm.rollout.n": 2,

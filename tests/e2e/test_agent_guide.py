@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rllm_core.config.layers import layer_from_file
-from rllm_core.planning.plan import RunPlan
+from rllm.config.layers import layer_from_file
+from rllm.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-agent.md").read_text(encoding="utf-8")

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("without_validation")
 
 GUESS = """
 from openai import OpenAI
-from rllm_envs.guess import Guess
-from rllm_envs.options import GuessParams
+from rllm.environments.guess import Guess
+from rllm.environments.options import GuessParams
 
 client = OpenAI()
 
@@ -67,7 +67,7 @@ AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "ag
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Keys of a run that attaches to one gateway for all tests: three CPU seconds less for each."""
     folder = tmp_path_factory.mktemp("gateway")
-    program = [sys.executable, "-m", "rllm_core", "gateway", "serve", "--store", "calls.db", "--token-file", "token"]
+    program = [sys.executable, "-m", "rllm", "gateway", "serve", "--store", "calls.db", "--token-file", "token"]
     with subprocess.Popen(
         [*program, "--port", "0", "--run-port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as gateway:
@@ -429,7 +429,7 @@ def test_a_killed_run_leaves_no_gateway_and_no_agent_behind(tmp_path: Path) -> N
     )
     words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
     words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]
-    run = subprocess.Popen([sys.executable, "-m", "rllm_core", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen([sys.executable, "-m", "rllm", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
         while len(list(tmp_path.glob("*.pid"))) < 4:
             assert run.poll() is None
@@ -478,8 +478,8 @@ def test_a_gateway_that_outlives_runs_serves_one_after_the_other(played: Any) ->
 def test_calls_are_in_the_run_folder_and_replaced_with_it(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from rllm_gateway.calls import CallReader
     from rllm_gateway.places import named_store
-    from rllm_record.calls import CallReader
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 from rllm_core.plugins import in_process
 
 MODULE = """

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
+from rllm.inspection.conversion import convert
 from rllm_core.plugins.registry import Registry
-from rllm_inspect.conversion import convert
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 VERL = (GUIDES / "from-verl.md").read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any,
         for entry in json.loads((run / "plugins.json").read_text())
     }
     assert used["backend", "local"] == "rllm-local"
-    assert used["environment", "guess"] == "rllm-envs"
+    assert used["environment", "guess"] == "rllm"
     assert used["estimator", "grpo"] == "rllm-core"
 
 
@@ -70,7 +70,7 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
 
 def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str]) -> None:
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "rllm_core.cli.main", "train", "guess", *FEW_STEPS]
+    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", *FEW_STEPS]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environ | {"TERM": "xterm"}, stdout=terminal, stderr=terminal, stdin=terminal
     )
@@ -170,7 +170,7 @@ def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -
 
 def test_a_dry_run_loads_neither_torch_nor_transformers(environ: dict[str, str]) -> None:
     code = (
-        "import sys; from rllm_core.cli.main import main; main(['train', 'guess', '--dry-run']); "
+        "import sys; from rllm.cli.main import main; main(['train', 'guess', '--dry-run']); "
         "print({'torch', 'transformers'} & set(sys.modules), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=200)

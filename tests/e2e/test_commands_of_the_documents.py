@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from documents import blocks, commands, text_of
 
-from rllm_core.config.layers import layer_from_file
+from rllm.config.layers import layer_from_file
+from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 pytestmark = pytest.mark.slow

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from written_distribution import write_distribution
 
-from rllm_core.config import leaves
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
-from rllm_core.planning import RunPlan
-from rllm_core.planning.planner import make_plan
+from rllm.config import leaves
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.evaluation import engines
+from rllm.evaluation.plans import PlayPlan
+from rllm.planning import RunPlan
+from rllm.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_evals import engines
-from rllm_evals.plans import PlayPlan
 
 REGISTRY = Registry.load()
 TINY = ("--model", "tiny", "rllm.rollout.n_val=2")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_dotted
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.train_step import TrainStep

@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from rllm_core.config.layers import layer_from_dotted
-from rllm_core.config.run_registry import registry_for
+from rllm.config.layers import layer_from_dotted
+from rllm.config.run_registry import registry_for
+from rllm.planning.plan import RunPlan
+from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import BUILT_IN
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Redundant, Refused, SharedOption
@@ -37,11 +37,11 @@ def solve(task):
 """
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 CHECKS = (
-    "rllm_core.config.",
+    "rllm.config.",
     "rllm_core.schema.",
-    "rllm_core.planning.unused_keys.",
-    "rllm_core.planning.group_checks.",
-    "rllm_core.planning.idle_checks.",
+    "rllm.planning.unused_keys.",
+    "rllm.planning.group_checks.",
+    "rllm.planning.idle_checks.",
 )
 """Looking at a value in order to warn or refuse is not acting on it."""
 
@@ -325,5 +325,5 @@ def test_what_is_refused_is_read_by_nobody(index: int, traced: Callable[[int], T
 def test_which_plugins_may_load_is_settled_before_all_else(planned: Callable[..., RunPlan]) -> None:
     layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-local"]}, "my.yaml")
     registry = registry_for([layer])
-    with pytest.raises(ConfigError, match="rllm-envs is blocked"):
+    with pytest.raises(ConfigError, match="rllm is blocked"):
         planned({"rllm.env.name": "sum"}, registry, [layer])

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_dotted
+from rllm.planning.plan import RunPlan
+from rllm.planning.unused_keys import SWITCHES, Key, acting_plugins, core_keys
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
 from rllm_core.contracts.plugin import NoParams, Params
@@ -17,8 +19,6 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.unused_keys import SWITCHES, Key, acting_plugins, core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ByPlugins, Redundant, Refused, TakenOver
@@ -338,6 +338,6 @@ def test_every_key_without_a_mark_is_the_core_s_own() -> None:
 
 @pytest.mark.parametrize("value", ["off", "fates", "tokens"])
 def test_a_record_is_refused_where_nothing_makes_one(planned: Planned, value: str) -> None:
-    registry = Registry.load(allow=["rllm-local", "rllm-envs"])
+    registry = Registry.load(allow=["rllm-local", "rllm"])
     error = refusal(planned, {"rllm.env.name": "guess", "rllm.record": value}, registry)
     assert error.hint == "rllm-record does: pip install rllm-record. Without it nothing is recorded."

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
@@ -17,8 +19,6 @@ from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
 from rllm_record.steps import RecordedFate, StepFiles
 
 TASKS = [Task(id=f"t{number}", data={"number": number}) for number in range(6)]

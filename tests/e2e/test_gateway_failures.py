@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from rllm_core.errors import BackendError
-from rllm_record.calls import CallReader
+from rllm_gateway.calls import CallReader
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 DEADLINE = 120
@@ -117,7 +117,7 @@ def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(tmp_path: Path) -
     words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
     words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]
     run = subprocess.Popen(
-        [sys.executable, "-m", "rllm_core", *words],
+        [sys.executable, "-m", "rllm", *words],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

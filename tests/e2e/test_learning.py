@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "rllm_core.cli.main", "train", *words]
+    command = [sys.executable, "-m", "rllm.cli.main", "train", *words]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
     lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
     figures: dict[str, float] = json.loads(lines[-1])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.layers import Tier, layer_from_dotted
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.plan_losses import FALLBACK_LOSS, losses_in_force
+from rllm.config.layers import Tier, layer_from_dotted
+from rllm.planning.plan import RunPlan
+from rllm.planning.plan_losses import FALLBACK_LOSS, losses_in_force
 from rllm_core.plugins.registry import Registry
 
 from .conftest import QUICK

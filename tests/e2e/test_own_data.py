@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rllm_core.cli.main import main
-from rllm_core.config.layers import layer_from_file
-from rllm_core.planning.plan import RunPlan
+from rllm.cli.main import main
+from rllm.config.layers import layer_from_file
+from rllm.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_the_judge_of_the_guide_is_a_configuration(
     (folder / "my.yaml").write_text(block("yaml", 1))
     settings = {"rllm.env.name": "question", "data.train_dataset": str(folder / "train.jsonl")}
     (reward,) = planned(settings, worlds, [layer_from_file(folder / "my.yaml")]).rewards
-    assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm-tasks/judge", 10.0)
+    assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm/judge", 10.0)
 
 
 def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(

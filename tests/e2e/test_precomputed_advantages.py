@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rllm.api.trainer import UnifiedTrainer
 from rllm_core.algorithms.columns import tokens_of
-from rllm_core.api.trainer import UnifiedTrainer
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import AdvantageError, ConfigError
 from rllm_core.rollout.conversation import Conversation
-from rllm_rescore.reading import read_file
+from rllm_view.rescoring.reading import read_file
 
 ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
 

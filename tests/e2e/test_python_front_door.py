@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from rllm.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
+from rllm.config.save import read_config
 from rllm_core.algorithms.grouping import describe
-from rllm_core.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
-from rllm_core.config.save import read_config
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
@@ -130,7 +130,7 @@ def test_there_is_one_class_of_each_name(name: str) -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and node.name == name
     ]
-    assert definitions == [("rllm_core/src/rllm_core/api/trainer.py", name)]
+    assert definitions == [("rllm/src/rllm/api/trainer.py", name)]
 
 
 # What it takes as configuration
@@ -453,7 +453,7 @@ def test_a_folder_is_free_again_after_a_trainer_that_could_not_be_made(
         raise ConfigError("This observer cannot be made.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rllm_core.api.trainer.TrainingLoop", broken)
+        patch.setattr("rllm.api.trainer.TrainingLoop", broken)
         assert refusal() == "This observer cannot be made."
     assert len(fit().steps) == 2
 

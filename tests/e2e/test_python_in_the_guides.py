@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rllm_core.config.layers import layer_from_file
-from rllm_core.planning.plan import RunPlan
+from rllm.config.layers import layer_from_file
+from rllm.planning.plan import RunPlan
+from rllm.training.loop import TrainingLoop
 from rllm_core.plugins.registry import Registry
-from rllm_core.training.loop import TrainingLoop
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -53,8 +53,8 @@ def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: p
 def test_every_argument_in_the_table_has_the_key_beside_it() -> None:
     from inspect import signature
 
-    from rllm_core.api.trainer import AgentTrainer
-    from rllm_core.planning.unused_keys import core_keys
+    from rllm.api.trainer import AgentTrainer
+    from rllm.planning.unused_keys import core_keys
     from rllm_core.schema.run_config import RunConfig
 
     rows = re.findall(r"^\| (`.*`) \| (`.*) \|$", (GUIDES / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -74,7 +74,7 @@ WORDS = (
 )
 OWN_PRIMARY = """
 defaults: [unified, _self_]
-hydra: {searchpath: ["pkg://rllm_core.conf"], run: {dir: .}, output_subdir: null}
+hydra: {searchpath: ["pkg://rllm.conf"], run: {dir: .}, output_subdir: null}
 rllm: {trainer: {project_name: mine}}
 """
 
@@ -115,7 +115,7 @@ def test_a_primary_configuration_of_one_s_own_begins_with_the_unified_one(
 ) -> None:
     (script,) = blocks("configure", "python")
     script = script.replace(
-        'config_path="pkg://rllm_core.conf", config_name="unified"', 'config_path=".", config_name="mine"'
+        'config_path="pkg://rllm.conf", config_name="unified"', 'config_path=".", config_name="mine"'
     )
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "mine.yaml").write_text(OWN_PRIMARY)

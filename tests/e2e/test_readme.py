@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm_core.config.layers import layer_from_file
+from rllm.config.layers import layer_from_file
 from rllm_core.plugins import in_process
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -17,9 +17,9 @@ from reasoning_gym.utils import SYSTEM_PROMPTS
 
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_reasoning_gym.environment import ReasoningGym
-from rllm_reasoning_gym.options import ReasoningGymParams
-from rllm_reasoning_gym.resolving import check
+from rllm_envs.reasoning_gym.environment import ReasoningGym
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
+from rllm_envs.reasoning_gym.resolving import check
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "reasoning-gym.md").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_a_wrong_name_stops_a_dry_run(rllm_here: Rllm) -> None:
 @pytest.mark.parametrize("text", re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL))
 def test_every_configuration_of_the_guide_is_one(text: str) -> None:
     env: dict[str, Any] = yaml.safe_load(text)["rllm"]["env"]
-    registry = Registry.load(allow={"rllm-reasoning-gym"})
+    registry = Registry.load(allow={"rllm-envs"})
     check(choose(registry, "environment", {"name": env["name"], **env["env_args"]}, "rllm.env.name").params)
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rllm.runs.checkpoint import CheckpointStore
 from rllm_core.data.codec import episode_to_json
 from rllm_core.errors import RllmError
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.checkpoint import CheckpointStore
 from rllm_record.recorder import Recorder
 from rllm_record.steps import StepFiles
 from rllm_record.steps.files import sampler_of
-from rllm_rescore.reading import read_file
-from rllm_rescore.source import find_episodes
+from rllm_view.rescoring.reading import read_file
+from rllm_view.rescoring.source import find_episodes
 
 SHORT = {"data.max_response_length": 4}
 REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}
@@ -137,7 +137,7 @@ def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None
 
 @pytest.mark.parametrize(
     ("installed", "settings", "recorded"),
-    [(None, {}, "fates"), (None, {"rllm.record": "tokens"}, "tokens"), (["rllm-local", "rllm-envs"], {}, "off")],
+    [(None, {}, "fates"), (None, {"rllm.record": "tokens"}, "tokens"), (["rllm-local", "rllm"], {}, "off")],
 )
 def test_a_plan_says_what_is_recorded(
     planned: Any, installed: list[str] | None, settings: dict[str, Any], recorded: str

@@ -71,7 +71,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
 def _left_alone(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     words = (*WORDS, *terms)
-    subprocess.run([sys.executable, "-m", "rllm_core.cli.main", *words], cwd=folder, check=True, timeout=200)
+    subprocess.run([sys.executable, "-m", "rllm.cli.main", *words], cwd=folder, check=True, timeout=200)
     return folder / "runs" / "rllm-training" / "default", words
 
 

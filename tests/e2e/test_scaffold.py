@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 FEW = (
@@ -168,7 +168,7 @@ def test_one_changed_line_of_an_installed_package_is_seen_in_the_numbers(
             # Its contract, whatever its numbers are.
             start((python, "-m", *test, "-k", "TestMyEstimator"), tmp_path, environ)
         words = (*train[1:], *FEW, "rllm.rollout.n=8", f"rllm.trainer.experiment_name={experiment}")
-        start((python, "-m", "rllm_core.cli.main", *words), tmp_path, environ)
+        start((python, "-m", "rllm.cli.main", *words), tmp_path, environ)
         runs.append(steps_of(tmp_path / "runs" / "rllm-training" / experiment)[0])
     before, after = runs
     assert before["reward/agent/mean"] == after["reward/agent/mean"], "the first step plays the same games"

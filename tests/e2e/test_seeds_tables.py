@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from rllm.planning.unused_keys import core_keys
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_core.planning.unused_keys import core_keys
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.schema.run_config import RunConfig
 

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rllm.planning.plan import RunPlan
+from rllm.planning.unused_keys import core_keys
+from rllm.training.setup import open_runner
 from rllm_core.algorithms.filtering import compact_filter, masked_reasons
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.rollout import RolloutOrder
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.unused_keys import core_keys
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.training.setup import open_runner
-from rllm_rescore.reading import read_file
+from rllm_view.rescoring.reading import read_file
 
 TABLE: dict[str, Any] = {
     "rllm.disable_thinking": False,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rllm.planning.unused_keys import core_keys
 from rllm_core.errors import ConfigError
-from rllm_core.planning.unused_keys import core_keys
 from rllm_core.schema.run_config import RunConfig
 
 TABLE: dict[str, Any] = {

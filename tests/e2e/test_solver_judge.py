@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rllm_core.cli.train
-from rllm_core.api.train_config import build_train_config
-from rllm_core.api.trainer import AgentTrainer
-from rllm_core.cli.configuring import plan_for, read_request
+import rllm.cli.train
+from rllm.api.train_config import build_train_config
+from rllm.api.trainer import AgentTrainer
+from rllm.cli.configuring import plan_for, read_request
+from rllm.planning.plan import RunPlan
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "two-roles.md"
@@ -47,7 +47,7 @@ CHOSEN = {"solver": ("grpo", "ppo"), "judge": ("reinforce", "ppo")}
 )
 def test_the_command_line_chooses_an_estimator_and_a_loss_for_each_role(words: list[str], flags: list[str]) -> None:
     plan = plan_for(read_request(["sum", TWO_ROLES, *words], None, [], {"role_estimator": flags}))
-    assert plan.workflow.registered.qualified_name == "rllm-envs/solver_judge"
+    assert plan.workflow.registered.qualified_name == "rllm/solver_judge"
     assert by_role(plan) == CHOSEN
     assert plan.warnings == ()
 
@@ -76,9 +76,9 @@ def test_the_commands_and_the_python_of_the_guide_choose_what_it_says(
     monkeypatch.chdir(tmp_path)
     plans: list[RunPlan] = []
     text = GUIDE.read_text(encoding="utf-8")
-    monkeypatch.setattr(rllm_core.cli.train, "show_plan", lambda plan, keys: plans.append(plan))
+    monkeypatch.setattr(rllm.cli.train, "show_plan", lambda plan, keys: plans.append(plan))
     for command in re.findall(r"^    rllm train ((?:.*\\\n)*.*)", text, flags=re.MULTILINE):
-        rllm_core.cli.train.train.main([*shlex.split(command.replace("\\\n", "")), "--dry-run"], standalone_mode=False)
+        rllm.cli.train.train.main([*shlex.split(command.replace("\\\n", "")), "--dry-run"], standalone_mode=False)
     assert [plan.workflow.plugin.name for plan in plans] == ["solver_judge"] * 3
     assert [by_role(plan) == CHOSEN for plan in plans] == [True, False, True]
 
@@ -159,7 +159,7 @@ def test_both_roles_learn_on_sum_from_random_weights(tmp_path: Path) -> None:
         "rllm.algorithm.estimator_map={solver: grpo, judge: {name: reinforce, loss_fn: ppo}}",
         *("rllm.trainer.total_batches=45", "rllm.trainer.test_freq=-1"),
     ]
-    command = [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", "train", *words]
+    command = [sys.executable, "-W", "error", "-m", "rllm.cli.main", "train", *words]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
     lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
     history = [figures for line in lines if "reward/solver/mean" in (figures := json.loads(line))]

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rllm.environments.guess import Guess
+from rllm.environments.options import GuessParams
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
-from rllm_envs.guess import Guess
-from rllm_envs.options import GuessParams
+from rllm_gateway.calls import CallReader
 from rllm_gateway.client import deployed_session, get_chat_client
-from rllm_record.calls import CallReader
 from rllm_record.steps import StepFiles
 
 ATTEMPTS = 24

@@ -13,7 +13,7 @@ import yaml
 
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_textarena.games import check_game, single_player_games
+from rllm_envs.textarena.games import check_game, single_player_games
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "textarena.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_a_game_that_cannot_be_played_stops_a_dry_run(rllm_here: Rllm) -> None:
 def test_the_configuration_of_the_guide_is_one() -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     env = yaml.safe_load(text)["rllm"]["env"]
-    registry = Registry.load(allow={"rllm-textarena"})
+    registry = Registry.load(allow={"rllm-envs"})
     params = choose(registry, "environment", {"name": env["name"], **env["env_args"]}, "rllm.env.name").params
     check_game(params.game, params.options)
 

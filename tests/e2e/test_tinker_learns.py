@@ -15,7 +15,7 @@ OFFLINE = ["rllm/backend=tinker", "tinker_base_url=local"]
 
 
 def rllm(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "rllm_core.cli.main", *words, f"training.default_local_dir={folder / 'states'}"]
+    command = [sys.executable, "-m", "rllm.cli.main", *words, f"training.default_local_dir={folder / 'states'}"]
     return subprocess.run(command, cwd=folder, check=True, timeout=800, capture_output=True, text=True).stdout
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.config.layers import layer_from_file
+from rllm.config.layers import layer_from_file
+from rllm.planning.plan import RunPlan
+from rllm.tools.toolbox import Toolbox, load_tools, runnable
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
-from rllm_tools.toolbox import Toolbox, load_tools, runnable
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "tools.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
@@ -64,7 +64,7 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     (folder / "my.yaml").write_text(yaml)
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
     plan = planned(settings, worlds, [layer_from_file(folder / "my.yaml")])
-    assert plan.workflow.qualified_name == "rllm-tools/tool_calling"
+    assert plan.workflow.qualified_name == "rllm/tool_calling"
     assert plan.workflow.params.tools == ["tools.py:add", "tools.py:look_up"]
     assert (plan.workflow.params.tool_timeout, plan.config.rllm.agent.max_steps) == (10.0, 8)
 

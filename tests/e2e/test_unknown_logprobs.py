@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.api.trainer import UnifiedTrainer
+from rllm.api.trainer import UnifiedTrainer
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm.config.layers import Tier, layer_from_dotted
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, UpdateResult
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.loss import LossInput, LossPlugin

@@ -13,6 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import rllm_core
+from rllm.config.layers import layer_from_file, layers_from_overrides
+from rllm.planning.plan import RunPlan
 from rllm_core import (
     RLLM_ADV_ESTIMATOR_REGISTRY,
     AgentTrainer,
@@ -24,13 +26,11 @@ from rllm_core import (
     register_rllm_adv_estimator,
     rLLMAdvantageEstimator,
 )
-from rllm_core.config.layers import layer_from_file, layers_from_overrides
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
@@ -107,7 +107,7 @@ def test_every_name_is_the_package_s_and_costs_nothing_until_asked_for() -> None
         "import sys, rllm_core\n"
         "names = [name for name in dir(rllm_core) if not name.startswith('_')]\n"
         "heavy = {'numpy', 'pydantic', 'omegaconf', 'torch', 'pluggy'}\n"
-        "heavy |= {'rllm_core.api.trainer', 'rllm_core.api.registration'}\n"
+        "heavy |= {'rllm.api.trainer', 'rllm.api.registration'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
         "from rllm_core import AgentTrainer, UnifiedTrainer, TrajectoryGroup, build_train_config, AlgorithmConfig\n"
         "from rllm_core import rLLMAdvantageEstimator, RLLM_ADV_ESTIMATOR_REGISTRY\n"

@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.evaluation.engines import open_engine
+from rllm.planning.planner import make_plan
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_evals.engines import open_engine
 
 MODEL = "small"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_gateway.app import create_app
+from rllm_gateway.calls import CallStore
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
@@ -22,7 +23,6 @@ from rllm_gateway.running.functions import FunctionRunner
 from rllm_gateway.running.target import target_of
 from rllm_gateway.silence import Silence
 from rllm_gateway.workflow import OpenedGateway
-from rllm_record.calls import CallStore
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 

@@ -15,8 +15,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-FROM_TEMPLATE = "rllm-example"
-"""What `rllm plugins new` writes; it is not published."""
 
 
 @dataclass(frozen=True)

@@ -11,27 +11,21 @@ from build_distributions import build
 from .environments import Environment, lowest
 
 ON_THIS_MACHINE = (
-    "rllm-core",
-    "rllm-local",
+    "rllm[math]",
     "rllm-data",
-    "rllm-envs",
-    "rllm-reasoning-gym",
-    "rllm-record",
-    "rllm-tasks[math]",
-    "rllm-textarena",
+    "rllm-envs[reasoning-gym,textarena]",
     "rllm-tinker[local]",
 )
 WITH_EXTRAS = {
+    "rllm": ["math"],
     "rllm-core": ["torch"],
-    "rllm-local": [],
     "rllm-data": [],
-    "rllm-envs": [],
-    "rllm-reasoning-gym": [],
+    "rllm-envs": ["reasoning-gym", "textarena"],
+    "rllm-local": [],
     "rllm-record": [],
     "rllm-serving": ["http"],
-    "rllm-tasks": ["math"],
-    "rllm-textarena": [],
     "rllm-tinker": ["local"],
+    "rllm-view": [],
 }
 
 
@@ -68,7 +62,7 @@ def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="session")
 def verl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return Environment.make(tmp_path_factory.mktemp("verl") / "venv", dist, ["rllm-verl[cpu]"])
+    return Environment.make(tmp_path_factory.mktemp("verl") / "venv", dist, ["rllm[verl]"])
 
 
 @pytest.fixture(scope="session")

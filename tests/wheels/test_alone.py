@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workspace import FROM_TEMPLATE, Distribution, distributions
+from workspace import Distribution, distributions
 
 from .environments import Environment
 
-PUBLISHED = [each for each in distributions() if each.name != FROM_TEMPLATE]
 OTHER_TESTS = {"rllm-vllm": "make test-vllm"}
 """Distribution -> what tries its example."""
 ONE_STEP = (
@@ -32,10 +31,10 @@ ADDED = {
 """Distribution -> what is added to `rllm train` as well."""
 
 
-@pytest.mark.parametrize("distribution", PUBLISHED, ids=lambda each: each.name)
+@pytest.mark.parametrize("distribution", distributions(), ids=lambda each: each.name)
 def test_it_works_alone(distribution: Distribution, dist: Path, tmp_path: Path) -> None:
-    # The doctor is in rllm-inspect, which asks for the core alone.
-    environment = Environment.make(tmp_path / "venv", dist, [distribution.name, "rllm-inspect"])
+    # The doctor is in the program.
+    environment = Environment.make(tmp_path / "venv", dist, [distribution.name, "rllm"])
 
     for package in distribution.packages:
         done = environment.run(["python", "-W", "error", "-c", f"import {package.name}"], tmp_path)
@@ -45,7 +44,7 @@ def test_it_works_alone(distribution: Distribution, dist: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "distribution", [each for each in PUBLISHED if each.name not in OTHER_TESTS], ids=lambda each: each.name
+    "distribution", [each for each in distributions() if each.name not in OTHER_TESTS], ids=lambda each: each.name
 )
 def test_the_example_on_its_page_works(
     distribution: Distribution, with_line: Callable[[tuple[str, ...]], Environment], tmp_path: Path

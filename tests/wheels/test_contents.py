@@ -7,13 +7,13 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from workspace import FROM_TEMPLATE, ROOT, Distribution, distributions
+from workspace import ROOT, Distribution, distributions
 
 from .environments import metadata_of, requirements_of
 
 LICENCE = (ROOT / "LICENSE").read_bytes()
 UPPER = {"<", "<=", "==", "~="}
-NAMESPACES = {"rllm-core": {"hydra_plugins"}}
+NAMESPACES = {"rllm": {"hydra_plugins"}}
 """Distribution -> what its wheel adds to packages of others."""
 
 every = pytest.mark.parametrize("distribution", distributions(), ids=lambda each: each.name)
@@ -82,9 +82,7 @@ def test_the_wheel_has_the_page_and_types(dist: Path, distribution: Distribution
     assert marked == {f"{package.name}/py.typed" for package in distribution.packages}
 
 
-@pytest.mark.parametrize(
-    "distribution", [each for each in distributions() if each.name != FROM_TEMPLATE], ids=lambda each: each.name
-)
+@every
 def test_every_requirement_has_both_bounds(dist: Path, distribution: Distribution) -> None:
     wheel = _built(dist, distribution, "*.whl")
     extras = metadata_of(wheel).get_all("Provides-Extra", [])

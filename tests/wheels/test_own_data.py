@@ -13,11 +13,11 @@ SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.max_response_
 
 @pytest.fixture(scope="module")
 def local(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """A machine with rllm-local and what it asks for."""
-    return Environment.make(tmp_path_factory.mktemp("local") / "venv", dist, ["rllm-local"])
+    """A machine with rllm and its requirements."""
+    return Environment.make(tmp_path_factory.mktemp("local") / "venv", dist, ["rllm"])
 
 
-def test_rllm_local_alone_trains_on_a_file_of_questions(local: Environment, tmp_path: Path) -> None:
+def test_rllm_trains_on_a_file_of_questions(local: Environment, tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"question": "1+1", "answer": "2"}\n{"question": "1+2", "answer": "3"}\n')
     words = ("--data", "train.jsonl", "--reward", "exact", *SHORT)
 
@@ -31,7 +31,7 @@ def test_rllm_local_alone_trains_on_a_file_of_questions(local: Environment, tmp_
     [
         (["--data", "train.parquet", "--reward", "exact"], "pip install rllm-data"),
         (["--data", "hf:openai/gsm8k", "--reward", "exact"], "pip install rllm-data"),
-        (["--data", "train.jsonl", "--reward", "math"], "pip install 'rllm-tasks[math]'"),
+        (["--data", "train.jsonl", "--reward", "math"], "pip install 'rllm[math]'"),
     ],
 )
 def test_what_takes_more_says_the_line_of_pip(words: list[str], line: str, local: Environment, tmp_path: Path) -> None:

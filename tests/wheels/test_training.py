@@ -58,8 +58,7 @@ def test_an_environment_of_others_trains_by_name(installed: Environment, name: s
 
 
 def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path) -> None:
-    others = "rllm_envs, rllm_reasoning_gym, rllm_record, rllm_tasks, rllm_textarena, rllm_tinker"
-    modules = f"rllm_core, rllm_local, rllm_data, {others}"
+    modules = "rllm, rllm_core, rllm_data, rllm_envs, rllm_local, rllm_record, rllm_tinker, rllm_view"
     code = f"import {modules}; print(*(module.__file__ for module in ({modules})))"
 
     places = installed.run(["python", "-c", code], tmp_path).stdout.split()

@@ -1,4 +1,4 @@
-"""`pip install 'rllm-verl[cpu]'` brings what composing a run needs."""
+"""`pip install 'rllm[verl]'` brings what composing a run needs."""
 
 from __future__ import annotations
 

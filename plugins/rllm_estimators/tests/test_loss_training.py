@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 from rllm_estimators.loss_records import loss_records
 
 NAMES = [record.name for record in loss_records()]

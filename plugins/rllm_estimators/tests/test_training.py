@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from written_distribution import write_distribution
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 from rllm_estimators.plugin import rllm_estimators
 
 FEW = (

@@ -21,13 +21,13 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
 from rllm_gateway import admin_token
 from rllm_gateway.attaching import Door
+from rllm_gateway.calls import CallReader, CallStore, SessionRow
 from rllm_gateway.checks import RUN_PORT, check_sdk
 from rllm_gateway.child import DEFAULT_PORT
 from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.options import AgentParams
 from rllm_gateway.plugin import _open
-from rllm_record.calls import CallReader, CallStore, SessionRow
 
 
 def own(path: Path, **proxy: object) -> SdkSection:

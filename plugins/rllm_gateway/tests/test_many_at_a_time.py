@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from gateway_world import DEADLINE, World
 
+from rllm_gateway.calls import CallReader
 from rllm_gateway.session import OpenedSession
-from rllm_record.calls import CallReader
 
 SESSIONS, CALLS = 128, 4
 TURNS, NEW, SAMPLED = 50, 210, 400

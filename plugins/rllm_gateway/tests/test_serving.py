@@ -19,10 +19,11 @@ import pytest
 from click.testing import CliRunner
 from gateway_world import DEADLINE, Scripted, World, renderer
 
-from rllm_core.cli import Request
+from rllm.cli import Request
 from rllm_core.errors import BackendError, ConfigError
 from rllm_gateway.admin_token import admin_token
 from rllm_gateway.attaching import Door, attach
+from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.limits import Limits
@@ -30,7 +31,6 @@ from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.listing import message_lines
 from rllm_gateway.process import _last_words
 from rllm_gateway.session import SessionSpec
-from rllm_record.calls import CallStore
 from rllm_serving.child_process import ChildProcess
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -122,7 +122,7 @@ def serving(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A gateway as people start it, and its URL."""
     place = ["--store", str(tmp_path / "calls.db"), "--token-file", str(tmp_path / "token")]
     ports = ["--port", "0", "--run-port", "0", "--announce", str(tmp_path / "at.json")]
-    program = [sys.executable, "-m", "rllm_core", "gateway", "serve", *place, *ports]
+    program = [sys.executable, "-m", "rllm", "gateway", "serve", *place, *ports]
     process = subprocess.Popen(program, text=True, stdout=subprocess.PIPE)
     until = time.monotonic() + DEADLINE
     while not (tmp_path / "at.json").exists():

@@ -67,6 +67,14 @@ def test_messages_output_format_is_the_schema(world: World) -> None:
     assert world.policy.schemas == [{"type": "object"}]
 
 
+def test_messages_beta_output_format_is_the_schema(world: World) -> None:
+    """LiteLLM sends the parameter of the beta, which clients replaced by ``output_config.format``."""
+    form = {"output_format": {"type": "json_schema", "schema": {"type": "object"}}}
+    with anthropic_client(world) as client:
+        client.messages.create(model="m", max_tokens=9, messages=HI, extra_body=form)
+    assert world.policy.schemas == [{"type": "object"}]
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}], ids=str)
 def test_forced_tool_is_called_in_chat(world: World, choice: Any) -> None:
     world.policy.reply = lambda prompt: CALL

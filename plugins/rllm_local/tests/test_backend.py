@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, RunContext, UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_local import tiny
@@ -177,7 +177,7 @@ def test_what_is_no_run_is_refused(
     ("backend", "code", "said"),
     [
         (None, 1, "holds no model"),
-        ({"kind": "backend", "name": "endpoint", "distribution": "rllm-endpoint"}, 1, "holds no model"),
+        ({"kind": "backend", "name": "endpoint", "distribution": "rllm"}, 1, "holds no model"),
         ({"kind": "backend", "name": "far", "distribution": "not-installed"}, 2, "not-installed/far"),
     ],
 )

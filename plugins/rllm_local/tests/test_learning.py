@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_picture")]
 

@@ -70,7 +70,7 @@ def folder_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(chromium: Any, folder_of_runs: Path) -> Iterator[str]:
     """URL of a server that finds every run of these tests."""
     place = folder_of_runs / "view.json"
-    command = [sys.executable, "-m", "rllm_core", "view", str(folder_of_runs), "--announce", str(place)]
+    command = [sys.executable, "-m", "rllm", "view", str(folder_of_runs), "--announce", str(place)]
     with subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         # Its first line comes once it answers.

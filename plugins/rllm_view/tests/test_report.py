@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rllm.runs.run_folder import REPORT
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_core.runs.run_folder import REPORT
 from rllm_view.report import ReportTracker
 
 from .made_runs import Made, make_run, write_step

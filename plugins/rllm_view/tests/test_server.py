@@ -94,7 +94,7 @@ def test_no_script_makes_html_of_text(way: str) -> None:
 
 def test_the_command_serves_until_a_signal(run: Path, tmp_path: Path) -> None:
     place = tmp_path / "view.json"
-    command = [sys.executable, "-m", "rllm_core", "view", str(run), "--announce", str(place)]
+    command = [sys.executable, "-m", "rllm", "view", str(run), "--announce", str(place)]
     with subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: KEY}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()

@@ -1,11 +1,11 @@
-from .api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
-from .api.playing_registration import (
+from rllm.api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
+from rllm.api.playing_registration import (
     register_rllm_environment as register_rllm_environment,
     register_rllm_reward as register_rllm_reward,
     register_rllm_workflow as register_rllm_workflow,
 )
-from .api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
-from .api.registration import (
+from rllm.api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
+from rllm.api.registration import (
     get_rllm_adv_estimator as get_rllm_adv_estimator,
     get_rllm_estimator as get_rllm_estimator,
     get_rllm_grouping as get_rllm_grouping,
@@ -17,8 +17,9 @@ from .api.registration import (
     register_rllm_loss as register_rllm_loss,
     register_rllm_rejection as register_rllm_rejection,
 )
-from .api.train_config import build_train_config as build_train_config
-from .api.trainer import AgentTrainer as AgentTrainer, UnifiedTrainer as UnifiedTrainer
+from rllm.api.train_config import build_train_config as build_train_config
+from rllm.api.trainer import AgentTrainer as AgentTrainer, UnifiedTrainer as UnifiedTrainer
+
 from .data.types import TrajectoryGroup as TrajectoryGroup
 from .schema.algorithm_sections import AlgorithmConfig as AlgorithmConfig
 

@@ -141,21 +141,25 @@ def described(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException | None) -> str:
-    """File and line; empty where the error passed the core and Python alone."""
+    """File and line; empty if the error passed only the core, the program and Python."""
     import sysconfig
     from traceback import walk_tb
 
-    core, python = Path(__file__).parent, sysconfig.get_path("stdlib")
+    packages = [sys.modules[name] for name in ("rllm_core", "rllm") if name in sys.modules]
+    ours = [Path(place) for package in packages for place in package.__path__]
+    python = sysconfig.get_path("stdlib")
+
+    def is_ours(file: str) -> bool:
+        return any(Path(file).is_relative_to(place) for place in ours)
+
     while error is not None:
         passed = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
         passed = [(file, line) for file, line in passed if not file.startswith(("<frozen", "<string>"))]
         installed = [place for place in passed if _package_of(place[0])]
         others = [place for place in passed if place not in installed]
-        own = [
-            (file, line) for file, line in others if not (Path(file).is_relative_to(core) or file.startswith(python))
-        ]
+        own = [(file, line) for file, line in others if not (is_ours(file) or file.startswith(python))]
         # An installed plugin is somebody's code too; what it calls in other packages is not.
-        first = next((_package_of(file) for file, _ in installed if not Path(file).is_relative_to(core)), "")
+        first = next((_package_of(file) for file, _ in installed if not is_ours(file)), "")
         if own := own or [place for place in installed if _package_of(place[0]) == first]:
             file, line = own[-1]
             path = Path(file)

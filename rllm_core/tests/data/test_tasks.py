@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rllm.training.schedule import TaskSchedule
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.training.schedule import TaskSchedule
 
 
 def _lazy(count: int, made: list[int]) -> LazyTasks:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import Layer
+from rllm.config.compose import compose
+from rllm.config.layers import Layer
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams, Params
@@ -23,8 +25,6 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.pipeline.pipeline import Pipeline
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 
 TIS = "rllm.algorithm.rollout_correction.tis_mode"

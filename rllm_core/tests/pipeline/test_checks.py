@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from rllm.planning import group_checks, idle_checks, plugin_checks, term_checks
+from rllm.planning.checks import CHECKS
+from rllm.planning.problem import Problem, settle
 from rllm_core.errors import ConfigError
-from rllm_core.planning import group_checks, idle_checks, plugin_checks, term_checks
-from rllm_core.planning.checks import CHECKS
-from rllm_core.planning.problem import Problem, settle
 
 WITH_TASKS = {"too_few_tasks"}
 """What takes more than a plan; `check_to_train` asks it."""

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import COMMAND_LINE, Tier, layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import COMMAND_LINE, Tier, layer_from_dotted
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
-from rllm_core.planning.preflight import check_to_train
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

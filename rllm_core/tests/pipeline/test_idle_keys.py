@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import Field
 
+from rllm.planning.plan import RunPlan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

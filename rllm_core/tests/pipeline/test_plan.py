@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rllm.planning.plan import RunPlan
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
@@ -17,7 +18,6 @@ from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]
@@ -90,7 +90,7 @@ def test_defaults(plan: MakePlan) -> None:
     assert made.losses.of("anybody").plugin.name == "ppo"
     assert (made.grouping.plugin.name, made.rejection.plugin.name) == ("task_role", "none")
     assert made.workflow.plugin.name == "single_turn_workflow"
-    assert [tracker.plugin.name for tracker in made.trackers] == ["console"]
+    assert [tracker.plugin.name for tracker in made.trackers] == ["console", "picture"]
     assert (made.environment, made.observers) == (None, ())
 
 
@@ -387,7 +387,7 @@ def file_tracker(registry: Registry) -> None:
     "trackers",
     [
         ["console", "console"],
-        ["console", {"name": "rllm-core/console"}],
+        ["console", {"name": "rllm/console"}],
         [{"name": "file", "path": "a"}, {"name": "file", "path": "a"}],
         ["file", {"name": "file", "path": "b"}],
     ],
@@ -403,7 +403,7 @@ def test_a_tracker_chosen_twice_for_the_same_is_an_error(
 
 def test_a_tracker_may_be_chosen_twice_with_other_options(plan: MakePlan, file_tracker: None) -> None:
     made = plan({"rllm.trainer.logger": ["file", {"name": "file", "path": "a"}]})
-    assert [tracker.params.path for tracker in made.trackers] == ["b", "a"]
+    assert [tracker.params.path for tracker in made.trackers if tracker.plugin.name == "file"] == ["b", "a"]
 
 
 def test_a_backend_that_knows_a_name_does_not_know_a_stranger_of_that_name(plan: MakePlan, registry: Registry) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import Tier, layer_from_dotted
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm_core.contracts.engine import EnginePlugin
 from rllm_core.contracts.plugin import Params
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
-from rllm_core.planning.preflight import check_to_train
 from rllm_core.plugins.registry import Registry
 
 KEY = "rllm.rollout.engine"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rllm.planning.plan import RunPlan
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

@@ -13,6 +13,9 @@ import pytest
 import virtual_time
 from places import without_place
 
+from rllm.planning.plan import RunPlan
+from rllm.planning.preflight import check_plugins, check_to_train
+from rllm.training.setup import local_tasks_of, open_runner, tasks_of
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -27,14 +30,11 @@ from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.notices import forget_warnings
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.preflight import check_plugins, check_to_train
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.training.setup import local_tasks_of, open_runner, tasks_of
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pydantic import Field
 
+from rllm.planning.plan import RunPlan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]

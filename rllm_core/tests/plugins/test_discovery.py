@@ -1,18 +1,23 @@
 from pathlib import Path
 
 import rllm_core
-from rllm_core.plugins.discovery import discover
+from rllm_core.plugins.discovery import PROGRAM, discover
 from rllm_core.plugins.registry import Registry
 
 
 def _names(candidates):
-    return [candidate.distribution for candidate in candidates]
+    return [candidate.distribution for candidate in candidates if candidate.distribution != PROGRAM]
+
+
+def _only(candidates):
+    (found,) = (candidate for candidate in candidates if candidate.distribution != PROGRAM)
+    return found
 
 
 def test_an_installed_plugin_is_found_with_its_distribution_and_version(site) -> None:
     site.install_estimator("found-plugin", "found", version="2.3")
 
-    (candidate,) = discover(allow=["found-plugin"], environ={}).candidates
+    candidate = _only(discover(allow=["found-plugin"], environ={}).candidates)
 
     assert (candidate.entry_point, candidate.distribution, candidate.version) == ("found-plugin", "found-plugin", "2.3")
 
@@ -20,7 +25,7 @@ def test_an_installed_plugin_is_found_with_its_distribution_and_version(site) ->
 def test_finding_a_plugin_does_not_import_it(site) -> None:
     site.install("eager", "raise RuntimeError('imported')")
 
-    (candidate,) = discover(allow=["eager"], environ={}).candidates
+    candidate = _only(discover(allow=["eager"], environ={}).candidates)
 
     assert candidate.blocked_by == ""
 
@@ -62,12 +67,12 @@ def test_blocking_works_by_entry_point_and_in_any_spelling_of_the_distribution(s
         assert "My_Plugin" in _names(discover(environ={"RLLM_BLOCK_PLUGINS": block}).blocked), block
 
 
-def test_a_star_blocks_everything_but_the_core(site) -> None:
+def test_star_blocks_everything_but_the_core_and_the_program(site) -> None:
     site.install_estimator("third-party", "third")
 
     registry = Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
 
-    assert registry.discovery.candidates == ()
+    assert _names(registry.discovery.candidates) == []
     assert {entry.distribution for entry in registry.all("estimator")} == {"rllm-core"}
 
 
@@ -99,7 +104,7 @@ def test_damaged_metadata_leaves_the_entry_point_as_the_name(site) -> None:
     site.install_estimator("damaged", "damaged")
     (site.folder / "damaged-1.0.dist-info" / "METADATA").write_text("")
 
-    (candidate,) = discover(allow=["damaged"], environ={}).candidates
+    candidate = _only(discover(allow=["damaged"], environ={}).candidates)
 
     assert (candidate.distribution, candidate.version) == ("damaged", "unknown")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rllm.cli.plugin_commands import load_command
 from rllm_core import __version__
 from rllm_core.contracts.plugin import API_VERSION
 from rllm_core.errors import PluginError
-from rllm_core.plugins.commands import load_command
 from rllm_core.plugins.discovery import Candidate
 from rllm_core.plugins.requirements import missing, outside
 

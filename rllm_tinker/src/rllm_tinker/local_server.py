@@ -54,7 +54,7 @@ class LocalServer:
         announcement, log = files.path / "address.json", files.path / "server.log"
         # Nobody else on this machine is to use it, and a key on a command line would be seen.
         key = f"tml-{secrets.token_hex(16)}"
-        serve = [sys.executable, "-m", "rllm_core.cli.main", "tinker", "serve"]
+        serve = [sys.executable, "-m", "rllm.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
         where = ["--port", "0", "--announce", str(announcement), "--end-with-stdin"]
         process = ChildProcess.spawn([*serve, *what, *where, *room_for(versions)], log, {"TINKER_API_KEY": key})

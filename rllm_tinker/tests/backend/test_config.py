@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.compose import Composed, compose
-from rllm_core.config.layers import layers_from_overrides
+from rllm.config.compose import Composed, compose
+from rllm.config.layers import layers_from_overrides
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_plugins
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
-from rllm_core.planning.preflight import check_plugins
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_tinker.checks import check_run

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
-from rllm_core.runs.run_folder import RunFolder
-from rllm_core.training.loop import TrainingLoop
-from rllm_core.training.setup import tasks_of
 from rllm_tinker.backend import TinkerBackend
 from rllm_tinker.client import Sampler
 from rllm_tinker.state import read_state

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.cli.main import main
+from rllm.cli.main import main
 
 DEADLINE = 100.0
 """Seconds after which something hangs, however busy the machine is."""
@@ -120,7 +120,7 @@ class ServerProcess:
 def server_process(folder: Path, *options: str) -> Iterator[ServerProcess]:
     """A server that keeps its checkpoints in `folder`. Forked from a process that has loaded torch: half a second."""
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rllm_core.cli.main", "rllm_tinker_server.build", "rllm_tinker_server.serve"])
+    context.set_forkserver_preload(["rllm.cli.main", "rllm_tinker_server.build", "rllm_tinker_server.serve"])
     announce = folder / f"announce-{time.monotonic_ns()}.json"
     words = ("tinker", "serve", "--model", "tiny", "--port", "0", "--api-key", KEY, "--announce", str(announce))
     process = context.Process(target=main, args=((*words, "--checkpoints", str(folder), *options),), daemon=True)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rllm.runs.checkpoint import find_damage
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import BackendError, CheckpointError
-from rllm_core.runs.checkpoint import find_damage
 from rllm_tinker.client import Service
 from rllm_tinker.health import HttpHealth
 from rllm_tinker.settings import ModelSection, TrainingSection

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tinker.lib import internal_client_holder
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import layer_from_dotted
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError

@@ -34,7 +34,7 @@ def _started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     named = ("train", "guess", "rllm/backend=tinker", "tinker_base_url=local")
     command = (*named, *QUICK, *MINIBATCHES, *_settings(folder), *words)
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "rllm_core.cli.main", *command],
+        [sys.executable, "-W", "error", "-m", "rllm.cli.main", *command],
         cwd=folder,
         env=os.environ | {"COLUMNS": "200", "TINKER_API_KEY": KEY},
         stdout=subprocess.PIPE,

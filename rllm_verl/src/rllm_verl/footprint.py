@@ -90,7 +90,7 @@ def _counts(config: Any, rank: int) -> tuple[int, int]:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(config)
     output = model.get_output_embeddings()
     layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not output]
     adapter = rank * sum(layer.in_features + layer.out_features for layer in layers)

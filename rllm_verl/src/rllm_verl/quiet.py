@@ -13,7 +13,7 @@ def quieten() -> None:
     """Progress is shown by rllm; the bars and remarks of the libraries below would break into it."""
     from transformers.utils import logging as of_transformers
 
-    of_transformers.disable_progress_bar()  # type: ignore[no-untyped-call]
+    of_transformers.disable_progress_bar()
     logging.getLogger(OF_TORCH_FX).setLevel(logging.ERROR)
     # Read by verl when it is imported; a user's own choice counts.
     os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from rllm_core.config.compose import Composed, compose
-from rllm_core.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layers_from_overrides
-from rllm_core.planning.plan import RunPlan
-from rllm_core.planning.planner import make_plan
+from rllm.config.compose import Composed, compose
+from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layers_from_overrides
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
 from rllm_core.plugins.registry import Registry
 
-OURS = frozenset({"rllm-verl", "rllm-local", "rllm-envs", "rllm-estimators"})
+OURS = frozenset({"rllm-verl", "rllm-local", "rllm", "rllm-estimators"})
 Run = Callable[..., Composed]
 Plan = Callable[..., RunPlan]
 

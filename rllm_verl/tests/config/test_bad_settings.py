@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rllm.inspection.doctor import examine
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_core.plugins.registry import Registry
-from rllm_inspect.doctor import examine
 from rllm_verl import installed
 from rllm_verl.attention import sequence_parallel_size
 from rllm_verl.checks import check_config
@@ -129,8 +129,8 @@ def test_composing_does_not_import_verl() -> None:
 
     program = (
         "import sys\n"
-        "from rllm_core.config.compose import compose\n"
-        "from rllm_core.config.layers import layers_from_overrides\n"
+        "from rllm.config.compose import compose\n"
+        "from rllm.config.layers import layers_from_overrides\n"
         "from rllm_core.plugins.registry import Registry\n"
         "compose(Registry.load(), layers_from_overrides(['rllm/backend=verl', 'rllm.profile=cpu']))\n"
         "print(sorted({'verl', 'ray', 'torch', 'tensordict', 'transformers'} & set(sys.modules)))\n"

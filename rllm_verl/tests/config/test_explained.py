@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from rllm_core.config.compose import Composed
-from rllm_core.config.unused import idle_reason
+from rllm.config.compose import Composed
+from rllm.config.unused import idle_reason
+from rllm.inspection.explain import Explanation, explain_key
+from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
-from rllm_core.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
-from rllm_inspect.explain import Explanation, explain_key
 from rllm_verl.idle_keys import IDLE_KEYS
 
 Plan = Callable[..., RunPlan]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.keys import known_keys
-from rllm_core.config.layers import layer_from_dotted
-from rllm_core.config.paths import ABSENT, leaves, path_of, value_at
-from rllm_core.config.unused import idle_reason
+from rllm.config.keys import known_keys
+from rllm.config.layers import layer_from_dotted
+from rllm.config.paths import ABSENT, leaves, path_of, value_at
+from rllm.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rllm_core.config.layers import Layer, Tier
-from rllm_core.config.save import read_config, save_config
-from rllm_core.config.unused import idle_reason
+from rllm.config.layers import Layer, Tier
+from rllm.config.save import read_config, save_config
+from rllm.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 

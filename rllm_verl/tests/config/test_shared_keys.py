@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rllm_core.config.compose import Composed
-from rllm_core.config.layers import Layer, layer_from_dotted
-from rllm_core.config.paths import value_at
+from rllm.config.compose import Composed
+from rllm.config.layers import Layer, layer_from_dotted
+from rllm.config.paths import value_at
 from rllm_verl.installed import config_search_path
 from rllm_verl.shared_keys import SHARED_KEYS
 

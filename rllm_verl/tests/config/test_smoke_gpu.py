@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from rllm.config.compose import compose
+from rllm.config.layers import layers_from_overrides
 from rllm_backend_kit.gpu_checks import GIB
 from rllm_backend_kit.machine import Gpu, Machine
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import layers_from_overrides
 from rllm_core.plugins.registry import Registry
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -141,7 +141,7 @@ def test_what_a_run_lacks_is_said(load: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(smoke, "find_spec", lambda name: None if name == "vllm" else object())
     of = {each.name: smoke.missing(each, "cuda", 1) for each in scenarios}
     assert of["local, float32"] is None
-    assert of["verl"] == "needs vllm: pip install 'rllm-verl[vllm]'"
+    assert of["verl"] == "needs vllm: pip install rllm 'rllm-verl[vllm]'"
     assert of["verl, all devices"] == "needs 2 to 8 devices, and there is 1"
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rllm_core.cli.main import main
-from rllm_core.config.packaged import packaged_values
-from rllm_core.config.paths import leaves, path_of, value_at
+from rllm.cli.main import main
+from rllm.config.packaged import packaged_values
+from rllm.config.paths import leaves, path_of, value_at
+from rllm.inspection.conversion import Converted, convert
 from rllm_core.plugins.registry import Registry
-from rllm_inspect.conversion import Converted, convert
 from rllm_verl import own_trainer
 from rllm_verl.installed import config_search_path
 
@@ -119,7 +119,7 @@ def test_a_launch_script_becomes_a_configuration_that_a_dry_run_accepts(
     shown = capsys.readouterr()
     (folder / "run.yaml").write_text(shown.out)
     assert main(["train", "--config", "run.yaml", "--dry-run"]) == 0, capsys.readouterr().err
-    assert "rllm-tasks" in capsys.readouterr().out
+    assert "rllm" in capsys.readouterr().out
 
     for line in (
         "trainer.logger: swanlab",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import Tier, layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import Tier, layer_from_dotted
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit import BackendContract
 

@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan
 from rllm_core.contracts.chosen import Chosen
 from rllm_core.contracts.loss import LossPlugin

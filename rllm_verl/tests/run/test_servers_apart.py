@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.config.compose import compose
-from rllm_core.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.compose import compose
+from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch

@@ -18,7 +18,7 @@ BUILDERS: Mapping[str, str] = MappingProxyType(
 )
 """Ending of a file -> the builder of the library `datasets` that reads it."""
 ENDINGS = frozenset(BUILDERS) - {".jsonl"}
-"""Endings by which `hf` is chosen. `jsonl` of rllm-tasks reads .jsonl."""
+"""Endings by which `hf` is chosen. `jsonl` of rllm reads .jsonl."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _SAVED = ("state.json", "dataset_dict.json")
 """What the `save_to_disk` of `datasets` leaves in a folder, of one split and of several."""

@@ -1,1 +1,1 @@
-"""rllm-envs: environments to train on."""
+"""Environments of other projects, each behind an extra."""

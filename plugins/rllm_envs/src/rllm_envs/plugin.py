@@ -1,85 +1,19 @@
-"""What rllm-envs offers: the environments `guess` and `sum`, and the workflow `solver_judge`."""
+"""The environments `reasoning_gym` and `textarena`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
-from rllm_core.errors import ConfigError
+from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.plugins import hookimpl
-from rllm_envs.options import GuessParams, SolverJudgeParams, SumParams
-from rllm_envs.recipes import GUESS_TINY, SUM_TINY, on_verl
+from rllm_envs.reasoning_gym import plugin as reasoning_gym
+from rllm_envs.textarena import plugin as textarena
 
 requires_api = 1
 
 
-def _guess() -> Callable[[Any], Environment]:
-    from rllm_envs.guess import Guess
-
-    return Guess
-
-
-def _sum() -> Callable[[Any], Environment]:
-    from rllm_envs.sum import Sum
-
-    return Sum
-
-
-def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
-    """A check that a task has whole numbers in these columns, as the tasks of the environment have."""
-
-    def check(params: Any, task: Mapping[str, Any]) -> None:
-        if not all(isinstance(task.get(column), int) for column in columns):
-            raise ConfigError(
-                f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment plays tasks with a whole "
-                f"number in {' and '.join(columns)}.",
-                "Leave the dataset out: the environment has tasks. Or train `question`, which asks tasks of a dataset.",
-            )
-
-    return check
-
-
-def _solver_judge() -> Callable[..., Workflow]:
-    from rllm_envs.solver_judge import SolverJudge
-
-    return SolverJudge
-
-
 @hookimpl
-def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
-    yield EnvironmentPlugin(
-        name="guess",
-        summary="Find a number from 0 to 15 in five guesses (several turns).",
-        params=GuessParams,
-        load=_guess,
-        check_task=_of_numbers("number"),
-        blocking=False,
-        defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
-        recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY, "verl/tiny": on_verl(GUESS_TINY)},
-        # Binary search; the averages over all sixteen numbers.
-        best_possible={"reward": 0.7625, "guesses": 3.375},
-    )
-    yield EnvironmentPlugin(
-        name="sum",
-        summary="Add two small numbers (one turn, exact match).",
-        params=SumParams,
-        load=_sum,
-        check_task=_of_numbers("a", "b"),
-        blocking=False,
-        defaults={"rllm.workflow.name": "single_turn_workflow"},
-        recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY, "verl/tiny": on_verl(SUM_TINY)},
-        best_possible={"reward": 1.0},
-    )
-
-
-@hookimpl
-def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
-    yield WorkflowPlugin(
-        name="solver_judge",
-        summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
-        params=SolverJudgeParams,
-        load=_solver_judge,
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
-    )
+def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
+    yield from reasoning_gym.environments()
+    yield from textarena.environments()

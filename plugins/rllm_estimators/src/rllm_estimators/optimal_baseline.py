@@ -91,7 +91,8 @@ def _squared_gradients(inputs: AdvantageInput, params: OtbParams, offsets: Offse
     log_ratios = np.subtract(old, sampling, out=np.zeros_like(old), where=old != sampling).clip(-1e9, 1e5)
     if params.tis_mode == "sequence":
         log_ratios = segments.spread(segments.sums(log_ratios, offsets), offsets)
-    return lengths * np.exp(2.0 * np.minimum(log_ratios, math.log(params.tis_cap)))
+    weighted: Values = lengths * np.exp(2.0 * np.minimum(log_ratios, math.log(params.tis_cap)))
+    return weighted
 
 
 def _column(inputs: AdvantageInput, column: NDArray[np.float32] | None, name: str) -> Values:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,8 @@ def _groups(inputs: AdvantageInput, first: int, last: int) -> AdvantageInput:
     trajectories = slice(*inputs.group_offsets[[first, last]].tolist())
     steps = slice(*inputs.step_offsets[[trajectories.start, trajectories.stop]].tolist())
     tokens = slice(*inputs.token_offsets[[trajectories.start, trajectories.stop]].tolist())
-    per_token = {name: getattr(inputs, name) for name in TOKEN_COLUMNS}
+    columns = {name: getattr(inputs, name) for name in TOKEN_COLUMNS}
+    per_token: dict[str, Any] = {name: None if column is None else column[tokens] for name, column in columns.items()}
     return replace(
         inputs,
         rewards=inputs.rewards[trajectories],
@@ -70,5 +72,5 @@ def _groups(inputs: AdvantageInput, first: int, last: int) -> AdvantageInput:
         groups=inputs.groups[first:last],
         greedy_rewards=None if inputs.greedy_rewards is None else inputs.greedy_rewards[trajectories],
         reward_components=None if inputs.reward_components is None else inputs.reward_components[trajectories],
-        **{name: None if column is None else column[tokens] for name, column in per_token.items()},
+        **per_token,
     )

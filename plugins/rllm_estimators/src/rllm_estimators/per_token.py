@@ -77,4 +77,5 @@ def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:
     lengths = segments.sizes(offsets)
     to_go = np.repeat(offsets[1:], lengths) - np.arange(1, int(offsets[-1]) + 1)
     worth: Values = gamma ** np.arange(lengths.max(initial=0))
-    return segments.spread(rewards, offsets) * worth[to_go]
+    discounted: Values = segments.spread(rewards, offsets) * worth[to_go]
+    return discounted

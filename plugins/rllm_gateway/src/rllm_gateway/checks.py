@@ -87,7 +87,7 @@ def check_store(path: Path, option: str) -> None:
     Raises:
         ConfigError: the store is damaged, is something else, or cannot be written.
     """
-    from rllm_record.calls import CallReader, StoreError
+    from rllm_gateway.calls import CallReader, StoreError
 
     if path.exists():
         try:

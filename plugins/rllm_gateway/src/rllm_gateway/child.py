@@ -49,11 +49,11 @@ async def serve(settings: ChildSettings) -> int:
     from rllm_backend_kit.portable_renderer import load_renderer, tokenizer_digest
     from rllm_gateway.admin_token import admin_token
     from rllm_gateway.app import create_app
+    from rllm_gateway.calls import CallStore
     from rllm_gateway.deployment import DeployedSessions, Deployment
     from rllm_gateway.gateway import Gateway
     from rllm_gateway.link_policy import LinkPolicy
     from rllm_gateway.policy import AttachedPolicy
-    from rllm_record.calls import CallStore
 
     stop = Stop()
     stop.set_with_parent()

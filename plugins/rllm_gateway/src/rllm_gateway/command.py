@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from rllm_core.cli import config_options, read_request
+from rllm.cli import config_options, read_request
 from rllm_core.errors import ConfigError
 from rllm_gateway.places import SHARED
 
@@ -82,7 +82,7 @@ def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **o
     flags = {name: options.pop(name) for name in ("backend", "profile", "seed")}
     run, run_port = options.pop("run"), options.pop("run_port")
     if model is not None:
-        from rllm_evals.words import checkpoint_of
+        from rllm.evaluation.words import checkpoint_of
 
         return serve_model(read_request(words, checkpoint_of(model), files, flags), run=run, **options)
     if words or files or any(value is not None for value in flags.values()):
@@ -157,9 +157,9 @@ def episodes(store: str | None, with_open: bool, folder: Path, **selected: Any) 
 @click.option("--days", type=click.FloatRange(0), help="Sessions that were opened longer ago.")
 def prune(store: str | None, run: str | None, days: float | None) -> None:
     """Delete old sessions, or those of a run."""
+    from rllm_gateway.calls import CallStore
     from rllm_gateway.listing import counted
     from rllm_gateway.places import named_store
-    from rllm_record.calls import CallStore
 
     if run is None and days is None:
         raise ConfigError("Nothing says which sessions to delete.", "Give --run NAME, or --days N, or both.")

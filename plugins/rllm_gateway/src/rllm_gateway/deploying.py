@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm.evaluation.engines import open_engine
+from rllm.planning import RunPlan
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.errors import BackendError
 from rllm_core.files import write_atomically
-from rllm_core.planning import RunPlan
 from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
-from rllm_evals.engines import open_engine
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.deployment import Deployment
 from rllm_gateway.process import Place, deployed_gateway

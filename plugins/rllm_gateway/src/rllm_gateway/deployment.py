@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllm_gateway.admin_token import is_token
+from rllm_gateway.calls import StoreError
 from rllm_gateway.gateway import Gateway, SessionError
 from rllm_gateway.refusals import RefusedError
 from rllm_gateway.session import OpenedSession, SessionSpec
-from rllm_record.calls import StoreError
 
 SLUG = 100
 """Longest part of a session's id that its task gives."""

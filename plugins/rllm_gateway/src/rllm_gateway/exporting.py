@@ -13,10 +13,10 @@ from typing import Any
 
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
+from rllm_gateway.calls import CallReader, SessionRow, SessionSummary
 from rllm_gateway.listing import Selection, sessions_of
 from rllm_gateway.session import BATCH, LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, VALIDATION
 from rllm_gateway.stored_session import episode_of
-from rllm_record.calls import CallReader, SessionRow, SessionSummary
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 
 TASKS_OF_A_FILE = 64

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from rllm_core.errors import RllmError
+from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_gateway.limits import Limits
 from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
 from rllm_gateway.policy import AttachedPolicy
@@ -28,7 +29,6 @@ from rllm_gateway.session import (
     SessionSpec,
     SessionTrace,
 )
-from rllm_record.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_serving.listening import reachable
 
 NOBODY = hash_of("")

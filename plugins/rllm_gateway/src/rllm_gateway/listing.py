@@ -11,10 +11,10 @@ import numpy as np
 import orjson
 
 from rllm_core.errors import ConfigError
+from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
 from rllm_gateway.digests import REASONING
 from rllm_gateway.places import named_store
 from rllm_gateway.session import LABEL, VALIDATION
-from rllm_record.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
 
 OPEN = "open"
 SHOWN = 2000

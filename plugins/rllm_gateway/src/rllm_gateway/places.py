@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rllm_core.config import FILE_NAME as CONFIG, read_config
+from rllm.config import FILE_NAME as CONFIG, read_config
 from rllm_core.errors import ConfigError
 
 SHARED = "~/.rllm/traces.db"

@@ -17,6 +17,7 @@ from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_core.data.record import Call, CallKey
 from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.asked import Asked
+from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.growing import Growing
 from rllm_gateway.large_prompts import refuse_too_long, rendered
 from rllm_gateway.live_session import LiveSession, RequestKey, StoredCall, Work
@@ -28,7 +29,6 @@ from rllm_gateway.replies import choice_of
 from rllm_gateway.row_log import RowLog
 from rllm_gateway.session import GROUP, NAME
 from rllm_gateway.tree import Node, Place
-from rllm_record.calls import CallRow, StoreError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

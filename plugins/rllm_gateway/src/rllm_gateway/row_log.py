@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from rllm_record.calls import CallStore, DeliveryRow, Row, StoreError
+from rllm_gateway.calls import CallStore, DeliveryRow, Row, StoreError
 
 SECONDS_BETWEEN_NOTES = 1.0
 """Longest that a delivery waits where nothing else is stored. A commit of its own would hold up the next call."""

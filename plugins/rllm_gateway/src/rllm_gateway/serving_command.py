@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rllm_core.cli import Request
+from rllm.cli import Request
 from rllm_gateway.admin_token import TOKEN_FILE, admin_token
 
 WORKFLOW = {"rllm.workflow.name": "agent"}
@@ -45,7 +45,7 @@ def serve_model(
     announce: Path | None,
 ) -> int:
     """Serve a model to agents that open sessions. Returns the exit code."""
-    from rllm_evals.plans import plan_to_play
+    from rllm.evaluation.plans import plan_to_play
     from rllm_gateway.checks import check_serving
     from rllm_gateway.deploying import DeployOptions, deploy
 

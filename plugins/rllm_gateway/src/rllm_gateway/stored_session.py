@@ -13,12 +13,12 @@ from rllm_core.contracts.reward import Attempt
 from rllm_core.data.messages import Reply, ToolCall
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_gateway.attempt_sampler import SampledCall
+from rllm_gateway.calls import CallRow, StoredSession
 from rllm_gateway.episodes import Traced, traced
 from rllm_gateway.live_session import UNDELIVERED
 from rllm_gateway.returned import Returned
 from rllm_gateway.rewarding import pay
 from rllm_gateway.session import GROUP, NAME, TASK, SessionTrace, TracedCall
-from rllm_record.calls import CallRow, StoredSession
 
 ATTEMPT = "attempt"
 """Key of a step's info: what rewards look at, `Attempt` as JSON data. The last reply of an episode has it."""

@@ -73,4 +73,5 @@ class _Adapted(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         result = self.base(inputs)
-        return (result + self.up(self.down(inputs.float())) * 2.0).to(result.dtype)
+        adapted: torch.Tensor = (result + self.up(self.down(inputs.float())) * 2.0).to(result.dtype)
+        return adapted

@@ -34,7 +34,8 @@ class Critic(torch.nn.Module):
 
     def values(self, outputs: Outputs) -> Tensor:
         """(n_sampled,) float32."""
-        return outputs.hidden.float() @ self.weight / self.width + self.bias
+        values: Tensor = outputs.hidden.float() @ self.weight / self.width + self.bias
+        return values
 
     def losses(self, outputs: Outputs, part: MicroBatch, batch: TokenBatch) -> Tensor:
         """(n_sampled,) the value loss against `returns`, 0 where there are none; `values` are the old values."""

@@ -31,7 +31,7 @@ class CacheView:
     """Positions read of each slot."""
 
 
-class SlotLayer(DynamicLayer):
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
     """One layer's keys and values, each (slots + 1, positions, heads, head size). The last slot takes padding.
 
     A subclass of a complete layer: releases of transformers add abstract methods to the base class of layers.
@@ -106,7 +106,7 @@ class PassShape:
 AS_NEEDED = PassShape()
 
 
-class SlotCache(Cache):
+class SlotCache(Cache):  # type: ignore[misc]
     """Slots of all layers."""
 
     def __init__(self, layers: int, slots: int, positions: int, shape: PassShape = AS_NEEDED) -> None:

@@ -105,7 +105,11 @@ def additive(visible: Tensor | dict[str, Tensor], dtype: torch.dtype) -> Tensor 
         dtype: of the model.
     """
     if isinstance(visible, dict):
-        return {kind: additive(mask, dtype) for kind, mask in visible.items()}
+        return {kind: _additive_mask(mask, dtype) for kind, mask in visible.items()}
+    return _additive_mask(visible, dtype)
+
+
+def _additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
 
 

@@ -88,7 +88,7 @@ class Masters:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All tensors of the model in float32, by their names in it. Tied weights share memory."""
-        state: dict[str, Tensor] = self.model.state_dict(keep_vars=True)
+        state: dict[str, Any] = self.model.state_dict(keep_vars=True)
         return {
             name: self._masters.get(tensor, tensor).detach().float() if tensor.is_floating_point() else tensor
             for name, tensor in state.items()

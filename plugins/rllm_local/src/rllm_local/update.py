@@ -133,8 +133,8 @@ class Updater:
                 loss_seed=derive_seed(plan.seed, "loss", number),
                 learning_rate=float(self.optimizer.param_groups[0]["lr"]),
             )
-            norm = float(norms["actor"])
-            trace.note_norm(number, norm, clip_factor(norm, self._settings.max_grad_norm))
+            actor_norm = float(norms["actor"])
+            trace.note_norm(number, actor_norm, clip_factor(actor_norm, self._settings.max_grad_norm))
         self.optimizer.step()
         self.masters.write()
 
@@ -170,7 +170,7 @@ class Updater:
         if self._value_gradient is not None and batch.returns is not None:
             value_losses = self._value_gradient.add(outputs, part, batch, shares)
             note_critic(means, value_losses, part.column(batch.returns))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if trace is not None:
             trace.add(number, part.source, inputs, entropies, shares)
         note_policy(means, inputs, terms, entropies)

@@ -52,7 +52,9 @@ def chunked_outputs(head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temp
         targets: (n_sampled,) int64 the sampled tokens.
         temperature: above 0.
     """
-    logprobs, entropy = _LogprobsAndEntropies.apply(hidden, head.weight, head.bias, targets, temperature)
+    logprobs, entropy = _LogprobsAndEntropies.apply(  # type: ignore[no-untyped-call]
+        hidden, head.weight, head.bias, targets, temperature
+    )
     return ChunkedOutputs(logprobs=logprobs, hidden=hidden, entropy=entropy, head=head, temperature=temperature)
 
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rllm.runs.run_folder import RunFolder
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
-from rllm_core.runs.run_folder import RunFolder
 from rllm_core.schema.run_sections import TrainerSection
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.run_events import LOG, STEPS, Event, events

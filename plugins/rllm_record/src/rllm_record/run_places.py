@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rllm.runs.metrics_file import METRICS
+from rllm.runs.run_folder import PLUGINS
 from rllm_core.errors import ConfigError
-from rllm_core.runs.metrics_file import METRICS
-from rllm_core.runs.run_folder import PLUGINS
 
 DEPTH = 4
 """Folders below a named one in which runs are looked for: ``runs/project/experiment`` and one more on each side."""

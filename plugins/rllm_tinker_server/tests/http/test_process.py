@@ -73,7 +73,7 @@ def serve(command_server: CommandServer, tmp_path: Path) -> Serve:
 
     def start(port: int = 0) -> AbstractContextManager[Served]:
         (tmp_path / "announce.json").unlink(missing_ok=True)
-        process = command_server.start("rllm_core.cli.main", words(tmp_path, port=port), tmp_path, ENVIRON)
+        process = command_server.start("rllm.cli.main", words(tmp_path, port=port), tmp_path, ENVIRON)
         return announced(tmp_path, process)
 
     return start
@@ -146,7 +146,7 @@ def test_a_signal_ends_the_server_cleanly(serve: Serve, number: signal.Signals, 
 @pytest.mark.slow
 def test_a_server_ends_with_its_parent(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "rllm_core.cli.main", *words(tmp_path, "--end-with-stdin")],
+        [sys.executable, "-m", "rllm.cli.main", *words(tmp_path, "--end-with-stdin")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

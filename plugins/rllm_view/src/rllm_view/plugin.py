@@ -1,13 +1,16 @@
-"""What rllm-view offers: the tracker `report`, in every run."""
+"""The tracker `report`, in every run; stored episodes as training data: a dataset and a stage, both named `stored`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rllm_core.contracts.dataset import Dataset, DatasetPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage import Stage, StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.plugins import hookimpl
+from rllm_view.rescoring.stored.options import StoredParams
 
 requires_api = 1
 
@@ -18,6 +21,18 @@ def _report() -> Callable[..., Any]:
     return ReportTracker
 
 
+def _dataset() -> Dataset:
+    from rllm_view.rescoring.stored.dataset import read_stored
+
+    return read_stored
+
+
+def _stage() -> Callable[..., Stage]:
+    from rllm_view.rescoring.stored.stage import BringStored
+
+    return BringStored
+
+
 @hookimpl
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     yield TrackerPlugin(
@@ -26,4 +41,27 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         params=NoParams,
         load=_report,
         every_run=True,
+    )
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="stored",
+        summary="Tasks of stored episodes, with the attempts that the stage `stored` trains on.",
+        params=StoredParams,
+        load=_dataset,
+    )
+
+
+@hookimpl
+def rllm_stages() -> Iterable[StagePlugin[Any]]:
+    yield StagePlugin(
+        name="stored",
+        summary="Bring the stored attempts at every task, in place of playing it.",
+        load=_stage,
+        reads=frozenset({"tasks"}),
+        writes=frozenset({"episodes"}),
+        honours=frozenset({"sampling.train.temperature"}),
+        off_policy=True,
     )

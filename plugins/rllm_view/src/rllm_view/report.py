@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from rllm_core.config import leaves
+from rllm.config import leaves
+from rllm.runs.run_folder import REPORT
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_core.runs.run_folder import REPORT
 from rllm_view.reading.settings import Given
 from rllm_view.static import write_page
 

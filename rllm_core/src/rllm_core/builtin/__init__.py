@@ -11,7 +11,6 @@ from rllm_core.builtin.algorithms import (
 from rllm_core.builtin.playing import (
     rllm_agents as rllm_agents,
     rllm_renderers as rllm_renderers,
-    rllm_trackers as rllm_trackers,
     rllm_workflows as rllm_workflows,
 )
 from rllm_core.builtin.stages import rllm_stages as rllm_stages

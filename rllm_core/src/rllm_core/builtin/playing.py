@@ -8,7 +8,6 @@ from typing import Any
 from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.renderer import RendererPlugin
-from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.markers import hookimpl
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
@@ -60,13 +59,4 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
         name="template",
         summary="The chat template of the model's tokenizer; the default.",
         load=load_from("rollout.template_renderer", "template_renderer"),
-    )
-
-
-@hookimpl
-def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
-    yield TrackerPlugin(
-        name="console",
-        summary="Progress in the terminal; plain lines where there is none.",
-        load=load_from("tracking.console", "ConsoleTracker"),
     )

@@ -169,7 +169,7 @@ class SharedKey:
     """One setting that a backend keeps under a path of its own and the core under another; the two always agree.
 
     Of the two values the one from the higher tier counts (command line, files, environment, packaged YAML); in the
-    same tier the core's, unless it is null. See ``rllm_core.config.sharing``.
+    same tier the core's, unless it is null. See ``rllm.config.sharing``.
     """
 
     native: str

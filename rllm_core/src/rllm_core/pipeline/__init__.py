@@ -1,6 +1,6 @@
 """One training step as a checked sequence of stages.
 
-What tools may import of it is in ``__init__.pyi``; see docs/reference/api.md.
+What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
 """
 
 import lazy_loader

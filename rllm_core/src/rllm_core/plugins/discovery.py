@@ -19,6 +19,8 @@ COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
 line: the entry point's name is the command, its value a click command."""
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
 CORE = "rllm-core"
+PROGRAM = "rllm"
+"""The package with the command line. Its plugins, like the core's, are always used."""
 CORE_MODULE = "rllm_core.builtin"
 IN_PROCESS = "in-process"
 """Distribution of what was registered by a call instead of being installed."""
@@ -98,7 +100,7 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
         for candidate in _candidates(installed.select(group=group), block, allowed)
     ]
     distributions = {normalise(candidate.distribution) for candidate in (*plugins, *commands)}
-    blockable = distributions | {normalise(plugin.entry_point) for plugin in plugins}
+    blockable = (distributions | {normalise(plugin.entry_point) for plugin in plugins}) - {PROGRAM}
     return Discovery(
         candidates=tuple(sorted((plugin for plugin in plugins if not plugin.blocked_by), key=_order)),
         blocked=tuple(sorted((plugin for plugin in plugins if plugin.blocked_by), key=_order)),
@@ -124,7 +126,9 @@ def _candidates(
             version=version,
             load=entry_point.load,
             requires=tuple((entry_point.dist.requires if entry_point.dist else None) or ()),
-            blocked_by=_blocked_by([normalise(name) for name in names], block, allowed),
+            blocked_by=""
+            if normalise(distribution) == PROGRAM
+            else _blocked_by([normalise(name) for name in names], block, allowed),
         )
 
 

@@ -69,8 +69,17 @@ def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]
     if (entry := _index().get(distribution)) is None:
         return ()
     return tuple(
-        extra for extra, keys in entry.extras.items() if all(value(key) == wanted for key, wanted in keys.items())
+        extra
+        for extra, keys in entry.extras.items()
+        if all(_without_member(value(key)) == wanted for key, wanted in keys.items())
     )
+
+
+def _without_member(value: Any) -> Any:
+    """``reasoning_gym:chain_sum`` is the plugin ``reasoning_gym`` with one of its members."""
+    from rllm_core.contracts.chosen import FAMILY  # (`rllm --help` reads the index and does without pydantic)
+
+    return value.partition(FAMILY)[0] if isinstance(value, str) else value
 
 
 def first_party_distributions() -> frozenset[str]:

@@ -1,7 +1,7 @@
 """What all sections of the configuration are made of, and marks that say who acts on a key.
 
 A key without a mark is read by the core itself. A mark makes the others checkable: a value that nobody would act on
-stops the run (see ``rllm_core.planning.unused_keys``).
+stops the run (see ``rllm.planning.unused_keys``).
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ RULES = Rules(
     ),
     refused={"container": (), "output_config": ({},), "tool_choice": ()},
 )
+FORMS = ("tool_choice", "output_config", "output_format")
+"""Parameters that decide the form of a reply. Clients of the beta, such as LiteLLM, send ``output_format``."""
 MOST_STOPS = 16
 CHOICES = ("auto", "none", "any", "tool")
 
@@ -40,16 +42,21 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     choice = fields.mapping(body, "tool_choice")
     kind = choice.get("type")
     config = fields.mapping(body, "output_config")
-    plain = {name: value for name, value in body.items() if name not in ("tool_choice", "output_config")}
+    old_form = fields.mapping(body, "output_format")
+    plain = {name: value for name, value in body.items() if name not in FORMS}
     outcomes = RULES.outcomes(plain, unsupported)
     if kind is not None:
         if kind not in CHOICES:
             refuse_unless_ignored("tool_choice", unsupported)
         outcomes["tool_choice"] = "honoured" if kind in CHOICES else "ignored"
-    form = fields.mapping(config, "format", "output_config")
-    schema = schema_of(form, form, "output_config.format") if form else None
+    form_name = "output_config.format" if "format" in config or not old_form else "output_format"
+    form = fields.mapping(config, "format", "output_config") or old_form
+    schema = schema_of(form, form, form_name) if form else None
+    if old_form:
+        outcomes["output_format"] = "ignored" if schema is None else "honoured"
     if config:
-        outcomes["output_config"] = "ignored" if schema is None else "honoured"
+        has_form = schema is not None and form_name == "output_config.format"
+        outcomes["output_config"] = "honoured" if has_form else "ignored"
     reader = _Messages(unsupported, outcomes)
     messages = list(reader.system(body))
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]
@@ -63,7 +70,7 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         messages=messages,
         tools=tools,
         wanted=wanted(
-            "output_config.format",
+            form_name,
             schema,
             tools,
             kind in ("any", "tool"),

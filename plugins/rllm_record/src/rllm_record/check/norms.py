@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rllm_core.runs.metrics_file import METRICS
+from rllm.runs.metrics_file import METRICS
 
 LOGGED = {"grad_norm": "actor/grad_norm", "learning_rate": "actor/lr"}
 """Columns of `UPDATES`, and the metrics that are their means."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rllm.runs.checkpoint import BACKEND, LATEST, MANIFEST
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
-from rllm_core.runs.checkpoint import BACKEND, LATEST, MANIFEST
 
 FOLDER = "journal"
 """Of the run folder."""

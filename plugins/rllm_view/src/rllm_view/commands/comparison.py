@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rllm_core.cli import print_table
+from rllm.cli import print_table
 from rllm_core.notices import harmless
 from rllm_view.commands.texts import figure
 

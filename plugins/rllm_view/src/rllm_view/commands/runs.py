@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rllm_core.cli import print_table
+from rllm.cli import print_table
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 

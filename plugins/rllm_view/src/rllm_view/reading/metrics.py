@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rllm_core.runs.metrics_file import METRICS, parse_line
+from rllm.runs.metrics_file import METRICS, parse_line
 
 
 class MetricsFile:

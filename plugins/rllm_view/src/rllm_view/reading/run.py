@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.runs.metrics_file import METRICS
-from rllm_core.runs.run_folder import LENGTH, PLUGINS
+from rllm.runs.metrics_file import METRICS
+from rllm.runs.run_folder import LENGTH, PLUGINS
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex

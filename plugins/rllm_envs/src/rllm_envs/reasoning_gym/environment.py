@@ -1,0 +1,104 @@
+"""`reasoning_gym`: one question of a generator, one answer, the generator's score as the reward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.data.messages import Message
+from rllm_core.data.tasks import LazyTasks
+from rllm_core.data.types import Task
+from rllm_core.errors import RolloutError
+from rllm_envs.reasoning_gym.answers import answer_of, written
+from rllm_envs.reasoning_gym.examples import solved
+from rllm_envs.reasoning_gym.options import SEEDS, ReasoningGymParams
+from rllm_envs.reasoning_gym.processes import GeneratorFailedError, TooLongError, ask
+from rllm_envs.reasoning_gym.resolving import config_of, system_prompt_of
+
+SECONDS_TO_GENERATE = 300.0
+SECONDS_TO_SCORE = 10.0
+"""Of processor time, so that a busy machine changes no reward."""
+
+
+class ReasoningGym(Environment):
+    """Asks an entry and ends with the first answer. Its reward is the generator's score, 0 to 1; 1 is correct.
+
+    Task data is ``{generator, config, seed, size, index}``: what ``create_dataset(generator, seed=seed, size=size,
+    **config)[index]`` makes. The entry is made at `reset`, and again wherever it is needed: JSON would change it.
+    """
+
+    def __init__(self, params: ReasoningGymParams) -> None:
+        self._params = params
+        self._task: dict[str, Any] = {}
+
+    @classmethod
+    def tasks(cls, split: Split, params: ReasoningGymParams) -> Sequence[Task]:
+        """The tasks of a split; no entry is generated.
+
+        Raises:
+            ConfigError: the generator or its options are wrong.
+        """
+        size = params.train_size if split == "train" else params.val_size
+        seed = params.seed if split == "train" else params.seed + SEEDS
+        source = {"generator": params.generator, "config": config_of(params), "seed": seed, "size": size}
+        ids = [f"{params.generator}-{seed}-{index}" for index in range(size)]
+        return LazyTasks(
+            ids, lambda index: Task(id=ids[index], data=source | {"index": index}, data_source=params.generator)
+        )
+
+    def reset(self, task: Mapping[str, Any]) -> Sequence[Message]:
+        """Generate the entry and return the prompt.
+
+        Raises:
+            RolloutError: the generator fails, takes longer than `SECONDS_TO_GENERATE`, or has no answers to show.
+        """
+        self._task = dict(task)
+        try:
+            examples = solved(self._params, task["config"], SECONDS_TO_GENERATE)
+            question = self._ask("question", seconds=SECONDS_TO_GENERATE)
+        except TooLongError as error:
+            raise RolloutError(
+                f"{self._name} takes more than {SECONDS_TO_GENERATE:.0f} seconds to generate.",
+                "Choose options that make it easier.",
+            ) from error
+        return [*self._introduction(examples), {"role": "user", "content": self._asked(question)}]
+
+    def _introduction(self, examples: Sequence[tuple[str, str]]) -> Iterator[Message]:
+        system = system_prompt_of(self._params)
+        if system is not None:
+            yield {"role": "system", "content": system}
+        for question, answer in examples:
+            yield {"role": "user", "content": self._asked(question)}
+            yield {"role": "assistant", "content": written(answer, self._params.answer)}
+
+    def _asked(self, question: str) -> str:
+        return self._params.template.replace("{question}", question)
+
+    def step(self, action: str) -> Outcome:
+        """Score the answer. One that the generator cannot read, or not in time, is worth 0 and counted."""
+        answer = answer_of(action, self._params.answer)
+        score = None if answer is None else self._score(answer)
+        value = score if score is not None and math.isfinite(score) else 0.0
+        metrics = {"answered": float(answer is not None), "unreadable": float(answer is not None and value != score)}
+        return Outcome(reward=value, done=True, correct=value >= 1.0, metrics=metrics)
+
+    def final_state(self) -> dict[str, Any]:
+        """``{"answer": text}``, what the generator holds to be right, for rewards; None where it has no such text."""
+        answer = self._ask("answer", seconds=SECONDS_TO_GENERATE)
+        return {"answer": None if answer is None else str(answer)}
+
+    def _score(self, answer: str) -> float | None:
+        try:
+            return float(self._ask("score", seconds=SECONDS_TO_SCORE, answer=answer))
+        except (TooLongError, GeneratorFailedError):
+            return None
+
+    def _ask(self, what: str, **more: Any) -> Any:
+        return ask({"ask": what, "source": self._task, **more}, place=self._name)
+
+    @property
+    def _name(self) -> str:
+        task = self._task
+        return f"Entry {task['index']} of {task['generator']!r} with seed {task['seed']}"

@@ -1,0 +1,52 @@
+"""What options mean, as reasoning-gym says. It is imported by its workers alone, which therefore are asked."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from rllm_core.errors import ConfigError
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
+from rllm_envs.reasoning_gym.processes import TooLongError, ask
+
+SECONDS_TO_SET_UP = 300.0
+"""Of processor time: a generator may read files or prepare all its entries."""
+
+
+def check(params: ReasoningGymParams) -> None:
+    """Raises ConfigError for a generator, option, level or system prompt that reasoning-gym does not have."""
+    config_of(params)
+    system_prompt_of(params)
+
+
+def config_of(params: ReasoningGymParams) -> dict[str, Any]:
+    """The options of the generator, as JSON, with those that levels set.
+
+    Raises:
+        ConfigError: reasoning-gym refuses them.
+    """
+    question = params.model_dump(include={"generator", "config", "level", "curriculum", "seed"})
+    question |= {"ask": "config", "size": params.train_size, "seconds": SECONDS_TO_SET_UP}
+    try:
+        config: dict[str, Any] = ask(question)
+    except TooLongError as error:
+        raise ConfigError(
+            f"Generator {params.generator!r} takes more than {SECONDS_TO_SET_UP:.0f} seconds to set up.",
+            "Choose a smaller rllm.env.env_args.train_size, or other options.",
+        ) from error
+    return config
+
+
+def system_prompt_of(params: ReasoningGymParams) -> str | None:
+    """The system message: a text with white space is meant as it is, a word names one of reasoning-gym's.
+
+    Raises:
+        ConfigError: reasoning-gym has no prompt of this name.
+    """
+    prompt = params.system_prompt
+    return prompt if prompt is None or len(prompt.split()) > 1 else _named_prompt(prompt)
+
+
+@lru_cache
+def _named_prompt(name: str) -> str:
+    return str(ask({"ask": "system_prompt", "name": name, "seconds": SECONDS_TO_SET_UP}))

@@ -1,0 +1,1 @@
+"""The single-player games of TextArena as an environment."""

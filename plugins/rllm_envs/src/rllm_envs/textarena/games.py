@@ -1,0 +1,110 @@
+"""TextArena's games: which there are, which can be played here, and how one is started."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import textarena
+from textarena.envs.registration import ENV_REGISTRY
+from textarena.wrappers import ActionFormattingWrapper
+
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_envs.textarena.isolation import isolate, playing
+
+PLAIN = "-raw"
+"""Ending of a game's name that shows each message once; others repeat them, and the agent's history has them."""
+VARIANTS = (PLAIN, "-train")
+NEEDS = {
+    "nltk": "downloads word lists with NLTK when it starts",
+    "EnglishDictionary": "downloads word lists with NLTK when it starts",
+    "Jury": "asks a language model at OpenRouter",
+    "OpenRouter": "asks a language model at OpenRouter",
+    "Sokoban.utils": "makes its rooms in variables that all attempts share",
+}
+"""Words in the source of a game -> why it cannot be played beside others and without a network."""
+_importing = Lock()
+
+
+def single_player_games() -> list[str]:
+    """The games that can be played here."""
+    return sorted(name for name in _names() if _why_not(name) is None)
+
+
+def check_game(name: str, options: Mapping[str, Any]) -> None:
+    """Start the game once.
+
+    Raises:
+        ConfigError: there is no such game, it cannot be played here, or it refuses its options.
+    """
+    if name not in _names():
+        raise ConfigError(
+            f"rllm.env.env_args.game: TextArena has no game {name!r}.",
+            did_you_mean(name, _names()) or f"Games: {', '.join(single_player_games())}.",
+        )
+    if reason := _why_not(name):
+        raise ConfigError(
+            f"Game {name!r} cannot be played: it {reason}.", f"Choose one of {', '.join(single_player_games())}."
+        )
+    try:
+        start(name, options, seed=0, numbers=random.Random())
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"Game {name!r} refuses its options {dict(options)!r}: {reason}.", "Fix rllm.env.env_args.options."
+        ) from error
+
+
+def start(name: str, options: Mapping[str, Any], *, seed: int, numbers: random.Random) -> textarena.Env:
+    """A game at its first turn.
+
+    Args:
+        name: of the game, without the ending of a variant.
+        options: of the game's own.
+        seed: of the game.
+        numbers: its random numbers, which it seeds; see `playing`.
+    """
+    with _importing:
+        import_module(_module(name))
+        isolate()
+    # What a game draws before it seeds is a function of the seed too.
+    numbers.seed(seed)
+    with playing(numbers):
+        game = textarena.make(name + PLAIN, **options)
+        game.reset(num_players=1, seed=seed)
+    wrapped = ENV_REGISTRY[name].default_wrappers or ()
+    return ActionFormattingWrapper(game) if ActionFormattingWrapper in wrapped else game
+
+
+def _module(name: str) -> str:
+    return str(ENV_REGISTRY[name].entry_point).partition(":")[0]
+
+
+def _names() -> list[str]:
+    return [name for name in ENV_REGISTRY if not name.endswith(VARIANTS)]
+
+
+def _why_not(name: str) -> str | None:
+    """What a game does that cannot be done here, as its source says: importing some downloads already."""
+    return _why_not_module(_module(name))
+
+
+@cache
+def _why_not_module(module: str) -> str | None:
+    file = Path(textarena.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    if not file.exists():
+        return "is not part of the installed textarena"
+    source = file.read_text(encoding="utf-8")
+    if "SinglePlayerState" not in source:
+        return "is for several players"
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return f"does not load with this Python ({error})"
+    return next((does for word, does in NEEDS.items() if word in source), None)

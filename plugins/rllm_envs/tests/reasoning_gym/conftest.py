@@ -1,0 +1,27 @@
+"""Entries as the environment asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rllm_core.data.types import Task
+from rllm_envs.reasoning_gym.environment import ReasoningGym
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
+
+Played = tuple[ReasoningGym, Any]
+
+
+@pytest.fixture
+def play() -> Callable[..., Played]:
+    """Make an environment with options and start it on a training task; gives it and what it shows first."""
+
+    def play(generator: str, index: int = 0, **options: Any) -> Played:
+        params = ReasoningGymParams(generator=generator, **{"train_size": 8, **options})
+        world = ReasoningGym(params)
+        task: Task = ReasoningGym.tasks("train", params)[index]
+        return world, world.reset(task.data)
+
+    return play

@@ -1,0 +1,154 @@
+"""Options: what they set, and what is refused before a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from reasoning_gym.factory import CURRICULA
+from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
+
+from rllm_core.errors import ConfigError, RolloutError
+from rllm_envs.reasoning_gym.answers import answer_of
+from rllm_envs.reasoning_gym.examples import solved
+from rllm_envs.reasoning_gym.options import ReasoningGymParams
+from rllm_envs.reasoning_gym.resolving import check, config_of, system_prompt_of
+
+
+def _params(generator: str = "chain_sum", **options: Any) -> ReasoningGymParams:
+    return ReasoningGymParams(generator=generator, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"generator": "chain_summ"}, r"no generator 'chain_summ'. Did you mean 'chain_sum'"),
+        ({"config": {"min_term": 3}}, r"config\.min_term: .* no such option. Did you mean 'min_terms'"),
+        ({"config": {"min_terms": "3"}}, r"config\.min_terms is '3': input should be a valid integer"),
+        ({"config": {"min_terms": 9, "max_terms": 3}}, r"refuses its options .*: max_terms must be >= min_terms"),
+        ({"config": {"seed": 3}}, r"config\.seed: another key sets this\. Set rllm\.env\.env_args\.seed"),
+        ({"config": {"size": 3}}, r"Set rllm\.env\.env_args\.train_size and val_size"),
+        ({"level": 99}, r"level is 99, and the curriculum of 'chain_sum' ends with level"),
+        ({"generator": "acre", "level": 1}, r"level is set, and generator 'acre' has no curriculum"),
+        ({"generator": "acre", "curriculum": {"x": 1}}, r"curriculum is set, and generator 'acre' has no curriculum"),
+        ({"curriculum": {"num_digit": 1}}, r"curriculum\.num_digit: .* Did you mean 'num_digits'"),
+        ({"curriculum": {"num_digits": 99}}, r"Levels of this attribute go from 0 to \d"),
+        ({"level": 1, "config": {"min_terms": 3}}, r"both set option 'min_terms'"),
+        ({"system_prompt": "simpel"}, r"no prompt 'simpel'. Did you mean 'simple'"),
+        ({"generator": "caesar_cipher", "level": 3}, r"rotation must be in range"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_run(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check(_params(**options))
+
+
+def test_config_reaches_the_generator(play: Callable[..., Any]) -> None:
+    _, [asked] = play("chain_sum", config={"min_terms": 4, "max_terms": 4, "min_digits": 1, "max_digits": 1})
+    assert sum(asked["content"].count(sign) for sign in "+-") == 3
+
+
+@pytest.mark.parametrize(
+    ("generator", "config"),
+    [
+        ("rearc", {"diff_ub": 0.3, "board_format_opts": {"alphabet": ["a", "b"], "col_delimiter": ","}}),
+        ("polynomial_multiplication", {"variables": ["a", "b"]}),
+        ("calendar_arithmetic", {"year": 2020}),
+        ("time_intervals", {"min_time": "01:00:00"}),
+        ("composite", {"datasets": [{"name": "gcd", "weight": 1.0, "config": {}}]}),
+    ],
+)
+def test_options_of_every_type_come_from_json(generator: str, config: dict[str, Any]) -> None:
+    assert config_of(_params(generator, config=config)) == config
+
+
+def test_a_level_sets_every_attribute() -> None:
+    curriculum = CURRICULA["chain_sum"]()
+    curriculum.set_global_level(2)
+    expected = curriculum.generate_configuration()
+    found = config_of(_params(level=2))
+    assert found == {name: getattr(expected, name) for name in found}
+    assert set(found) == {"min_digits", "max_digits", "min_terms", "max_terms"}
+
+
+def test_the_level_of_one_attribute_leaves_the_others_alone() -> None:
+    assert set(config_of(_params(curriculum={"num_terms": 1}))) == {"min_terms", "max_terms"}
+    both = config_of(_params(level=2, curriculum={"num_terms": 0}))
+    assert both["max_terms"] < config_of(_params(level=2))["max_terms"]
+    assert both["max_digits"] == config_of(_params(level=2))["max_digits"]
+
+
+def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
+    """Task data is JSON."""
+    for generator in sorted(CURRICULA):
+        try:
+            config = config_of(_params(generator, level=0, train_size=8))
+        except ConfigError as error:
+            assert "refuses its options" in error.message  # level 0 of reasoning-gym's own curriculum is invalid
+        else:
+            assert config_of(_params(generator, config=config, train_size=8)) == config
+
+
+def test_named_system_prompts_are_those_of_reasoning_gym() -> None:
+    for name, text in SYSTEM_PROMPTS.items():
+        assert system_prompt_of(_params(system_prompt=name)) == text
+    assert system_prompt_of(_params(system_prompt="Think twice.")) == "Think twice."
+    assert system_prompt_of(_params()) is None
+
+
+def test_prompt_and_system_prompt_are_what_the_model_sees(play: Callable[..., Any]) -> None:
+    _, [asked] = play("chain_sum")
+    question = asked["content"]
+    _, messages = play("chain_sum", template="Q: {question}\nA:", system_prompt="Be brief.")
+    assert messages == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": f"Q: {question}\nA:"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reply", "auto", "tags", "whole"),
+    [
+        ("7", "7", None, "7"),
+        (" 7\n", "7", None, "7"),
+        ("", None, None, None),
+        ("so <answer> 7 </answer>.", "7", "7", "so <answer> 7 </answer>."),
+        ("<answer>6</answer> no, <answer>7</answer>", "7", "7", "<answer>6</answer> no, <answer>7</answer>"),
+        ("<answer></answer>", None, None, "<answer></answer>"),
+        ("<answer>7", "<answer>7", None, "<answer>7"),
+    ],
+)
+def test_what_is_the_answer(reply: str, auto: str | None, tags: str | None, whole: str | None) -> None:
+    assert [answer_of(reply, how) for how in ("auto", "tags", "reply")] == [auto, tags, whole]
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</answer>", "7", " ", "\n", "a<b"]), max_size=8).map("".join))
+def test_tags_are_read_as_reasoning_gym_reads_them(reply: str) -> None:
+    assert answer_of(reply, "tags") == (extract_answer(reply) or None)
+
+
+def test_examples_are_earlier_turns_of_a_seed_of_their_own(play: Callable[..., Any]) -> None:
+    world, shown = play("chain_sum", examples=2, template="{question} Be brief.")
+    assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant", "user"]
+    assert all(message["content"].endswith(" Be brief.") for message in shown[::2])
+    assert world.step(shown[-2]["content"]).reward < 1, "the last example is not the task"
+    of_both_splits = {
+        world.reset(task.data)[-1]["content"]
+        for split in ("train", "val")
+        for task in world.tasks(split, ReasoningGymParams(generator="chain_sum", train_size=8, val_size=8))
+    }
+    assert not of_both_splits & {message["content"] for message in shown[:-1]}
+
+
+@pytest.mark.parametrize("how", ["auto", "tags", "reply"])
+def test_an_example_answers_as_answers_are_read(play: Callable[..., Any], how: str) -> None:
+    _, shown = play("chain_sum", examples=1, answer=how)
+    (example,) = solved(ReasoningGymParams(generator="chain_sum", examples=1), {}, 60.0)
+    assert answer_of(shown[1]["content"], how) == example[1]
+
+
+def test_a_generator_without_answers_has_no_examples(play: Callable[..., Any]) -> None:
+    with pytest.raises(RolloutError, match="boxnet keeps no answer to its entries"):
+        play("boxnet", examples=1)

@@ -1,0 +1,112 @@
+"""Real games of TextArena."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+
+from rllm_core.contracts.environment import Outcome
+from rllm_core.errors import ConfigError
+from rllm_envs.textarena.environment import TextArena
+from rllm_envs.textarena.games import check_game, single_player_games
+from rllm_envs.textarena.options import SEEDS, TextArenaParams
+from rllm_plugin_kit.surroundings import changes_by
+
+MOVES = ("[A1]", "[up]", "[1 2]", "[5]", "left", "[stand]", "[0 0]", "[A B]", "no idea")
+
+
+PLAYABLE = single_player_games()
+
+
+def _play(game: str, moves: Sequence[str], seed: int = 3, **options: Any) -> list[Any]:
+    """What is seen and what is earned, move by move."""
+    world = TextArena(TextArenaParams(game=game, options=options))
+    seen: list[Any] = [world.reset({"game": game, "options": options, "seed": seed})]
+    for move in moves:
+        outcome = world.step(move)
+        seen.append(outcome)
+        if outcome.done:
+            break
+    return seen
+
+
+def _play_three(game: str) -> list[Any]:
+    with ThreadPoolExecutor(3) as pool:
+        return list(pool.map(lambda seed: _play(game, MOVES, seed), (3, 4, 3)))
+
+
+@pytest.mark.parametrize("game", PLAYABLE)
+def test_a_game_is_a_function_of_its_seed_and_moves(game: str) -> None:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        alone = _play(game, MOVES)
+        several: list[Any] = []
+        different = changes_by(lambda: several.extend(_play_three(game)))
+    assert alone == several[0] == several[2]
+    assert "Python's random numbers" not in different, "nobody else's random numbers are touched"
+    assert printed.getvalue() == ""
+
+
+@pytest.mark.parametrize("game", PLAYABLE)
+def test_moves_that_make_no_sense_end_it_with_a_number(game: str) -> None:
+    *_, last = _play(game, ["nonsense"] * 400)
+    assert isinstance(last, Outcome)
+    assert last.done
+    assert -1.0 <= last.reward < 1.0
+    assert not last.correct
+    assert last.metrics["invalid"] == 1.0
+
+
+def test_finding_the_number_is_correct() -> None:
+    for guess in range(1, 21):
+        *_, last = _play("GuessTheNumber-v0", [f"[{guess}]"])
+        if last.done:
+            assert (last.reward, last.correct) == (1.0, True)
+            assert last.metrics == {"turns": 1.0, "invalid": 0.0}
+            return
+    pytest.fail("no number is right")
+
+
+def test_each_message_is_shown_once() -> None:
+    rules, first, second = _play("GuessTheNumber-v0", ["[1]", "[20]"])[:3]
+    assert "guess" in rules.lower()
+    assert rules not in first.observation
+    assert first.observation != second.observation
+    assert "[1]" not in first.observation
+
+
+def test_options_reach_the_game() -> None:
+    rules, *_ = _play("GuessTheNumber-v0", [], max_number=7)
+    assert "between 1 and 7" in rules
+
+
+def test_tasks_are_seeds_and_no_seed_is_in_both_splits() -> None:
+    params = TextArenaParams(game="Mastermind-v0", train_size=3, val_size=2, seed=5)
+    train, val = (TextArena.tasks(split, params) for split in ("train", "val"))
+    assert [task.data["seed"] for task in train] == [5, 6, 7]
+    assert [task.data["seed"] for task in val] == [SEEDS + 5, SEEDS + 6]
+    assert train[0].data == {"game": "Mastermind-v0", "options": {}, "seed": 5}
+
+
+@pytest.mark.parametrize(
+    ("game", "options", "said"),
+    [
+        ("GuessTheNumber", {}, r"no game 'GuessTheNumber'. Did you mean 'GuessTheNumber-v0'"),
+        ("GuessTheNumber-v0", {"max_numbr": 3}, r"refuses its options .*max_numbr"),
+        ("Wordle-v0", {}, r"downloads word lists with NLTK"),
+        ("Hangman-v0", {}, r"downloads word lists with NLTK"),
+        ("TwentyQuestions-v0", {}, r"asks a language model at OpenRouter"),
+        ("Sokoban-v0", {}, r"in variables that all attempts share"),
+        ("Klondike-v0", {}, r"does not load with this Python"),
+        ("TicTacToe-v0", {}, r"is for several players"),
+        ("UsedCar-v0-balanced", {}, r"is not part of the installed textarena"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_a_run(game: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_game(game, options)

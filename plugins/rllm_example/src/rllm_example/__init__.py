@@ -1,1 +1,0 @@
-"""rllm-example: reward minus the group's median, times a constant."""

@@ -1,0 +1,159 @@
+"""Rows of a store as columns, and back."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rllm_core.data.record import Call, CallKey
+from rllm_core.data.version_spans import VersionSpan
+from rllm_gateway.calls.errors import StoreError
+from rllm_gateway.calls.rows import CallRow, DeliveryRow, EndRow, RewardRow, Row, SessionRow
+
+Value: TypeAlias = str | bytes | float
+_IDS, _LOGPROBS = np.dtype("<i4"), np.dtype("<f4")
+
+
+class Record(NamedTuple):
+    """A row of a table."""
+
+    table: str
+    values: tuple[Value, ...]
+    """As `schema.COLUMNS` has them."""
+
+
+def encoded(row: Row) -> tuple[Record, ...]:
+    """What is to be inserted for a row, in order.
+
+    Raises:
+        StoreError: `row` is none, or holds what is not JSON data, or arrays that are not of its dtypes.
+    """
+    try:
+        return tuple(Record(table, (*values, digest_of(values))) for table, values in _tables_of(row))
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise StoreError(f"This {type(row).__name__} cannot be stored: {error}.") from error
+
+
+def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:
+    match row:
+        case SessionRow():
+            head = _json(asdict(row) | {"metadata": dict(row.metadata)})
+            # SQLite keeps no sign of a zero, and the digest is of what it keeps.
+            return [("sessions", (row.id, row.run, row.key_hash, float(row.opened) + 0.0, head))]
+        case CallRow():
+            request = _json({"sent": dict(row.sent), "outcomes": dict(row.outcomes)})
+            return [("requests", (request,)), ("calls", _call_values(row, digest_of((request,))))]
+        case DeliveryRow():
+            return [("deliveries", (row.session, row.call, _json(asdict(row))))]
+        case RewardRow():
+            return [("rewards", (row.session, _json(asdict(row))))]
+        case EndRow():
+            return [("ends", (row.session, _json(asdict(row))))]
+    raise TypeError("it is no row of a store of calls")
+
+
+def _call_values(row: CallRow, request: bytes) -> tuple[Value, ...]:
+    call = row.call
+    head = {
+        "role": row.role,
+        "parent": row.parent,
+        "kept_tokens": row.kept_tokens,
+        "kept_messages": row.kept_messages,
+        "client_retry": row.client_retry,
+        "traceparent": row.traceparent,
+        "key": asdict(call.key),
+        "prompt_digest": call.prompt_digest,
+        "weight_version": call.weight_version,
+        "version_spans": call.version_spans,
+        "finish_reason": call.finish_reason,
+        "started": call.started,
+        "seconds": call.seconds,
+        "parameters": dict(call.parameters),
+    }
+    return (
+        row.session,
+        row.id,
+        request,
+        _json(head),
+        _array(call.new_ids, _IDS),
+        _array(call.response_ids, _IDS),
+        _array(call.logprobs, _LOGPROBS),
+        _json({"messages": list(row.messages), "reply": row.reply}),
+    )
+
+
+def decoded_call(values: Sequence[Value], request: bytes, delivered: bool) -> CallRow:
+    """A row of `calls`, with the body of its row of `requests`."""
+    session, id, _, head, new_ids, response_ids, logprobs, text, _ = values
+    fields, texts, asked = from_json(head), from_json(text), from_json(request)
+    call = Call(
+        key=CallKey(**fields.pop("key")),
+        new_ids=_from_bytes(new_ids, _IDS),
+        response_ids=_from_bytes(response_ids, _IDS),
+        logprobs=_from_bytes(logprobs, _LOGPROBS),
+        version_spans=tuple(VersionSpan(*span) for span in fields.pop("version_spans")),
+        **{name: fields.pop(name) for name in _OF_CALL},
+    )
+    return CallRow(id=str(id), session=str(session), call=call, delivered=delivered, **fields, **texts, **asked)
+
+
+_OF_CALL = ("prompt_digest", "weight_version", "finish_reason", "started", "seconds", "parameters")
+
+
+def agrees(values: Sequence[Any]) -> bool:
+    """Whether the values of a record agree with its digest, the last of them."""
+    try:
+        return digest_of(values[:-1]) == bytes(values[-1])
+    except TypeError:
+        return False
+
+
+def digest_of(values: Sequence[Value]) -> bytes:
+    """(16,) bytes over values and their types and lengths.
+
+    Raises:
+        TypeError: a value is of another type than a column has.
+    """
+    digest = blake2b(digest_size=16)
+    for value in values:
+        match value:
+            case bytes():
+                tag, content = b"b", value
+            case str():
+                tag, content = b"s", value.encode()
+            case float():
+                tag, content = b"f", struct.pack("<d", value)
+            case _:
+                raise TypeError(f"{value!r} is neither text nor bytes nor a float")
+        digest.update(tag + struct.pack("<q", len(content)))
+        digest.update(content)
+    return digest.digest()
+
+
+def from_json(body: Value) -> Any:
+    """What `_json` made bytes of."""
+    assert isinstance(body, bytes)
+    return json.loads(body.decode("utf-8", "surrogatepass"))
+
+
+def _json(value: Any) -> bytes:
+    # Texts of models may hold halves of surrogate pairs.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _array(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    if array.ndim != 1 or array.dtype != dtype:
+        raise TypeError(f"an array is {array.dtype} of shape {array.shape}; expected {dtype} of shape (n,)")
+    return array.astype(dtype, copy=False).tobytes()
+
+
+def _from_bytes(content: Value, dtype: DTypeLike) -> NDArray[Any]:
+    assert isinstance(content, bytes)
+    return np.frombuffer(content, dtype)

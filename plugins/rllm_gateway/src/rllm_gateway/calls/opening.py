@@ -1,0 +1,174 @@
+"""Opening the file of a store: made whole or not at all, known by its marks, brought to this schema."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from rllm_core.files import sync_file, sync_folder
+from rllm_gateway.calls import schema
+from rllm_gateway.calls.errors import DamagedError, StoreError
+
+BUSY_SECONDS = 60.0
+"""How long a commit waits for those of other processes."""
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of a store and of a folder that is made for it: nobody else reads what was said. Its logs have the store's."""
+_MALFORMED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+def connect_to_write(path: Path) -> sqlite3.Connection:
+    """A connection in which a commit is on disk when it returns. Makes the store where there is none.
+
+    Raises:
+        StoreError: it cannot be made or written, is something else, or is of a newer schema.
+    """
+    _reject_no_file(path)
+    try:
+        # The log first: it is made after the store.
+        if path.with_name(f"{path.name}-wal").exists() and not path.exists():
+            raise StoreError(
+                f"{path} is missing, and its write-ahead log {path.name}-wal is there.",
+                "Restore the file, or move the log away.",
+            )
+        if not path.exists():
+            _make(path)
+    except OSError as error:
+        raise StoreError(
+            f"No store of calls can be made at {path}: {error.strerror}.", "Choose another path."
+        ) from error
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        raise StoreError(
+            f"You may not write the store of calls {path}.", "Fix its permissions, or choose another path."
+        )
+    with failures(path, "opened"):
+        connection = _connect(path, "rw")
+        with _closed_if_refused(connection):
+            if _require_version(connection, path) < schema.VERSION:
+                _upgrade(connection)
+            # FULL: the log is synced with every commit, or an acknowledged row is lost with the machine.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that writes nothing. A store of an older schema is brought to this one before.
+
+    Raises:
+        StoreError: there is none, it cannot be read, is something else, or is of a newer schema.
+    """
+    _reject_no_file(path)
+    if not path.exists():
+        raise StoreError(f"There is no store of calls at {path}.", "Check the path.")
+    if not os.access(path, os.R_OK, effective_ids=True):
+        raise StoreError(f"You may not read the store of calls {path}.", "Fix its permissions.")
+    with failures(path, "opened"):
+        connection = _connect(path, "ro")
+        with _closed_if_refused(connection):
+            version = _require_version(connection, path)
+        if version == schema.VERSION:
+            return connection
+    connection.close()
+    connect_to_write(path).close()
+    return connect_to_read(path)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is written inside, or nothing. Waits for other processes before it begins."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        # Some failures have ended it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def failures(path: Path, done: str) -> Iterator[None]:
+    """Errors of SQLite as ours. `done` is what could not be done, such as ``read``."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise failure(path, done, error) from error
+
+
+def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
+    """The `StoreError` of an error of SQLite."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(_MALFORMED):
+        return DamagedError(f"The store of calls {path} cannot be {done}: {error}.", "Restore it from a copy.")
+    hint = f"Other processes have written it for {BUSY_SECONDS:.0f} s." if name.startswith("SQLITE_BUSY") else ""
+    return StoreError(f"The store of calls {path} cannot be {done}: {error}.", hint)
+
+
+def _make(path: Path) -> None:
+    """Make an empty store under another name, and link it here: others find none, or a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        # SQLite does not say why it cannot make a file.
+        beside.touch(mode=PRIVATE)
+        with failures(path, "made"), closing(sqlite3.connect(beside, isolation_level=None)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.executescript(schema.TABLES)
+            connection.execute("PRAGMA journal_mode = WAL")
+        sync_file(beside)
+        path.hardlink_to(beside)
+    except FileExistsError:
+        # Another process was faster: its store is as good.
+        return
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection that begins no transaction by itself; threads take turns by themselves."""
+    place = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+
+
+def _require_version(connection: sqlite3.Connection, path: Path) -> int:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != schema.APPLICATION:
+        raise StoreError(f"{path} is a database of something else than model calls.", "Choose another path.")
+    if version > schema.VERSION:
+        raise StoreError(
+            f"{path} has schema {version}; this rllm-record knows {schema.VERSION}.", "Install a newer rllm-record."
+        )
+    return int(version)
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """In one transaction; another process may have done it meanwhile."""
+    with transaction(connection):
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for older in range(version, schema.VERSION):
+            for statement in schema.UPGRADES[older]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def _reject_no_file(path: Path) -> None:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder.", "Name a file in it.")
+    if path.exists() and not path.is_file():
+        # SQLite would wait forever for a program that writes into the pipe.
+        raise StoreError(f"{path} is a pipe or a device, not a file.", "Name a store of calls, or a new file.")
+
+
+@contextmanager
+def _closed_if_refused(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise

@@ -1,0 +1,297 @@
+"""What is at the path of a store: nothing, something else, an older or newer store, a damaged one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+import pytest
+
+from rllm_gateway.calls import CallReader, CallStore, DamagedError, StoreError, UnknownSessionError, schema
+
+from .made_rows import call, reward, sampled, session
+
+BOTH = pytest.mark.parametrize("open_store", [CallStore.open, CallReader.open], ids=["store", "reader"])
+Open = Callable[[Path], CallReader]
+CALLS = 400
+NOBODY = 65534
+LEAF_OF_TABLE, CELL_COUNT = 13, 3
+"""Of a page of SQLite: its first byte, and the place of two others."""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with two sessions of many calls."""
+    path = tmp_path_factory.mktemp("written") / "calls.sqlite"
+
+    async def main() -> None:
+        with CallStore.open(path) as store:
+            await asyncio.gather(store.add(session("s")), store.add(session("t")))
+            rows = [call(str(number), "st"[number >= CALLS // 2], call=sampled(20, 200)) for number in range(CALLS)]
+            await asyncio.gather(*map(store.add, rows))
+            await store.add(reward())
+
+    asyncio.run(main())
+    return path
+
+
+@pytest.fixture
+def copied(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(written, tmp_path / "calls.sqlite"))
+
+
+@pytest.fixture
+def no_privileges() -> Iterator[None]:
+    """As somebody whom permissions hold for."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(NOBODY)
+    yield
+    os.seteuid(before)
+
+
+@pytest.fixture
+def forbidden(written: Path, no_privileges: None) -> Iterator[Path]:
+    """A store that nobody may open, in a folder that anybody may look into."""
+    before = os.geteuid()
+    os.seteuid(os.getuid())
+    with TemporaryDirectory() as folder:
+        path = Path(shutil.copy(written, Path(folder) / "calls.sqlite"))
+        Path(folder).chmod(0o755)
+        path.chmod(0)
+        os.seteuid(before)
+        yield path
+        os.seteuid(os.getuid())
+    os.seteuid(before)
+
+
+def test_a_reader_makes_no_store(path: Path) -> None:
+    with pytest.raises(StoreError, match="There is no store of calls at"):
+        CallReader.open(path)
+    assert not path.exists()
+
+
+def test_a_store_is_made_with_the_folders_above_it(tmp_path: Path) -> None:
+    with CallStore.open(tmp_path / "a" / "b" / "c") as store:
+        assert store.sessions() == []
+    assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == ["c"]
+
+
+def test_a_path_may_hold_what_means_something_in_an_address(tmp_path: Path) -> None:
+    with CallStore.open(tmp_path / "ü ?mode=memory#%20") as store:
+        assert store.sessions() == []
+    assert [file.name for file in tmp_path.iterdir()] == ["ü ?mode=memory#%20"]
+
+
+def test_stores_that_are_made_at_once_are_one(path: Path) -> None:
+    def write(name: str) -> None:
+        with CallStore.open(path) as store:
+            asyncio.run(store.add(session(name)))
+
+    threads = [Thread(target=write, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    with CallReader.open(path) as reader:
+        assert len(reader.sessions()) == 8
+    assert list(path.parent.glob("*.tmp")) == []
+
+
+@BOTH
+def test_a_folder_is_refused(tmp_path: Path, open_store: Open) -> None:
+    with pytest.raises(StoreError, match=r"is a folder\. Name a file in it"):
+        open_store(tmp_path)
+
+
+@BOTH
+def test_store_pipe_is_rejected(tmp_path: Path, open_store: Open) -> None:
+    os.mkfifo(tmp_path / "calls.sqlite")
+    with pytest.raises(StoreError, match="is a pipe or a device"):
+        open_store(tmp_path / "calls.sqlite")
+
+
+@BOTH
+@pytest.mark.parametrize("content", [b"", b"# Notes\n" * 1000], ids=["empty", "text"])
+def test_a_file_that_is_no_store_is_refused_and_left_alone(path: Path, open_store: Open, content: bytes) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(StoreError, match=r"is a database of something else than model calls|file is not a database"):
+        open_store(path)
+
+    assert path.read_bytes() == content
+
+
+@BOTH
+def test_a_database_of_others_is_refused_and_left_alone(path: Path, open_store: Open) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE calls (id)")
+    content = path.read_bytes()
+
+    with pytest.raises(StoreError, match="is a database of something else than model calls"):
+        open_store(path)
+
+    assert path.read_bytes() == content
+
+
+def test_a_folder_without_permission_is_named(no_privileges: None) -> None:
+    with pytest.raises(StoreError, match=r"No store of calls can be made at /calls: Permission denied"):
+        CallStore.open(Path("/calls"))
+
+
+@BOTH
+def test_a_file_without_permission_is_named(open_store: Open, no_privileges: None, forbidden: Path) -> None:
+    with pytest.raises(StoreError, match=r"You may not (read|write) the store of calls"):
+        open_store(forbidden)
+
+
+def test_the_log_of_a_store_that_is_gone_is_not_taken_over(path: Path) -> None:
+    path.with_name(f"{path.name}-wal").write_bytes(b"frames")
+
+    with pytest.raises(StoreError, match=r"is missing, and its write-ahead log .* is there"):
+        CallStore.open(path)
+
+
+@BOTH
+def test_a_newer_schema_is_refused(copied: Path, open_store: Open) -> None:
+    with closing(sqlite3.connect(copied)) as connection:
+        connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+
+    with pytest.raises(StoreError, match=rf"has schema {schema.VERSION + 1}; .* Install a newer rllm-record"):
+        open_store(copied)
+
+
+@BOTH
+def test_an_older_schema_is_brought_to_this_one(
+    copied: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no older one yet: the next one is made up."""
+    monkeypatch.setattr(schema, "UPGRADES", {schema.VERSION: ("ALTER TABLE calls ADD COLUMN later TEXT",)})
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+
+    for _ in range(2):
+        with open_store(copied) as store:
+            assert len(store.calls("s")) == CALLS // 2
+            assert store.check() == []
+    with closing(sqlite3.connect(copied)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+        assert connection.execute("SELECT count(later) FROM calls").fetchone() == (0,)
+
+
+def test_an_upgrade_that_fails_leaves_the_older_store(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = schema.VERSION
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "UPGRADES", {older: ("CREATE TABLE more (id)", "ALTER TABLE gone ADD COLUMN x")})
+        patch.setattr(schema, "VERSION", older + 1)
+        with pytest.raises(StoreError, match="no such table: gone"):
+            CallReader.open(copied)
+
+    with closing(sqlite3.connect(copied)) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'more'").fetchone() == (0,)
+    with CallReader.open(copied) as reader:
+        assert len(reader.sessions()) == 2
+
+
+def pages_of(path: Path) -> tuple[int, int]:
+    """Size and number of the pages of a closed store."""
+    with closing(sqlite3.connect(path)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (number,) = connection.execute("PRAGMA page_count").fetchone()
+    return size, number
+
+
+def flip(path: Path, place: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        (byte,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 0x55]))
+
+
+def as_text(reader: CallReader, name: str) -> list[str]:
+    return [f"{row.id} {row.call.response_ids.tolist()} {row.reply} {row.sent}" for row in reader.calls(name)]
+
+
+def test_damage_in_a_record_is_that_record(copied: Path) -> None:
+    needle = sampled(20, 200).response_ids.tobytes()
+    flip(copied, copied.read_bytes().index(needle) + 400)
+
+    with CallReader.open(copied) as reader:
+        (damage,) = reader.check()
+        assert (damage.table, damage.first, damage.sessions) == ("calls", damage.last, ("s",))
+        assert damage.reason == "it is not what was written"
+        with pytest.raises(DamagedError, match=f"Record {damage.first} of calls in .* is damaged"):
+            reader.calls("s")
+        assert len(reader.calls("t")) == CALLS // 2
+
+
+def test_a_flipped_byte_in_any_page_is_reported_or_changes_nothing(written: Path, tmp_path: Path) -> None:
+    """Nobody is given what was not written."""
+    with CallReader.open(written) as reader:
+        whole = {name: as_text(reader, name) for name in ("s", "t")}
+    size, number = pages_of(written)
+    places = [(page, offset) for page in range(1, number, 20) for offset in (0, 3, 4, 9, 40, 2000, 4095)]
+    reported = 0
+    for page, offset in places:
+        copied = Path(shutil.copy(written, tmp_path / "calls.sqlite"))
+        flip(copied, page * size + offset)
+        try:
+            with CallReader.open(copied) as reader:
+                damage = reader.check()
+                found = {name: as_text(reader, name) for name in ("s", "t")}
+        except (DamagedError, UnknownSessionError):
+            reported += 1
+            continue
+        assert damage or found == whole, f"page {page}, byte {offset}"
+        reported += bool(damage)
+    assert reported > len(places) / 4
+
+
+def test_a_lost_page_is_a_range_of_records(copied: Path) -> None:
+    size, _ = pages_of(copied)
+    content = copied.read_bytes()
+    # The page that holds the fiftieth call or what follows its head on another page.
+    place = content.index(b'"d0"', len(content) // 4) // size
+    with copied.open("r+b") as file:
+        file.seek(place * size)
+        file.write(bytes(size))
+
+    with CallReader.open(copied) as reader:
+        damage = reader.check()
+
+    assert {each.table for each in damage} == {"calls"}
+    assert all(1 <= each.first <= each.last <= CALLS for each in damage)
+    assert 1 <= sum(each.last - each.first + 1 for each in damage) < 20
+    assert {name for each in damage for name in each.sessions} <= {"s", "t"} != set()
+
+
+def test_a_record_that_vanished_is_missed(path: Path) -> None:
+    """The page still holds it and says that it has one record less: SQLite reads on and says nothing."""
+
+    async def main() -> None:
+        with CallStore.open(path) as store:
+            await store.add(session())
+            await asyncio.gather(*(store.add(call(str(number))) for number in range(100)))
+
+    asyncio.run(main())
+    size, number = pages_of(path)
+    content = path.read_bytes()
+    leaves = (page * size for page in range(1, number) if content[page * size] == LEAF_OF_TABLE)
+    place = next(place for place in leaves if b'"role":"agent"' in content[place : place + size])
+    with path.open("r+b") as file:
+        file.seek(place + CELL_COUNT)
+        file.write((int.from_bytes(content[place + CELL_COUNT : place + CELL_COUNT + 2]) - 2).to_bytes(2))
+
+    with CallReader.open(path) as reader:
+        (damage,) = reader.check()
+
+    assert (damage.table, damage.last - damage.first, damage.sessions) == ("calls", 1, ("s",))
+    assert damage.reason == "it is not there"

@@ -1,0 +1,123 @@
+"""Processes that are killed, that run out of disk, that share a store."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rllm_gateway.calls import CallReader, CallStore
+
+from .writing import UNTIL_FULL, WRITE_FOR_EVER, start
+
+
+@contextmanager
+def running(program: str, path: Path, *names: str) -> Iterator[list[subprocess.Popen[str]]]:
+    processes = [start(program, path, name) for name in names]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                assert pipe is not None
+                pipe.close()
+
+
+def lines_of(process: subprocess.Popen[str], most: int) -> list[str]:
+    """The next lines of its output: fewer than `most` where it ends."""
+    assert process.stdout is not None
+    lines = (process.stdout.readline() for _ in range(most))
+    return [line.removesuffix("\n") for line in lines if line.endswith("\n")]
+
+
+def rest_of(process: subprocess.Popen[str]) -> list[str]:
+    """Lines of its output until it ends; one that it did not finish is none."""
+    assert process.stdout is not None
+    return [line.removesuffix("\n") for line in process.stdout if line.endswith("\n")]
+
+
+def require_all_stored(path: Path, name: str, acknowledged: list[str]) -> None:
+    """Make sure that what was acknowledged is there, and that what is there is whole."""
+    with CallReader.open(path) as reader:
+        stored = reader.calls(name)
+        assert reader.check() == []
+    assert {f"{name} {row.id}" for row in stored} >= set(acknowledged) - {name}
+    assert {(len(row.call.new_ids), len(row.call.response_ids)) for row in stored} <= {(50, 1000)}
+
+
+def kill_writers(path: Path, times: int) -> None:
+    """Kill one writer after another at random instants, each with what those before it left."""
+    rows = random.Random(times)
+    for turn in range(times):
+        with running(WRITE_FOR_EVER, path, name := f"s{turn}") as (process,):
+            acknowledged = lines_of(process, rows.randrange(1, 300))
+            process.kill()
+            # What it had said when it died counts as well.
+            acknowledged += rest_of(process)
+        assert acknowledged[:1] == [name]
+        require_all_stored(path, name, acknowledged)
+
+
+@pytest.mark.slow
+def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(path: Path) -> None:
+    kill_writers(path, 20)
+
+
+@pytest.mark.long
+def test_no_acknowledged_row_is_lost_in_a_hundred_kills(path: Path) -> None:
+    kill_writers(path, 100)
+
+
+def test_a_full_disk_refuses_rows_and_loses_none(path: Path) -> None:
+    with running(UNTIL_FULL, path, "s") as (process,):
+        *acknowledged, refused, after = rest_of(process)
+        assert process.wait() == 0
+
+    assert refused.startswith(f"s refused The store of calls {path} cannot be written: ")
+    assert after == "s after"
+    with CallReader.open(path) as reader:
+        assert [f"s {row.id}" for row in reader.calls("s")] == [*acknowledged, after]
+        assert reader.check() == []
+
+
+def test_processes_share_a_store(path: Path) -> None:
+    names = ("a", "b", "c")
+    with running(WRITE_FOR_EVER, path, *names) as processes:
+        acknowledged = [lines_of(process, 40) for process in processes]
+        with CallReader.open(path) as reader:
+            while_they_write = [{f"{name} {row.id}" for row in reader.calls(name)} for name in names]
+
+    for name, lines, found in zip(names, acknowledged, while_they_write, strict=True):
+        assert len(lines) == 40
+        assert found >= set(lines) - {name}
+        require_all_stored(path, name, lines)
+
+
+def test_a_reader_keeps_no_writer_waiting(path: Path) -> None:
+    CallStore.open(path).close()
+    with CallReader.open(path) as reader, reader._reading():
+        # From its first look on it sees one instant.
+        assert reader._rows("sessions", "id", "s") == []
+        with running(WRITE_FOR_EVER, path, "s") as (process,):
+            assert len(lines_of(process, 100)) == 100
+        assert reader._rows("sessions", "id", "s") == []
+
+
+def test_a_session_is_read_as_it_is_at_one_instant(path: Path) -> None:
+    """A parent is stored before its children: whoever sees a child sees its parent."""
+    with running(WRITE_FOR_EVER, path, "s") as (process,):
+        lines_of(process, 1)
+        with CallReader.open(path) as reader:
+            seen = [{row.id for row in reader.calls("s")} for _ in range(30)]
+
+    for earlier, later in pairwise(seen):
+        assert earlier <= later
+    for ids in seen:
+        assert {f"{id.split('.')[0]}.{n}" for id in ids for n in range(int(id.split(".")[1]))} <= ids

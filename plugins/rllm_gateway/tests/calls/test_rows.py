@@ -1,0 +1,288 @@
+"""What goes into a store comes out of it; what cannot be stored is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra.numpy import arrays
+
+from rllm_core.data.record import Call, CallKey
+from rllm_core.data.version_spans import VersionSpan
+from rllm_gateway.calls import (
+    CallReader,
+    CallStore,
+    DeliveryRow,
+    DuplicateError,
+    Row,
+    SealedError,
+    StoreError,
+    UnknownSessionError,
+)
+
+from .made_rows import call, end, reward, sampled, session
+
+# Any text, halves of surrogate pairs and NUL included, where it is JSON data; ids are text that can be encoded.
+TEXTS = st.text(st.characters())
+NAMES = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=10,
+)
+OBJECTS = st.dictionaries(TEXTS, JSON, max_size=4)
+TIMES = st.floats(allow_nan=False, allow_infinity=False)
+IDS = arrays(np.int32, st.integers(0, 20))
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    response = draw(IDS)
+    spans = [1] * len(response)
+    return Call(
+        key=CallKey(run=draw(NAMES), attempt=draw(NAMES), retry=draw(st.integers()), parent=draw(NAMES), sibling=0),
+        prompt_digest=draw(NAMES),
+        new_ids=draw(IDS),
+        response_ids=response,
+        logprobs=draw(arrays(np.float32, len(response), elements=st.floats(width=32))),
+        weight_version=0,
+        version_spans=tuple(VersionSpan(version, tokens) for version, tokens in enumerate(spans)),
+        finish_reason=draw(st.sampled_from(["stop", "length"])),
+        started=draw(TIMES),
+        seconds=draw(TIMES),
+        parameters=draw(OBJECTS),
+    )
+
+
+def as_data(row: Any) -> Any:
+    """A row with its arrays as bytes: NaN equals NaN."""
+    if isinstance(row, np.ndarray):
+        return (row.dtype, row.tobytes())
+    if dataclasses.is_dataclass(row):
+        return {name: as_data(value) for name, value in vars(row).items()}
+    return row
+
+
+def write(path: Path, *rows: Row) -> None:
+    async def main() -> None:
+        with CallStore.open(path) as store:
+            await asyncio.gather(*(store.add(row) for row in rows))
+
+    asyncio.run(main())
+
+
+SHARED = "calls of all examples"
+_examples = count()
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    # One store: each that is made is synced to disk.
+    path = tmp_path_factory.getbasetemp() / SHARED
+    id = f"{next(_examples)}.{data.draw(NAMES)}"
+    opened = session(
+        id,
+        run=data.draw(NAMES),
+        attempt=data.draw(TEXTS),
+        retry=data.draw(st.integers()),
+        metadata=data.draw(OBJECTS),
+        key_hash=data.draw(NAMES),
+        opened=data.draw(TIMES),
+    )
+    stored = call(
+        data.draw(NAMES),
+        id,
+        role=data.draw(TEXTS),
+        parent=data.draw(st.none() | NAMES),
+        kept_tokens=data.draw(st.none() | st.integers(0)),
+        kept_messages=data.draw(st.none() | st.integers(0)),
+        call=data.draw(calls()),
+        messages=data.draw(st.lists(JSON, max_size=3)),
+        reply=data.draw(JSON),
+        sent=data.draw(OBJECTS),
+        outcomes=data.draw(st.dictionaries(TEXTS, TEXTS, max_size=3)),
+        client_retry=data.draw(st.none() | st.integers()),
+        traceparent=data.draw(st.none() | TEXTS),
+    )
+    given_reward = reward(data.draw(st.floats(allow_nan=False)), id, data.draw(TEXTS))
+    ended = end(id, data.draw(TEXTS))
+    write(path, opened, stored, given_reward, ended)
+    with CallReader.open(path) as reader:
+        found = reader.session(id)
+        assert reader.check() == []
+
+    assert (found.session, found.rewards, found.end) == (opened, (given_reward,), ended)
+    assert [as_data(row) for row in found.calls] == [as_data(stored)]
+
+
+def test_a_session_opened_at_minus_zero_is_no_damaged_one(path: Path) -> None:
+    write(path, session(opened=-0.0))
+    with CallReader.open(path) as reader:
+        assert reader.session("s").session.opened == 0.0
+        assert reader.check() == []
+
+
+def test_an_integer_of_a_thousand_digits_is_kept(path: Path) -> None:
+    write(path, session(metadata={"n": 10**999}))
+    with CallReader.open(path) as reader:
+        assert reader.session("s").session.metadata == {"n": 10**999}
+
+
+UNSTORABLE = {
+    "no JSON": call(sent={"stop": object()}),
+    "bytes": call(messages=[b"text"]),
+    "too many digits": call(sent={"n": 10**5000}),
+    "other dtype": call(call=sampled(new_ids=np.arange(3))),
+    "other shape": call(call=sampled(new_ids=np.zeros((2, 2), np.int32))),
+    "no text": call(id=7),  # type: ignore[arg-type]
+    "half a pair in an id": call(id="\ud800"),
+    "endless": session("other", opened=10**400),
+    "no row": object(),
+}
+
+
+async def _refused(store: CallStore, row: Any) -> None:
+    await store.add(session())
+    with pytest.raises(StoreError, match=r"^This \w+ cannot be stored: "):
+        await store.add(row)
+    assert [summary.calls for summary in store.sessions()] == [0]
+
+
+@pytest.mark.parametrize("row", UNSTORABLE.values(), ids=UNSTORABLE)
+def test_what_cannot_be_stored_is_refused(store: CallStore, row: Any) -> None:
+    asyncio.run(_refused(store, row))
+
+
+def test_a_time_that_is_no_number_is_refused(store: CallStore) -> None:
+    with pytest.raises(StoreError, match="NOT NULL"):
+        asyncio.run(store.add(session(opened=float("nan"))))
+
+
+async def _outcomes(store: CallStore, *rows: Row) -> list[type[BaseException] | None]:
+    """Added together, so that they may share a commit."""
+    results = await asyncio.gather(*(store.add(row) for row in rows), return_exceptions=True)
+    return [type(result) if isinstance(result, BaseException) else None for result in results]
+
+
+def test_a_row_that_is_refused_leaves_its_neighbours_alone(store: CallStore) -> None:
+    rows = (session(), call("a"), call("a"), call("b", session="nobody's"), call("c"), session(), end(), end())
+
+    outcomes = asyncio.run(_outcomes(store, *rows))
+
+    assert outcomes == [None, None, DuplicateError, UnknownSessionError, None, DuplicateError, None, DuplicateError]
+    assert [row.id for row in store.calls("s")] == ["a", "c"]
+
+
+def test_a_session_that_has_ended_takes_nothing(store: CallStore) -> None:
+    rows = (session(), call("a"), reward(), end(), call("b"), reward(0.0), DeliveryRow(session="s", call="a", at=1.0))
+
+    outcomes = asyncio.run(_outcomes(store, *rows))
+
+    assert outcomes == [None, None, None, None, SealedError, SealedError, None]
+    assert [row.delivered for row in store.calls("s")] == [True]
+    assert store.session("s").rewards == (reward(),)
+
+
+def test_a_delivery_is_noted_without_waiting(path: Path) -> None:
+    async def main() -> None:
+        with CallStore.open(path) as store:
+            await asyncio.gather(*(store.add(row) for row in (session(), call("a"), call("b"))))
+            for known in ("a", "a", "nobody's"):
+                store.note(DeliveryRow(session="s", call=known, at=1.0))
+
+    asyncio.run(main())
+    with CallReader.open(path) as reader:
+        assert {row.id: row.delivered for row in reader.calls("s")} == {"a": True, "b": False}
+
+
+def test_a_closed_store_takes_nothing(path: Path) -> None:
+    store = CallStore.open(path)
+    store.close()
+    store.close()
+
+    with pytest.raises(StoreError, match="is closed"):
+        asyncio.run(store.add(session()))
+
+
+def test_everything_added_is_stored_when_the_store_is_closed(path: Path) -> None:
+    async def main() -> list[BaseException | None]:
+        store = CallStore.open(path)
+        adding = [asyncio.ensure_future(store.add(row)) for row in (session(), *(call(str(i)) for i in range(200)))]
+        await asyncio.sleep(0)
+        store.close()
+        return await asyncio.gather(*adding, return_exceptions=True)
+
+    assert asyncio.run(main()) == [None] * 201
+    with CallReader.open(path) as reader:
+        assert len(reader.calls("s")) == 200
+
+
+def test_who_is_cancelled_does_not_hold_up_the_others(store: CallStore) -> None:
+    async def main() -> None:
+        waiting = asyncio.ensure_future(store.add(session()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await store.add(session("t"))
+
+    asyncio.run(main())
+    assert "t" in [summary.session.id for summary in store.sessions()]
+
+
+def test_who_waited_in_a_loop_that_is_gone_does_not_hold_up_the_others(store: CallStore) -> None:
+    loop = asyncio.new_event_loop()
+    store._writer.submit((), loop.create_future())
+    loop.close()
+
+    asyncio.run(store.add(session()))
+
+    assert len(store.sessions()) == 1
+
+
+def test_commits_are_on_disk_when_they_are_acknowledged(store: CallStore) -> None:
+    """2 is FULL: SQLite syncs the log with every commit."""
+    assert store._writer._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._writer._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_parameters_that_calls_share_are_stored_once(store: CallStore) -> None:
+    tools = {"tools": [{"name": "bash", "description": "x" * 100_000}]}
+
+    asyncio.run(_outcomes(store, session(), *(call(str(i), sent=tools) for i in range(30))))
+
+    assert {row.sent["tools"][0]["name"] for row in store.calls("s")} == {"bash"}
+    assert sum(file.stat().st_size for file in store._path.parent.iterdir()) < 1_000_000
+
+
+def test_rows_that_wait_together_share_a_commit(store: CallStore) -> None:
+    """A sync per row is what a disk does a few hundred times a second."""
+    commits: list[str] = []
+    writer = store._writer
+    writer._connection.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
+    held, go = threading.Event(), threading.Event()
+    commit = writer._commit
+
+    def slow(group: Any) -> Any:
+        held.set()
+        go.wait()
+        return commit(group)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(store.add(session()))
+        await asyncio.to_thread(held.wait)
+        rest = [asyncio.ensure_future(store.add(call(str(number)))) for number in range(100)]
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(first, *rest)
+
+    writer._commit = slow  # type: ignore[method-assign]
+    asyncio.run(main())
+    assert len(store.calls("s")) == 100
+    assert len(commits) == 2

@@ -1,0 +1,189 @@
+"""Sessions as they are read back: whole prompts, summaries, pruning."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rllm_gateway.calls import CallReader, CallStore, DamagedError, Row, SealedError, StoreError, UnknownSessionError
+
+from .made_rows import call, end, reward, sampled, session
+
+
+def add(store: CallStore, *rows: Row) -> None:
+    async def main() -> None:
+        await asyncio.gather(*map(store.add, rows))
+
+    asyncio.run(main())
+
+
+def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(values, np.int32)
+
+
+def said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+ROOT = call(
+    "root",
+    call=sampled(new_ids=ids(1, 2), response_ids=ids(3, 4)),
+    messages=[said("system", "play"), said("user", "?")],
+    reply=said("assistant", "7"),
+)
+CHILD = call("child", parent="root", call=sampled(new_ids=ids(5)), messages=[said("user", "lower")])
+BRANCH = call(
+    "branch",
+    parent="root",
+    kept_tokens=3,
+    kept_messages=1,
+    call=sampled(new_ids=ids(9, 9)),
+    messages=[said("user", "again")],
+)
+
+
+def test_a_prompt_is_what_its_ancestors_make_up(store: CallStore) -> None:
+    grandchild = call("grandchild", parent="child", call=sampled(new_ids=ids(6)), messages=[said("user", "higher")])
+    add(store, session(), ROOT, CHILD, grandchild)
+
+    stored = store.session("s")
+
+    assert stored.prompt_ids("root").tolist() == [1, 2]
+    assert stored.prompt_ids("child").tolist() == [1, 2, 3, 4, 5]
+    assert stored.prompt_ids("grandchild").tolist() == [1, 2, 3, 4, 5, 100, 101, 6]
+    assert stored.prompt_ids("grandchild").dtype == np.int32
+    assert [message["content"] for message in stored.messages("grandchild")] == (
+        ["play", "?", "7", "lower", "7", "higher"]
+    )
+
+
+def test_a_prompt_that_leaves_its_ancestors_says_where(store: CallStore) -> None:
+    below = call("below", parent="branch", call=sampled(new_ids=ids(8)), messages=[])
+    add(store, session(), ROOT, BRANCH, below)
+
+    stored = store.session("s")
+
+    assert stored.prompt_ids("branch").tolist() == [1, 2, 3, 9, 9]
+    assert stored.prompt_ids("below").tolist() == [1, 2, 3, 9, 9, 100, 101, 8]
+    assert stored.messages("branch") == [said("system", "play"), said("user", "again")]
+
+
+def test_a_reply_that_is_no_message_is_left_out(store: CallStore) -> None:
+    add(store, session(), call("root", reply=None), CHILD)
+
+    assert store.session("s").messages("child") == [said("user", "lower?"), said("user", "lower")]
+
+
+def test_a_call_without_its_parent_has_no_prompt(store: CallStore) -> None:
+    add(store, session(), CHILD)
+
+    with pytest.raises(DamagedError, match="'root', which 'child' continues, is lost"):
+        store.session("s").prompt_ids("child")
+
+
+def test_a_call_that_is_not_there_is_no_call(store: CallStore) -> None:
+    add(store, session())
+
+    with pytest.raises(KeyError):
+        store.session("s").prompt_ids("root")
+
+
+def test_an_unknown_session_is_named(store: CallStore) -> None:
+    with pytest.raises(UnknownSessionError, match="has no session 'nobody'"):
+        store.session("nobody")
+
+
+def test_sessions_are_found_by_run_and_by_key(store: CallStore) -> None:
+    add(store, session("a"), session("b", run="other"), session("c", key_hash="k"), call(session="c"), end("a"))
+
+    assert [summary.session.id for summary in store.sessions()] == ["a", "b", "c"]
+    assert [(summary.session.id, summary.calls, summary.end) for summary in store.sessions("demo")] == [
+        ("a", 0, end("a")),
+        ("c", 1, None),
+    ]
+    found = store.session_of_key("k")
+    assert found is not None
+    assert found.session.id == "c"
+    assert store.session_of_key("another") is None
+
+
+def test_the_newest_session_of_a_key_counts(store: CallStore) -> None:
+    add(store, session("a", key_hash="k"), session("b", key_hash="k"))
+
+    found = store.session_of_key("k")
+
+    assert found is not None
+    assert found.session.id == "b"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [({"run": "demo"}, ["b"]), ({"before": 150.0}, ["c"]), ({"run": "demo", "before": 150.0}, ["b", "c"])],
+)
+def test_sessions_are_pruned_by_run_and_by_time(
+    store: CallStore, chosen: dict[str, float | str], left: list[str]
+) -> None:
+    add(store, session("a"), session("b", run="other"), session("c", opened=200.0))
+    add(store, *(call(session=name) for name in "abc"), reward(session="a"), end("a"))
+
+    assert store.prune(**chosen) == 3 - len(left)  # type: ignore[arg-type]
+
+    assert [summary.session.id for summary in store.sessions()] == left
+    assert [len(store.calls(name)) for name in left] == [1] * len(left)
+    assert store.check() == []
+
+
+def test_pruning_needs_to_be_told_what(store: CallStore) -> None:
+    with pytest.raises(ValueError, match="say which sessions"):
+        store.prune()
+
+
+def test_a_session_that_was_pruned_takes_nothing(store: CallStore) -> None:
+    add(store, session())
+    store.prune(run="demo")
+
+    with pytest.raises(UnknownSessionError):
+        add(store, call())
+
+    assert store.sessions() == []
+
+
+def test_pruning_gives_the_space_back(path: Path) -> None:
+    with CallStore.open(path) as store:
+        add(store, session(), session("t", run="other"), call(session="t", sent={"kept": 1}))
+        add(store, *(call(str(number), sent={"number": number, "text": "x" * 50_000}) for number in range(200)))
+    full = path.stat().st_size
+
+    with CallStore.open(path) as store:
+        store.prune(run="demo")
+        assert store.calls("t")[0].sent == {"kept": 1}
+
+    assert path.stat().st_size < full / 20
+
+
+def test_a_session_may_end_without_calls(store: CallStore) -> None:
+    add(store, session(), end())
+
+    assert store.session("s").calls == ()
+    with pytest.raises(SealedError):
+        add(store, reward())
+
+
+def test_a_closed_reader_reads_nothing(path: Path) -> None:
+    CallStore.open(path).close()
+    reader = CallReader.open(path)
+    reader.close()
+
+    with pytest.raises(StoreError, match="closed database"):
+        reader.sessions()
+
+
+def test_nobody_else_reads_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "calls.db"
+    with CallStore.open(path) as store:
+        add(store, session())
+        modes = {file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert (path.parent.stat().st_mode & 0o777, modes) == (0o700, {0o600})

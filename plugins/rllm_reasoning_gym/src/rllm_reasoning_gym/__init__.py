@@ -1,1 +1,0 @@
-"""rllm-reasoning-gym: the generators of reasoning-gym as an environment."""

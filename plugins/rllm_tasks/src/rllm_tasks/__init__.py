@@ -1,1 +1,0 @@
-"""rllm-tasks: train on questions of one's own."""

@@ -1,1 +1,0 @@
-"""rllm-textarena: the single-player games of TextArena as an environment."""

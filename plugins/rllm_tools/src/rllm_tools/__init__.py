@@ -1,1 +1,0 @@
-"""rllm-tools: models that call tools."""

@@ -1,0 +1,159 @@
+"""A rescoring as JSON data; `docs/how-to/rescore.md` documents it. Numbers that do not exist are null."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rllm.planning import ByRole
+from rllm_core.contracts.chosen import Chosen
+from rllm_view.rescoring.as_run import applied_to, reproduction_of
+from rllm_view.rescoring.rescore import ReplayedStep, Rescored
+from rllm_view.rescoring.scores import ScoredGroup
+from rllm_view.rescoring.summary import Comparison, RoleSummary, SetupFigures
+from rllm_view.rescoring.tallies import LossTally
+
+SCHEMA_VERSION = 1
+"""Raised whenever a name goes or its meaning changes; new names may come without."""
+
+
+def result_to_json(result: Rescored, summaries: Sequence[RoleSummary]) -> dict[str, Any]:
+    """Everything, every trajectory's advantages included."""
+    labels = [setup.label for setup in result.setups]
+    reproduction = reproduction_of(result)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "episodes": {
+            "path": str(result.source.path),
+            "run_folder": None if result.source.run_folder is None else str(result.source.run_folder),
+            "files": [str(file) for _, file in result.source.files],
+            "count": sum(step.episodes for step in result.steps),
+            "skipped_lines": sum(step.skipped_lines for step in result.steps),
+        },
+        "applied": asdict(applied_to(result)),
+        "setups": [
+            {"label": setup.label, "of_run": setup.of_run, **_estimators(setup.estimators)} for setup in result.setups
+        ],
+        "reproduction": None if reproduction is None else asdict(reproduction),
+        "roles": [_role(summary) for summary in summaries],
+        "losses": [_loss(*key, tally) for key, tally in result.losses.items()],
+        "steps": [_step(step) for step in result.steps],
+        "groups": [_group(group, labels) for group in result.groups],
+    }
+
+
+def _estimators(estimators: ByRole[Chosen[Any]]) -> dict[str, Any]:
+    return {
+        "estimator": _chosen(estimators.default),
+        "by_role": {role: _chosen(chosen) for role, chosen in estimators.by_role.items()},
+    }
+
+
+def _chosen(chosen: Chosen[Any]) -> dict[str, Any]:
+    return {"name": chosen.registered.qualified_name, "options": chosen.params.model_dump(mode="json")}
+
+
+def _role(summary: RoleSummary) -> dict[str, Any]:
+    return {
+        "role": summary.role,
+        "groups": summary.groups,
+        "trajectories": summary.trajectories,
+        "setups": [_figures(figures) for figures in summary.setups],
+        "comparisons": [_comparison(comparison, summary) for comparison in summary.comparisons],
+    }
+
+
+def _figures(figures: SetupFigures) -> dict[str, Any]:
+    side = figures.side
+    return {
+        "label": figures.setup,
+        "estimator": side.label,
+        "level": side.level,
+        "scope": side.scope,
+        "groups_without_signal": figures.groups_without_signal,
+        "mean": figures.mean,
+        "mean_absolute": figures.mean_absolute,
+        "tokens_zero": figures.tokens_zero,
+        "law": {"formula": side.law.formula, "fits": side.law.fits, "of": side.law.of},
+    }
+
+
+def _comparison(comparison: Comparison, summary: RoleSummary) -> dict[str, Any]:
+    agreed = comparison.agreement
+    return {
+        "label": comparison.setup,
+        "reference": summary.setups[0].setup,
+        "signs": asdict(agreed.signs),
+        "correlation": agreed.correlation,
+        "reasons": [asdict(reason) for reason in comparison.reasons],
+        "largest_differences": [
+            {
+                "step": entry.group.step,
+                "group_id": entry.group.group_id,
+                "episode": entry.group.members[entry.member].episode,
+                "uid": entry.group.members[entry.member].uid,
+                "reward": float(entry.group.rewards[entry.member]),
+                "reference_advantage": entry.reference,
+                "advantage": entry.other,
+                "why": why,
+            }
+            for entry, why in zip(agreed.largest, comparison.why_largest, strict=True)
+        ],
+    }
+
+
+def _loss(role: str, setup: str, loss: str, tally: LossTally) -> dict[str, Any]:
+    return {
+        "role": role,
+        "setup": setup,
+        "loss": loss,
+        "value": tally.loss,
+        "mean_absolute_gradient": tally.mean_gradient,
+        "tokens": tally.tokens,
+        "tokens_without_gradient": tally.zero / tally.tokens,
+        "tokens_silenced": tally.silenced / tally.tokens,
+    }
+
+
+def _step(step: ReplayedStep) -> dict[str, Any]:
+    return {
+        "step": step.step,
+        "episodes": step.episodes,
+        "skipped_lines": step.skipped_lines,
+        "skip_reason": step.skip_reason or None,
+        "metrics": {label: dict(metrics) for label, metrics in step.metrics.items()},
+    }
+
+
+def _group(group: ScoredGroup, labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "step": group.step,
+        "group_id": group.group_id,
+        "role": group.role,
+        "size": len(group.members),
+        "reward_mean": group.reward_mean,
+        "reward_std": group.reward_std,
+        "without_signal": [label for label, signal in zip(labels, group.signal, strict=True) if not signal],
+        "trajectories": [
+            {
+                "episode": member.episode,
+                "uid": member.uid,
+                "reward": float(group.rewards[index]),
+                "response_length": int(group.lengths[index]),
+                "turns": int(group.turns[index]),
+                "advantages": {
+                    label: {"mean": _number(mean), "std": _number(std)}
+                    for label, mean, std in zip(
+                        labels, group.advantages[:, index], group.deviations[:, index], strict=True
+                    )
+                },
+            }
+            for index, member in enumerate(group.members)
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,215 @@
+"""`rllm rescore`: stored episodes under other estimators, groupings and losses; evaluations under other rewards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rllm.cli import ROLE_FLAG, require_roles
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from rllm_view.rescoring.rescore import Request
+
+SECONDS_BETWEEN_LINES = 5.0
+"""Where there is no terminal, progress is a line now and then."""
+
+
+@click.command()
+@click.argument("episodes", type=click.Path(path_type=Path))
+@click.option(
+    "--estimator",
+    "estimators",
+    multiple=True,
+    metavar="NAME",
+    help="Estimator; may be repeated. The first one given is the reference.",
+)
+@click.option(
+    f"--{ROLE_FLAG}",
+    "role_estimators",
+    multiple=True,
+    metavar="ROLE=NAME",
+    callback=require_roles,
+    help="Estimator of one role, in place of those of --estimator; may be repeated.",
+)
+@click.option("--grouping", metavar="NAME", help="Trajectory grouping, instead of the run's.")
+@click.option("--rejection", metavar="NAME", help="Rejection mode. Without it no group is rejected.")
+@click.option(
+    "--on-missing-reward",
+    type=click.Choice(["error", "drop", "zero"]),
+    help="What to do with a missing reward, instead of what the run did.",
+)
+@click.option(
+    "--loss",
+    "losses",
+    multiple=True,
+    metavar="NAME",
+    help="Also show what this policy loss makes of the advantages; may be repeated. Needs torch.",
+)
+@click.option(
+    "--import-module",
+    "modules",
+    multiple=True,
+    metavar="NAME",
+    help="Module of the current folder that registers plugins, besides those the run imported; may be repeated.",
+)
+@click.option(
+    "--groups",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Groups to list with every trajectory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, every group included.")
+@click.option(
+    "--reward",
+    "rewards",
+    multiple=True,
+    metavar="NAME|FILE.py:FUNCTION",
+    help="Score saved attempts by this reward; may be repeated.",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="With --reward: keep the result in the same form.",
+)
+def rescore(
+    episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any
+) -> None:
+    """Show stored EPISODES under other estimators: a run folder, its episodes/ folder, or one file.
+
+    Nothing is played, trained or written. Each training step is estimated on its own, as in the run, whose
+    configuration says everything that is not said here. With fewer than two --estimator the run's own is the reference.
+
+    \b
+    A run keeps its episodes with rllm.record=tokens. Then:
+      rllm rescore runs/rllm-training/default --estimator rloo
+      rllm rescore runs/rllm-training/default --estimator grpo --estimator rloo --estimator reinforce
+    With options, as in a configuration:
+      rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
+    A folder of `rllm eval --save`, under another reward:
+      rllm rescore evals/first --reward exact
+    A folder of `rllm gateway episodes`, scored for training:
+      rllm rescore sessions --reward exact --save scored
+    """
+    if rewards:
+        _rescore_by_rewards(episodes.expanduser(), rewards, _alone(options), save, as_json)
+        return
+    if save is not None:
+        raise click.UsageError("--save goes with --reward.")
+    import asyncio
+    import json
+
+    from rllm_view.rescoring.as_json import result_to_json
+    from rllm_view.rescoring.rescore import rescore
+    from rllm_view.rescoring.summary import summaries_of
+    from rllm_view.rescoring.terminal_report import print_report
+
+    request = _request(episodes, **options)
+    with _Progress() as progress:
+        result = asyncio.run(rescore(request, on_progress=progress.show))
+    summaries = summaries_of(result)
+    if as_json:
+        click.echo(json.dumps(result_to_json(result, summaries), indent=1, allow_nan=False))
+    else:
+        print_report(result, summaries, groups)
+
+
+def _rescore_by_rewards(
+    folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
+) -> None:
+    from rllm_view.rescoring.recorded import PARQUET
+    from rllm_view.rescoring.source import step_files_in
+
+    files = [(step, file) for step, file in step_files_in(folder) if file.suffix == PARQUET]
+    if files:
+        from rllm_view.rescoring.sessions import SessionFiles, rescore_sessions
+
+        rescore_sessions(SessionFiles(folder=folder, files=files), rewards, modules, save, as_json)
+    else:
+        from rllm_view.rescoring.evaluation import rescore_evaluation
+
+        rescore_evaluation(folder, rewards, modules, save, as_json)
+
+
+def _alone(options: dict[str, Any]) -> tuple[str, ...]:
+    """The modules to import; other options are for advantages, which a reward knows nothing of."""
+    modules: tuple[str, ...] = options.pop("modules")
+    if given := [name for name, value in options.items() if value]:
+        raise click.UsageError(f"--reward scores saved attempts, and goes with no {', '.join(given)}.")
+    return modules
+
+
+def _request(
+    episodes: Path,
+    estimators: tuple[str, ...],
+    role_estimators: tuple[str, ...],
+    grouping: str | None,
+    rejection: str | None,
+    on_missing_reward: Any,
+    losses: tuple[str, ...],
+    modules: tuple[str, ...],
+) -> Request:
+    from rllm.config import read_override
+    from rllm_view.rescoring.rescore import Request
+
+    def choice(kind: str, word: str) -> Any:
+        """Read as a configuration's value on the command line is."""
+        return read_override(f"{kind}={word}")[1]
+
+    by_role: dict[str, Any] = {}
+    for word in role_estimators:
+        role, chosen = read_override(word)
+        by_role[role] = chosen
+    return Request(
+        path=episodes.expanduser(),
+        estimators=[choice("estimator", word) for word in estimators],
+        role_estimators=by_role,
+        grouping=None if grouping is None else choice("grouping", grouping),
+        rejection=None if rejection is None else choice("rejection", rejection),
+        losses=[choice("loss", word) for word in losses],
+        on_missing_reward=on_missing_reward,
+        import_modules=modules,
+    )
+
+
+class _Progress:
+    """Steps done, on standard error: a bar in a terminal, lines elsewhere. Standard output is the result alone."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def show(self, done: int, total: int) -> None:
+        """Say how many steps are done."""
+        if sys.stderr.isatty():
+            self._move_bar(done, total)
+        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            click.echo(f"rescored {done} of {total} steps", err=True)
+
+    def _move_bar(self, done: int, total: int) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(compact=True))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.add_task("rescore", total=total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()

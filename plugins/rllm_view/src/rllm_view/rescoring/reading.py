@@ -1,0 +1,119 @@
+"""Files of stored episodes, read line by line; what a killed run left unfinished is skipped and counted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any
+
+from rllm_core.data.codec import SCHEMA_VERSION, episode_from_json
+from rllm_core.data.types import Episode
+from rllm_core.errors import RllmError
+from rllm_core.files import open_to_read
+from rllm_view.rescoring.recorded import PARQUET, UnreadableError, read_recorded
+
+GZIP = b"\x1f\x8b"
+"""First bytes of a compressed file (RFC 1952)."""
+
+
+class EpisodesError(RllmError):
+    """Stored episodes cannot be found or read."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """What one file holds."""
+
+    rounds: list[list[Episode]]
+    """The episodes of a step, by the round they were played in; at least one round."""
+    skipped: int
+    """Lines left out because the file ends within them: 0 or 1."""
+
+
+def read_file(file: Path) -> FileContent:
+    """All whole episodes of a file of a record, or of a JSON Lines file, compressed or not.
+
+    Raises:
+        EpisodesError: a line before the last is no episode, the file is damaged, or another schema version wrote it.
+    """
+    if file.suffix == PARQUET:
+        try:
+            return FileContent(read_recorded(file), 0)
+        except UnreadableError as error:
+            raise EpisodesError(error.message, error.hint) from error
+    rounds: dict[int, list[Episode]] = defaultdict(list)
+    skipped = 0
+    with _opened(file) as lines:
+        for number, line in enumerate(_lines(lines, file), 1):
+            if line is None:
+                skipped = 1
+                break
+            try:
+                number_of_round, episode = _episode(line)
+                rounds[number_of_round].append(episode)
+            except EpisodesError as error:
+                raise EpisodesError(f"{file}, line {number}: {error.message}", error.hint) from error
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if not line.endswith(b"\n"):
+                    skipped = 1
+                    break
+                raise _damaged(file, number, f"no episode ({type(error).__name__}: {error})") from error
+    return FileContent([rounds[key] for key in range(max(rounds, default=0) + 1)], skipped)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BufferedIOBase]:
+    with ExitStack() as opened:
+        try:
+            raw = opened.enter_context(open_to_read(file))
+            compressed = raw.peek(len(GZIP)).startswith(GZIP)
+        except OSError as error:
+            raise EpisodesError(
+                f"{file} cannot be read: {error.strerror}.", "Name a regular file that you may read."
+            ) from error
+        yield opened.enter_context(gzip.GzipFile(fileobj=raw)) if compressed else raw
+
+
+def _lines(lines: BufferedIOBase, file: Path) -> Iterator[bytes | None]:
+    """Each line; None in place of the last one where the compressed stream breaks off."""
+    number = 1
+    while True:
+        try:
+            line = lines.readline()
+        except EOFError:
+            yield None
+            return
+        except (OSError, zlib.error) as error:
+            raise _damaged(file, number, f"it cannot be decompressed ({error})") from error
+        if not line:
+            return
+        yield line
+        number += 1
+
+
+def _episode(line: bytes) -> tuple[int, Episode]:
+    """The round of the step, which older files do not tell, and the episode."""
+    data: Any = json.loads(line)
+    version = data["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise EpisodesError(
+            f"an episode of schema version {version}; this rllm-core reads version {SCHEMA_VERSION}.",
+            "Use the rllm-core that wrote it, or train again with this one.",
+        )
+    return int(data.get("round", 0)), episode_from_json(data)
+
+
+def _damaged(file: Path, number: int, what: str) -> EpisodesError:
+    return EpisodesError(
+        f"{file}, line {number}: {what}.",
+        "Name a run folder or a file of episodes; if this is one, it is damaged: restore it, or move it away.",
+    )

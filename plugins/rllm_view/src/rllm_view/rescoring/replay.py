@@ -1,0 +1,196 @@
+"""Replay: stored episodes go through the stages of a training step again, up to their advantages.
+
+The stages are those of a run, so that grouping, reward checks and what an estimator sees are the same as in training.
+What needs a model is not there: nothing is played, and log-probs at the start of the update are those of sampling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rllm_core.algorithms.columns import GREEDY_REWARD
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.batch import TokenBatch
+from rllm_core.data.types import Episode
+from rllm_core.errors import ConfigError, RewardError, RllmError
+from rllm_core.pipeline import Pipeline, Reject
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
+from rllm_core.schema.run_config import RunConfig
+from rllm_view.rescoring.setups import GREEDY_REWARDS, Setup
+
+OF_A_ROUND = ("impute_names", "compact_filter", "group", "check_rewards")
+"""Stages between playing and rejecting, in the order of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What happens to episodes before estimators see them."""
+
+    config: RunConfig
+    grouping: Chosen[Any]
+    rejection: Chosen[Any]
+    left_out: frozenset[str] = frozenset()
+    """Stages of `OF_A_ROUND` that the run did not have."""
+    played_greedily: bool = False
+    """Whether the run made greedy attempts; those without one left its steps."""
+
+
+class Replay:
+    """Takes the steps of a run in order; a rejection mode may keep groups of one for a later one."""
+
+    def __init__(self, rules: Rules, setups: Sequence[Setup], registry: Registry) -> None:
+        self._setups = setups
+        self._played_greedily = rules.played_greedily
+        context = _context(rules, setups[0])
+
+        def stages(*names: str) -> list[Chosen[Any]]:
+            return [choose(registry, "stage", f"{CORE}/{name}", "rescoring") for name in names]
+
+        self._of_a_round = Pipeline(stages(*(name for name in OF_A_ROUND if name not in rules.left_out)), context)
+        self._reject = Reject(context, NoParams())
+        self._build = Pipeline(stages("build_batch"), context)
+        (estimation,) = stages("advantages")
+        self._estimations: Mapping[str, Pipeline] = {
+            setup.label: Pipeline([estimation], replace(context, estimator_of=setup.estimators.of)) for setup in setups
+        }
+
+    async def batch(self, global_step: int, rounds: Sequence[Sequence[Episode]]) -> TrainStep:
+        """A step with its batch, or with the reason why there is none.
+
+        Groups are made and offered to the rejection mode round by round, as they were played; every round counts, also
+        where another mode than the run's does not ask for it.
+
+        Raises:
+            RewardError: a trajectory has no usable reward, and the rules say that this is an error.
+            ConfigError: an estimator compares with greedy attempts, and the run made none.
+        """
+        stored = deque(rounds)
+        step = _played(global_step, stored)
+        await self._groups(step)
+        train = list(step.trajectory_groups)
+        while step.asks_for_more or stored:
+            step.take_round(_played(global_step, stored))
+            await self._groups(step)
+            train += step.trajectory_groups
+        step.trajectory_groups = train
+        if train:
+            step.go_on()
+        await self._build.run(step)
+        if step.batch is not None:
+            step.batch = step.batch.with_columns(old_logprobs=step.batch.sampling_logprobs)
+        return step
+
+    async def _groups(self, step: TrainStep) -> None:
+        """From the episodes of a round to the groups to train on."""
+        self._leave_out_without_greedy(step)
+        try:
+            await self._of_a_round.run(step)
+        except RewardError as error:
+            raise RewardError(error.message, "Choose --on-missing-reward drop or zero.") from error
+        await self._reject(step)
+
+    async def estimate(self, step: TrainStep, setup: Setup) -> TrainStep:
+        """A copy of a step that has a batch, with this setup's advantages in it, and with no metrics but theirs."""
+        estimated = replace(step, metrics={})
+        await self._estimations[setup.label].run(estimated)
+        return estimated
+
+    def _leave_out_without_greedy(self, step: TrainStep) -> None:
+        """What the stage greedy_baseline could not tell a greedy reward left the step in training, too."""
+        told = [e for e in step.episodes if all(GREEDY_REWARD in trajectory.info for trajectory in e.trajectories)]
+        if len(told) == len(step.episodes):
+            return
+        if self._played_greedily or any(episode.trajectories for episode in told):
+            step.episodes = told
+            if not told:
+                step.skip("no_greedy_rewards")
+            return
+        for chosen in (chosen for setup in self._setups for chosen in setup.estimators):
+            if GREEDY_REWARDS in chosen.plugin.needs:
+                raise ConfigError(
+                    f"Estimator {chosen.plugin.name!r} compares with greedy attempts, and the run made none in step "
+                    f"{step.global_step}.",
+                    "Train with an estimator that needs them to have them, or leave this one out.",
+                )
+
+
+def _played(global_step: int, stored: deque[Sequence[Episode]]) -> TrainStep:
+    """The step of the next stored round; an empty one where there is none."""
+    episodes = list(stored.popleft()) if stored else []
+    return TrainStep(
+        global_step=global_step,
+        epoch=0,
+        total_steps=0,
+        tasks=[],
+        generated=list(episodes),
+        episodes=episodes,
+    )
+
+
+class _NoModel(Backend):
+    """In place of a backend: has what was stored, and no weights."""
+
+    async def start(self, run: RunContext) -> RolloutEngine:
+        raise _nothing_but_episodes()
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        raise _nothing_but_episodes()
+
+    async def publish(self, version: int) -> None:
+        raise _nothing_but_episodes()
+
+    async def save(self, folder: Path) -> None:
+        raise _nothing_but_episodes()
+
+    async def load(self, folder: Path) -> None:
+        raise _nothing_but_episodes()
+
+
+def _nothing_but_episodes() -> RllmError:
+    return RllmError(
+        "Stored episodes come without a model: nothing can be sampled, trained or saved.",
+        "Leave out what samples, trains or saves.",
+    )
+
+
+def _no_workflow(attempt: AttemptSetup) -> Workflow:
+    raise _nothing_but_episodes()
+
+
+def _no_loss(role: str) -> Chosen[LossPlugin[Any]]:
+    raise _nothing_but_episodes()
+
+
+def _no_log(global_step: int, metrics: Mapping[str, float]) -> None:
+    """What a replayed step measures goes to the result, not to a run's trackers."""
+
+
+def _context(rules: Rules, setup: Setup) -> StageContext:
+    limits = RunnerSettings(n_parallel_tasks=1, retry_limit=1, raise_on_error=True, trajectory_timeout=None)
+    return StageContext(
+        config=rules.config,
+        seed=rules.config.rllm.trainer.seed,
+        backend=_NoModel(),
+        runner=RolloutRunner(_no_workflow, limits),
+        grouping=rules.grouping,
+        rejection=rules.rejection.registered.load()(rules.rejection.params),
+        rejection_name=rules.rejection.registered.qualified_name,
+        needs=frozenset(),
+        estimator_of=setup.estimators.of,
+        loss_of=_no_loss,
+        log=_no_log,
+    )

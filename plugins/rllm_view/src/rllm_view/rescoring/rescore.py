@@ -1,0 +1,234 @@
+"""Rescoring: all stored episodes of a run, step after step, under every setup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rllm_core.algorithms.options import clamp_tasks_per_batch
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.data.types import Episode
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import Choice
+from rllm_view.rescoring.reading import EpisodesError, read_file
+from rllm_view.rescoring.replay import Replay, Rules
+from rllm_view.rescoring.scores import ScoredGroup, scored_groups
+from rllm_view.rescoring.setups import Picker, Setup, label_of, setups_of
+from rllm_view.rescoring.source import StoredEpisodes, find_episodes
+from rllm_view.rescoring.stored_config import left_out_stages, read_stored_config, stored_registry, third_party_stages
+from rllm_view.rescoring.tallies import LossTallies, TokenTally, tally_tokens
+
+if TYPE_CHECKING:
+    from rllm_view.rescoring.gradients import LossProbe
+
+NO_REJECTION = "none"
+Progress = Callable[[int, int], None]
+"""Told how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to rescore, and how. Everything that is not said is as the run had it."""
+
+    path: Path
+    """A run folder, its ``episodes/`` folder, or one file."""
+    estimators: Sequence[Choice] = ()
+    role_estimators: Mapping[str, Choice] = field(default_factory=dict)
+    grouping: Choice | None = None
+    rejection: Choice | None = None
+    """None: no group is rejected, whatever the run did."""
+    losses: Sequence[Choice] = ()
+    on_missing_reward: Literal["error", "drop", "zero"] | None = None
+    import_modules: Sequence[str] = ()
+    """To import besides those the run imported, for plugins that no installed package offers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedStep:
+    """One training step."""
+
+    step: int
+    episodes: int
+    skipped_lines: int
+    skip_reason: str
+    """Why nothing of it was trained on; empty otherwise."""
+    metrics: Mapping[str, Mapping[str, float]]
+    """By setup: ``advantage/<role>/…``, named and computed as in ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rescored:
+    """The result, for all setups."""
+
+    source: StoredEpisodes
+    rules: Rules
+    as_run: bool
+    """Whether grouping, reward check and rejection are those of the run."""
+    third_party_stages: tuple[str, ...]
+    """Stages of the run's pipeline that are not the core's, and were not replayed."""
+    setups: tuple[Setup, ...]
+    """The reference first."""
+    own_left_out: str
+    """Why the run's own estimators are not the reference though they should be; empty otherwise."""
+    steps: tuple[ReplayedStep, ...]
+    groups: tuple[ScoredGroup, ...]
+    tokens: Mapping[str, TokenTally]
+    """By role."""
+    losses: LossTallies
+
+
+async def rescore(request: Request, registry: Registry | None = None, on_progress: Progress | None = None) -> Rescored:
+    """Read the episodes and estimate their advantages under every setup. Writes nothing.
+
+    Args:
+        request: what to rescore.
+        registry: the plugins to choose from. None: those that the run had, and `request.import_modules`.
+        on_progress: told after every step.
+
+    Raises:
+        EpisodesError: there are no episodes, or they cannot be read.
+        ConfigError: a name or option is unknown, or a plugin needs what episodes do not hold.
+        AdvantageError, LossError, RewardError: see `rllm_core.errors`.
+    """
+    source = find_episodes(request.path)
+    config = _config(source, request)
+    if registry is None:
+        registry = stored_registry(config, request.import_modules)
+    picker = Picker(registry=registry, config=config)
+    setups, own_left_out = setups_of(
+        picker, request.estimators, request.role_estimators, of_run=source.run_folder is not None
+    )
+    grouping = request.grouping or config.rllm.transform.grouping
+    rules = Rules(
+        config=config,
+        grouping=picker.pick("grouping", grouping, "--grouping" if request.grouping else "rllm.transform.grouping"),
+        rejection=_of_whole_batches(picker.pick("rejection", request.rejection or NO_REJECTION, "--rejection"), source),
+        left_out=left_out_stages(config.rllm.pipeline),
+        played_greedily=picker.played_greedily(),
+    )
+    probe = _probe(picker, request.losses)
+    replay = Replay(rules, setups, registry)
+    collected = _Collected()
+    for done, (number, file) in enumerate(source.files):
+        if on_progress is not None:
+            on_progress(done, len(source.files))
+        content = read_file(file)
+        await collected.add(replay, number, content.rounds, content.skipped, setups, probe)
+    if on_progress is not None:
+        on_progress(len(source.files), len(source.files))
+    if not any(step.episodes for step in collected.steps):
+        raise EpisodesError(f"{source.path} holds no whole episode.", "Name another folder or file.")
+    _require_known_roles(request, collected.groups)
+    return Rescored(
+        source=source,
+        rules=rules,
+        as_run=source.run_folder is not None and _as_run(request, config),
+        third_party_stages=third_party_stages(config.rllm.pipeline),
+        setups=tuple(setups),
+        own_left_out=own_left_out,
+        steps=tuple(collected.steps),
+        groups=tuple(collected.groups),
+        tokens=collected.tokens,
+        losses=collected.losses,
+    )
+
+
+def _require_known_roles(request: Request, groups: Sequence[ScoredGroup]) -> None:
+    """A misspelt role would compare an estimator with itself."""
+    roles = sorted({group.role for group in groups})
+    for role in request.role_estimators:
+        if roles and role not in roles:
+            known = f"The roles are {', '.join(roles)}."
+            raise ConfigError(
+                f"--role-estimator names {role!r}, and no group of these episodes has that role.",
+                f"{did_you_mean(role, roles)} {known}".strip(),
+            )
+
+
+@dataclass(kw_only=True)
+class _Collected:
+    """What is kept of the steps replayed so far."""
+
+    steps: list[ReplayedStep] = field(default_factory=list)
+    groups: list[ScoredGroup] = field(default_factory=list)
+    tokens: dict[str, TokenTally] = field(default_factory=dict)
+    losses: LossTallies = field(default_factory=dict)
+
+    async def add(
+        self,
+        replay: Replay,
+        number: int,
+        rounds: Sequence[Sequence[Episode]],
+        skipped_lines: int,
+        setups: Sequence[Setup],
+        probe: LossProbe | None,
+    ) -> None:
+        """Replay one step, whose tokens are forgotten afterwards."""
+        step = await replay.batch(number, rounds)
+        metrics: dict[str, Mapping[str, float]] = {}
+        columns = []
+        for setup in () if step.skip_reason else setups:
+            estimated = await replay.estimate(step, setup)
+            batch = estimated.filled_batch
+            assert batch.advantages is not None
+            metrics[setup.label] = estimated.metrics
+            columns.append(batch.advantages)
+            if probe is not None:
+                probe.add(batch, number, setup.label, self.losses)
+        if columns:
+            stacked = np.stack(columns)
+            self.groups += scored_groups(step, stacked)
+            tally_tokens(step.filled_batch, stacked, self.tokens)
+        self.steps.append(
+            ReplayedStep(
+                step=number,
+                episodes=sum(map(len, rounds)),
+                skipped_lines=skipped_lines,
+                skip_reason=step.skip_reason,
+                metrics=metrics,
+            )
+        )
+
+
+def _config(source: StoredEpisodes, request: Request) -> RunConfig:
+    """The run's configuration, or rllm-core's defaults; with what the request says instead."""
+    config = RunConfig() if source.run_folder is None else read_stored_config(source.run_folder)
+    if request.on_missing_reward is None:
+        return config
+    algorithm = config.rllm.algorithm.model_copy(update={"on_missing_reward": request.on_missing_reward})
+    return config.model_copy(update={"rllm": config.rllm.model_copy(update={"algorithm": algorithm})})
+
+
+def _of_whole_batches(rejection: Chosen[Any], source: StoredEpisodes) -> Chosen[Any]:
+    """A mode that fills batches of tasks is told, as in training, how many there are where these make no whole one."""
+    first_round = read_file(source.files[0][1]).rounds[0]
+    tasks = len({episode.task_id for episode in first_round})
+    return replace(rejection, params=clamp_tasks_per_batch(rejection.params, tasks)) if tasks else rejection
+
+
+def _as_run(request: Request, config: RunConfig) -> bool:
+    rejection = config.rllm.rejection_sample
+    mode = rejection.mode if rejection.enable else NO_REJECTION
+    return (
+        request.grouping in (None, config.rllm.transform.grouping)
+        and request.on_missing_reward is None
+        and (request.rejection or NO_REJECTION) == mode
+    )
+
+
+def _probe(picker: Picker, losses: Sequence[Choice]) -> LossProbe | None:
+    if not losses:
+        return None
+    chosen = [picker.pick("loss", choice, "--loss") for choice in losses]
+    for entry in chosen:
+        # First, so that where torch is missing the plugin's own error says so.
+        entry.registered.load()
+    from rllm_view.rescoring.gradients import LossProbe
+
+    return LossProbe(list({label_of(entry): entry for entry in chosen}.values()), picker.config)

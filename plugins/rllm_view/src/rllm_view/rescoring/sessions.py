@@ -1,0 +1,125 @@
+"""`rllm rescore SESSIONS --reward NAME`: episodes of a gateway's sessions under rewards of the user's choice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from rllm.config import import_modules
+from rllm.evaluation.outcome import outcome_of
+from rllm.evaluation.rescoring import Rescored
+from rllm.evaluation.saved_attempt import attempt_from_json
+from rllm.evaluation.stopping import StoppedError, until_stopped
+from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.data.types import Episode
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.calls import call
+from rllm_core.rollout.scoring import Scorer, WeightedReward
+from rllm_record.steps import PlayedEpisode, StepFiles
+from rllm_record.steps.files import read_episodes, sampler_of
+from rllm_view.rescoring.evaluation import print_results, rewards_of
+
+ATTEMPT = "attempt"
+"""Key of a step's info that `rllm gateway episodes` writes: what rewards look at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFiles:
+    """Files of episodes."""
+
+    folder: Path
+    """As the user gave it."""
+    files: Sequence[tuple[int, Path]]
+    """Step and Parquet file."""
+
+
+def rescore_sessions(
+    stored: SessionFiles, words: Sequence[str], modules: Sequence[str], save: Path | None, as_json: bool
+) -> None:
+    """Score the attempts anew, and print figures before and after.
+
+    What the agent's own program gave as a reward stays, and the score is added to it, as in a run.
+
+    Args:
+        stored: what to score.
+        words: rewards, as on a command line.
+        modules: to import first.
+        save: a folder for the result, in the same form; None: nothing is written.
+        as_json: how to print.
+
+    Raises:
+        ConfigError: a reward is unknown, an attempt has no conversation, or `save` holds files.
+        RecordError: a file cannot be read or written.
+    """
+    if save is not None and save.exists() and any(save.iterdir()):
+        raise ConfigError(f"{save} holds files already.", "Choose another folder with --save.")
+    import_modules(list(modules))
+    rewards = rewards_of(words, Registry.load())
+    try:
+        result = asyncio.run(until_stopped(_rescored(stored, rewards, save)))
+    except StoppedError as error:
+        click.echo("interrupted", err=True)
+        click.get_current_context().exit(error.exit_code)
+    print_results([result], as_json)
+
+
+async def _rescored(stored: SessionFiles, rewards: Sequence[WeightedReward], save: Path | None) -> Rescored:
+    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    scorer, result = await call(Scorer, rewards, blocking=True), Rescored(stored.folder.name)
+    for step, file in stored.files:
+        played = read_episodes(file)
+        result.before += [outcome_of(each.episode) for each in played]
+        await asyncio.gather(*(_score(each, scorer) for each in played))
+        result.after += [outcome_of(each.episode) for each in played]
+        if save is not None:
+            StepFiles(save).write(step, played, (), "tokens", sampler_of(file))
+    return result
+
+
+async def _score(played: PlayedEpisode, scorer: Scorer) -> None:
+    """An attempt without a reply has nothing to score, and keeps its reward."""
+    attempt = _attempt_of(played.episode)
+    if attempt is None:
+        return
+    score = await scorer(attempt)
+    for each in played.trajectories:
+        trajectory = each.trajectory
+        trajectory.reward = None if score.value is None else (each.reward_given or 0.0) + score.value
+        for step in trajectory.steps:
+            step.reward = None if trajectory.reward is None else 0.0
+        if trajectory.steps:
+            trajectory.steps[-1].reward = trajectory.reward
+        trajectory.info |= _told(score)
+        if score.value is not None:
+            trajectory.info.pop(REWARD_ERROR, None)
+    rewards = [each.trajectory.reward or 0.0 for each in played.trajectories]
+    played.episode.is_correct = max(rewards, default=0.0) > 0 if score.correct is None else score.correct
+    played.episode.metrics |= score.metrics
+
+
+def _attempt_of(episode: Episode) -> Attempt | None:
+    steps = [step for trajectory in episode.trajectories for step in trajectory.steps]
+    if not steps:
+        return None
+    kept = next((step.info[ATTEMPT] for step in steps if ATTEMPT in step.info), None)
+    if kept is None:
+        raise ConfigError(
+            f"Attempt {episode.id!r} was stored without its conversation, which rewards look at.",
+            "`rllm gateway episodes` and `rllm eval --save` keep it.",
+        )
+    return attempt_from_json(kept)
+
+
+def _told(score: Score) -> dict[str, object]:
+    told: dict[str, object] = {REWARD_COMPONENTS: dict(score.components)}
+    if score.extracted is not None:
+        told[EXTRACTED] = score.extracted
+    if score.value is None:
+        told[REWARD_ERROR] = score.feedback
+    return told

@@ -1,0 +1,68 @@
+"""The dataset `stored`: tasks of stored episodes, each with all attempts at it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rllm_core.data.types import Episode
+from rllm_record.steps.rows import Sampler
+from rllm_view.rescoring.reading import EpisodesError, read_file
+from rllm_view.rescoring.recorded import PARQUET
+from rllm_view.rescoring.source import find_episodes
+from rllm_view.rescoring.stored.options import StoredParams
+from rllm_view.rescoring.stored.task import StoredAttempt, StoredTask
+
+
+def read_stored(params: StoredParams) -> list[StoredTask]:
+    """The tasks, in the order in which they were first attempted. All episodes are held in memory.
+
+    A task that was attempted in several steps is one for each of them, unless `params.group_by` is ``task``.
+
+    Raises:
+        EpisodesError: there are none with tokens, or they cannot be read.
+    """
+    path = Path(params.path).expanduser()
+    attempts: dict[tuple[str, int], list[StoredAttempt]] = {}
+    data: dict[str, Mapping[str, Any]] = {}
+    for step, file in find_episodes(path).files:
+        for attempt, task in _attempts(file):
+            name = attempt.episode.task_id
+            attempts.setdefault((name, step if params.group_by == "step" else 0), []).append(attempt)
+            data.setdefault(name, task or {})
+    if not attempts:
+        raise EpisodesError(f"{path} holds no attempt with a model call.", "Name another folder or file.")
+    steps = Counter(name for name, _ in attempts)
+    return [
+        StoredTask(
+            id=name if steps[name] == 1 else f"{name}@{step}",
+            data=dict(data[name]),
+            data_source=of_task[0].episode.data_source,
+            attempts=of_task,
+        )
+        for (name, step), of_task in attempts.items()
+    ]
+
+
+def _attempts(file: Path) -> Iterator[tuple[StoredAttempt, Mapping[str, Any] | None]]:
+    """Attempts of a file, with the data of their tasks where it is known."""
+    sampler, played = _recorded(file) if file.suffix == PARQUET else (Sampler(), _logged(file))
+    for episode, task in played:
+        if any(trajectory.steps for trajectory in episode.trajectories):
+            yield StoredAttempt(episode, sampler), task
+
+
+def _recorded(file: Path) -> tuple[Sampler, Iterator[tuple[Episode, Mapping[str, Any] | None]]]:
+    from rllm_record.steps.errors import RecordError
+    from rllm_record.steps.files import read_episodes, sampler_of
+
+    try:
+        return sampler_of(file), ((each.episode, each.task) for each in read_episodes(file))
+    except RecordError as error:
+        raise EpisodesError(error.message, error.hint) from error
+
+
+def _logged(file: Path) -> Iterator[tuple[Episode, Mapping[str, Any] | None]]:
+    return ((episode, None) for played in read_file(file).rounds for episode in played)

@@ -1,0 +1,74 @@
+"""The stage `stored`: brings stored attempts at the tasks of a step in place of playing them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Task
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline import episode_metrics
+from rllm_record.steps.rows import Sampler
+from rllm_record.tokenizer import tokenizer_of
+from rllm_view.rescoring.stored.task import StoredTask
+
+
+class BringStored:
+    """All stored attempts at every task of the round, each time it comes round."""
+
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        self._temperature = context.config.sampling.train.temperature
+        self._fitting: set[Sampler] = set()
+
+    async def __call__(self, step: TrainStep) -> None:
+        step.episodes = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
+        step.generated += step.episodes
+        step.metrics |= episode_metrics(*step.generated_by_round)
+        if not step.episodes:
+            step.skip("nothing_stored")
+
+    def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
+        """Raises ConfigError: the task is not stored, or its attempts cannot be trained on here."""
+        if not isinstance(task, StoredTask):
+            raise ConfigError(
+                f"Stage stored brings stored attempts, and task {task.id!r} has none.",
+                "Set data.train_dataset={name: stored, path: FOLDER}; `--stored FOLDER` sets both.",
+            )
+        for sampler in {attempt.sampler for attempt in task.attempts} - self._fitting:
+            self._require_fitting(sampler, renderer)
+            self._fitting.add(sampler)
+        episodes = task.episodes()
+        for episode in episodes:
+            _require_logprobs(episode)
+        return episodes
+
+    def _require_fitting(self, sampler: Sampler, renderer: Renderer | None) -> None:
+        tokenizer = None if renderer is None else tokenizer_of(renderer)
+        if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
+            raise ConfigError(
+                "The stored episodes are tokens of another tokenizer than that of the model that is trained.",
+                "Train the model that sampled them, or one with the same vocabulary.",
+            )
+        stored, here = sampler.temperature, self._temperature
+        if stored is not None and stored != here:
+            raise ConfigError(
+                f"The stored episodes were sampled at temperature {stored:g}, and sampling.train.temperature is "
+                f"{here:g}: importance ratios would compare different distributions.",
+                f"Set sampling.train.temperature={stored:g}.",
+            )
+
+
+def _require_logprobs(episode: Episode) -> None:
+    """A log-prob that is computed later is one of the weights that are trained: its ratio would be 1."""
+    for trajectory in episode.trajectories:
+        buffer = trajectory.tokens
+        unknown = int(np.isnan(buffer.logprobs[buffer.sampled]).sum())
+        if unknown:
+            raise ConfigError(
+                f"{unknown} of {int(buffer.sampled.sum())} sampled tokens of trajectory {trajectory.uid!r} are stored "
+                "without a log-prob: nothing says how likely they were.",
+                "Store episodes of an engine that reports log-probs.",
+            )

@@ -1,0 +1,218 @@
+"""What `rllm rescore` prints: what was read and applied, then tables, then the difference in words."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+import numpy as np
+
+from rllm.cli import print_table
+from rllm_view.rescoring.as_run import Reproduction, applied_to, reproduction_of
+from rllm_view.rescoring.comparing import Agreement
+from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
+from rllm_view.rescoring.scores import ScoredGroup
+from rllm_view.rescoring.setups import label_of
+from rllm_view.rescoring.summary import Comparison, RoleSummary
+
+
+def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: int) -> None:
+    """Print a rescoring; `n_groups` groups with every trajectory."""
+    for line in _preamble(result):
+        _say(line)
+    if not summaries:
+        _say("\nNo step leaves anything to train on.")
+        return
+    _print_figures(summaries)
+    _print_laws(summaries)
+    for summary in summaries:
+        for comparison in summary.comparisons:
+            _print_comparison(summary, comparison, of_role=f" for role {summary.role}" if len(summaries) > 1 else "")
+    if result.losses:
+        _print_losses(result)
+    if n_groups:
+        _print_groups(result, n_groups)
+
+
+def _preamble(result: Rescored) -> Iterator[str]:
+    source, applied = result.source, applied_to(result)
+    steps = "one step" if len(result.steps) == 1 else f"{len(result.steps)} steps"
+    yield f"{sum(step.episodes for step in result.steps)} episodes of {steps} in {source.path}"
+    config = (
+        f"the config of {source.run_folder}"
+        if source.run_folder
+        else "rllm-core's defaults, for want of a run's config"
+    )
+    yield f"estimated step by step with {config}; reference: {result.setups[0].label}"
+    masked = [*applied.masked, *(["truncated answers"] if applied.mask_truncated else [])]
+    yield (
+        f"applied: grouping {applied.grouping}; missing rewards: {applied.on_missing_reward}; "
+        f"masked: {', '.join(masked) or 'nothing'}; rejection: {applied.rejection}"
+        + ("; advantages that came with groups are kept" if applied.use_precomputed_advantage else "")
+        + ("; advantages divided by turns" if applied.normalize_by_steps else "")
+    )
+    if applied.own_left_out:
+        yield f"the run's own estimators are left out: {applied.own_left_out}"
+    if skipped := sum(step.skipped_lines for step in result.steps):
+        lines = f"{skipped} unfinished last line{'s' * (skipped > 1)}"
+        yield f"warning: {lines} skipped; groups of these steps are incomplete"
+    if applied.run_rejection and result.rules.rejection.plugin.name == NO_REJECTION:
+        yield f"the run rejected groups, and here all count; as in the run: --rejection {applied.run_rejection}"
+    if applied.stages_not_replayed:
+        yield f"warning: stages of the run that were not replayed: {', '.join(applied.stages_not_replayed)}"
+    for step in result.steps:
+        if step.skip_reason:
+            yield f"step {step.step} has nothing to train on: {step.skip_reason.replace('_', ' ')}"
+    if (reproduction := reproduction_of(result)) is not None and reproduction.steps:
+        yield _reproduced(reproduction)
+
+
+def _reproduced(reproduction: Reproduction) -> str:
+    text = f"the run's own advantages come out as in its metrics in {reproduction.equal} of {reproduction.steps} steps"
+    if (first := reproduction.first_deviation) is None:
+        return text
+    return f"warning: {text}; first in step {first.step}, {first.metric}: {first.logged} there, {first.replayed} here"
+
+
+def _print_figures(summaries: Sequence[RoleSummary]) -> None:
+    rows = []
+    for summary in summaries:
+        for index, figures in enumerate(summary.setups):
+            agreed = summary.comparisons[index - 1].agreement if index else None
+            rows.append(
+                (
+                    summary.role,
+                    figures.side.label,
+                    f"{figures.groups_without_signal} of {summary.groups}",
+                    f"{figures.mean_absolute:.3f}",
+                    *(("", "", "reference") if agreed is None else _agreement(agreed)),
+                )
+            )
+    headings = ("role", "estimator", "no signal", "mean |A|", "signs changed", "flipped", "correlation")
+    click.echo()
+    print_table(headings, rows, bold=1)
+
+
+def _agreement(agreed: Agreement) -> tuple[str, str, str]:
+    correlation = "none" if agreed.correlation is None else _signed(agreed.correlation)
+    return _percent(agreed.signs.changed), _percent(agreed.signs.flipped), correlation
+
+
+def _print_laws(summaries: Sequence[RoleSummary]) -> None:
+    _say("\nThe advantage of a trajectory, as measured on the groups whose rewards differ:")
+    rows = [
+        (
+            summary.role,
+            figures.side.label,
+            f"{figures.side.level}, {figures.side.scope}",
+            figures.side.law.formula,
+            f"{figures.side.law.fits} of {figures.side.law.of}",
+        )
+        for summary in summaries
+        for figures in summary.setups
+    ]
+    print_table(("role", "estimator", "level, scope", "advantage", "fits groups"), rows, bold=1)
+
+
+def _print_comparison(summary: RoleSummary, comparison: Comparison, of_role: str) -> None:
+    reference = summary.setups[0].side.label
+    _say(f"\nWhy {comparison.side.label} differs from {reference}{of_role}:")
+    for reason in comparison.reasons:
+        _say(f"- {reason.text}")
+    signs = comparison.agreement.signs
+    if signs.changed or signs.tokens_changed:
+        _say(
+            f"- Signs: {_percent(signs.flipped)} of the trajectories flip, {_percent(signs.lost)} go to 0, "
+            f"{_percent(signs.gained)} come from 0; {_percent(signs.tokens_changed)} of the sampled tokens change."
+        )
+    largest = comparison.agreement.largest
+    if largest:
+        _say("Largest differences:")
+    for entry, why in zip(largest, comparison.why_largest, strict=True):
+        _say(
+            f"- group {entry.group.name}, trajectory {entry.group.members[entry.member].name}, "
+            f"reward {entry.group.rewards[entry.member]:.3f}: {_signed(entry.reference)} under {reference}, "
+            f"{_signed(entry.other)} under {comparison.side.label}; {why}"
+        )
+
+
+def _print_losses(result: Rescored) -> None:
+    mode = result.rules.config.rllm.algorithm.loss_agg_mode
+    _say(
+        "\nLosses at importance ratio 1, where log-probs are those of sampling. The value is the role's part of the "
+        f"step's loss ({mode}), mean of all steps; the gradient is d loss / d log-prob of a token, before aggregation, "
+        "mean of all tokens; silenced tokens have none though their advantage is not 0:"
+    )
+    estimators = {setup.label: setup.estimators for setup in result.setups}
+    rows = [
+        (
+            role,
+            label_of(estimators[setup].of(role)),
+            loss,
+            f"{tally.loss:+.4f}",
+            f"{tally.mean_gradient:.4f}",
+            _percent(tally.zero / tally.tokens),
+            _percent(tally.silenced / tally.tokens),
+        )
+        for (role, setup, loss), tally in sorted(result.losses.items(), key=lambda entry: entry[0][0])
+    ]
+    headings = ("role", "estimator", "loss", "value", "|gradient|", "no gradient", "silenced")
+    print_table(headings, rows, bold=2)
+
+
+def _print_groups(result: Rescored, n_groups: int) -> None:
+    for group in _most_different(result.groups, n_groups):
+        _say(
+            f"\nGroup {group.name}: {len(group.members)} trajectories, reward {group.reward_mean:.3f} "
+            f"(std {group.reward_std:.3f}), {group.lengths.min()} to {group.lengths.max()} tokens"
+        )
+        labels = [label_of(setup.estimators.of(group.role)) for setup in result.setups]
+        print_table(("trajectory", "reward", "tokens", *labels), list(_trajectories(group)))
+    left = len(result.groups) - n_groups
+    if left > 0:
+        _say(f"\n{left} more groups: --groups N lists N of them, --json has all.")
+
+
+def _trajectories(group: ScoredGroup) -> Iterator[tuple[str, ...]]:
+    """One row per trajectory; those that are alike in everything shown share one."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for index, member in enumerate(group.members):
+        advantages = (_advantage(column[index]) for column in group.advantages)
+        shown = (f"{group.rewards[index]:.3f}", str(group.lengths[index]), *advantages)
+        alike.setdefault(shown, []).append(member.name)
+    for shown, names in alike.items():
+        yield (names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), *shown)
+
+
+def _most_different(groups: Sequence[ScoredGroup], n_groups: int) -> list[ScoredGroup]:
+    """Groups on which setups differ most, in the order of steps; with one setup those of the largest advantages."""
+
+    def distance(group: ScoredGroup) -> float:
+        against = group.advantages[0] if len(group.advantages) > 1 else 0.0
+        return float(np.nan_to_num(np.abs(group.advantages - against)).max())
+
+    chosen = sorted(range(len(groups)), key=lambda index: -distance(groups[index]))[:n_groups]
+    return [groups[index] for index in sorted(chosen)]
+
+
+def _say(text: str) -> None:
+    """In a terminal without cutting words in two; elsewhere one line stays one line."""
+    if sys.stdout.isatty():
+        text = click.wrap_text(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
+    click.echo(text)
+
+
+def _advantage(value: float) -> str:
+    return "no token" if np.isnan(value) else _signed(value)
+
+
+def _signed(value: float) -> str:
+    """Three decimals and a sign; without one where that is 0."""
+    shown = f"{value:+.3f}"
+    return shown[1:] if float(shown) == 0 else shown
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"

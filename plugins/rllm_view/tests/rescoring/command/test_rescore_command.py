@@ -1,0 +1,174 @@
+"""`rllm rescore`: what it prints, at which widths, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rllm.cli.main import main
+from rllm_core.data.codec import episode_to_json
+from rllm_core.data.types import Episode, Trajectory
+
+Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of two steps, with the default estimator."""
+    folder = tmp_path / "run"
+    (folder / "episodes").mkdir(parents=True)
+    (folder / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo}}\n")
+    for step, rewards in enumerate(([0, 0, 0, 1], [1, 1, 0.5, 1])):
+        episodes = []
+        for index, reward in enumerate(rewards):
+            trajectory = Trajectory("agent", reward=reward)
+            trajectory.add_step([1, 2], [3] * (index + 1), [-0.5] * (index + 1))
+            episodes.append(Episode(id=f"task:{index}", trajectories=[trajectory]))
+        text = "".join(json.dumps(episode_to_json(episode)) + "\n" for episode in episodes)
+        (folder / "episodes" / f"step_{step:06d}.jsonl").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def printed(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Standard output of a command that succeeds."""
+
+    def printed(*options: str) -> str:
+        assert main(["rescore", str(run), *options]) == 0
+        return capsys.readouterr().out
+
+    return printed
+
+
+def test_estimators_are_compared_with_the_first(printed: Callable[..., str]) -> None:
+    lines = printed("--estimator", "grpo", "--estimator", "reinforce").splitlines()
+    table = next(index for index, line in enumerate(lines) if line.startswith("role "))
+    assert lines[table].split("  ")[0] == "role"
+    assert lines[table + 1].split() == ["agent", "grpo", "0", "of", "2", "0.866", "reference"]
+    assert lines[table + 2].split()[:6] == ["agent", "reinforce", "0", "of", "2", "0.562"]
+    assert "Why reinforce differs from grpo:" in lines
+    assert any(line.startswith("- Signs: 12.5% of the trajectories flip, 37.5% go to 0") for line in lines)
+
+
+def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) -> None:
+    lines = printed().splitlines()
+    assert lines[0] == f"8 episodes of 2 steps in {run}"
+    assert lines[1] == f"estimated step by step with the config of {run}; reference: grpo"
+    assert lines[2] == (
+        "applied: grouping rllm-core/task_role; missing rewards: error; masked: nothing; rejection: rllm-core/none"
+    )
+
+
+def test_the_measured_formulas_are_shown(printed: Callable[..., str]) -> None:
+    output = printed("--estimator", "rloo")
+    assert "(reward - group mean) / group std  2 of 2" in output
+    assert "(reward - group mean) / (1 - 1/n)  2 of 2" in output
+
+
+def test_options_are_spelled_inline(printed: Callable[..., str]) -> None:
+    output = printed("--estimator", "{name: grpo, norm_adv_by_std_in_grpo: false}")
+    assert "Why grpo(norm_adv_by_std_in_grpo=false) differs from grpo:" in output
+
+
+def test_trajectories_that_are_alike_share_a_row(printed: Callable[..., str]) -> None:
+    lines = printed("--groups", "2").splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("task:")] == [
+        f"task:{index}" for index in range(4)
+    ] * 2
+    assert "task:" not in printed("--groups", "0")
+
+
+def test_losses_are_shown_when_asked_for(printed: Callable[..., str]) -> None:
+    rows = [line.split() for line in printed("--loss", "ppo").splitlines() if line.startswith("agent")]
+    assert rows[-1][:3] == ["agent", "grpo", "ppo"]
+    assert rows[-1][-2:] == ["0.0%", "0.0%"]
+
+
+def test_as_json_standard_output_is_json_alone(printed: Callable[..., str]) -> None:
+    data = json.loads(printed("--estimator", "rloo", "--json"))
+    assert [setup["label"] for setup in data["setups"]] == ["grpo", "rloo"]
+    assert len(data["groups"]) == 2
+
+
+def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Path) -> None:
+    file = run / "episodes" / "step_000001.jsonl"
+    file.write_text(file.read_text()[:-20])
+    assert "warning: 1 unfinished last line skipped; groups of these steps are incomplete" in printed().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--estimator", "grop"], "error: --estimator: There is no estimator named 'grop'. Did you mean 'grpo'"),
+        (["--estimator", "{name: grpo, norm: 1}"], "error: --estimator.norm is 1: estimator 'grpo' has no such option"),
+        (["--role-estimator", "agent"], "error: --role-estimator is given 'agent'; it takes ROLE=NAME, such as"),
+        (
+            ["--estimator", "grpo", "--role-estimator", "agnt=rloo"],
+            "error: --role-estimator names 'agnt', and no group",
+        ),
+        (
+            ["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"],
+            "error: --role-estimator: role 'a' is given twice",
+        ),
+        (["--grouping", "task_rol"], "error: --grouping: There is no grouping named 'task_rol'."),
+        (["--rejection", "grop"], "error: --rejection: There is no rejection named 'grop'."),
+        (["--loss", "pppo"], "error: --loss: There is no loss named 'pppo'. Did you mean 'ppo'"),
+        (["--groups", "-1"], "error: Invalid value for '--groups'"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    run: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert main(["rescore", str(run), *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(said)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_without_episodes_it_says_how_to_keep_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rescore", str(tmp_path)]) == 2
+    assert "rllm.episode_logging.log_episodes=true" in capsys.readouterr().err
+
+
+ESTIMATOR = """
+from rllm_core.contracts.estimator import Advantages
+from rllm.api.registration import register_rllm_estimator
+
+@register_rllm_estimator("half")
+def half(inputs, params):
+    return Advantages(values=0.5 * inputs.rewards)
+"""
+
+
+def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ESTIMATOR)
+    plugins = "plugins: {import_modules: [mine], allow: []}"
+    (run / "config.yaml").write_text(f"rllm: {{{plugins}, algorithm: {{adv_estimator: half}}}}\n")
+    assert "0.5 * reward" in rllm("rescore", str(run)).stdout
+    refused = rllm("rescore", str(run), "--estimator", "remax")
+    assert refused.returncode == 2, "the run did not allow its package"
+
+
+def test_loose_files_name_the_modules_themselves(rllm: Rllm, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ESTIMATOR)
+    loose = (run / "episodes" / "step_000000.jsonl").rename(tmp_path / "loose.jsonl")
+    assert "0.5 * reward" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
+    assert "half" in rllm("rescore", str(loose), "--estimator", "half").stderr
+
+
+def test_a_run_whose_own_estimator_needs_a_model_is_rescored_without_it(printed: Callable[..., str], run: Path) -> None:
+    (run / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo, estimator_map: {judge: gae}}}\n")
+    lines = printed("--estimator", "rloo").splitlines()
+    assert lines[1].endswith("reference: rloo")
+    assert lines[3].startswith("the run's own estimators are left out: rllm.algorithm.estimator_map.judge: estimator ")
+
+
+def test_torch_is_not_imported_unless_a_loss_is_asked_for(rllm_from_inside: Rllm, run: Path) -> None:
+    program = "import sys; from rllm.cli.main import main; main(); sys.exit('torch' in sys.modules)"
+    assert rllm_from_inside(program, "rescore", str(run), "--estimator", "rloo").returncode == 0
+    assert rllm_from_inside(program, "rescore", str(run), "--loss", "ppo").returncode == 1

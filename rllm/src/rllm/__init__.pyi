@@ -1,0 +1,21 @@
+from .api.estimator_names import RLLM_ADV_ESTIMATOR_REGISTRY as RLLM_ADV_ESTIMATOR_REGISTRY
+from .api.playing_registration import (
+    register_rllm_environment as register_rllm_environment,
+    register_rllm_reward as register_rllm_reward,
+    register_rllm_workflow as register_rllm_workflow,
+)
+from .api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
+from .api.registration import (
+    get_rllm_adv_estimator as get_rllm_adv_estimator,
+    get_rllm_estimator as get_rllm_estimator,
+    get_rllm_grouping as get_rllm_grouping,
+    get_rllm_loss as get_rllm_loss,
+    get_rllm_rejection as get_rllm_rejection,
+    register_rllm_adv_estimator as register_rllm_adv_estimator,
+    register_rllm_estimator as register_rllm_estimator,
+    register_rllm_grouping as register_rllm_grouping,
+    register_rllm_loss as register_rllm_loss,
+    register_rllm_rejection as register_rllm_rejection,
+)
+from .api.train_config import build_train_config as build_train_config
+from .api.trainer import AgentTrainer as AgentTrainer, UnifiedTrainer as UnifiedTrainer

@@ -1,0 +1,39 @@
+"""RLLM_ADV_ESTIMATOR_REGISTRY: the estimators of this process, from name to function in rLLM's classic signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rllm.api.registration import get_rllm_adv_estimator
+from rllm_core.algorithms.classic import ClassicEstimator
+from rllm_core.errors import PluginError
+from rllm_core.plugins.registry import Registry
+
+
+class EstimatorNames(Mapping[str, ClassicEstimator]):
+    """A live view: what is installed, and what was registered by now. `register_rllm_adv_estimator` adds to it.
+
+    Names are those for ``rllm.algorithm.adv_estimator``; one that two distributions offer is qualified. Estimators that
+    give advantages per step or per token are missing: the classic signature has one per trajectory.
+    """
+
+    def __getitem__(self, name: str) -> ClassicEstimator:
+        """As `get_rllm_adv_estimator`. Raises KeyError for what that refuses."""
+        try:
+            return get_rllm_adv_estimator(name)
+        except PluginError as error:
+            raise KeyError(str(error)) from error
+
+    def __iter__(self) -> Iterator[str]:
+        found = [entry for entry in Registry.load().all("estimator") if entry.plugin.level == "trajectory"]
+        names = [entry.name for entry in found]
+        return iter([entry.name if names.count(entry.name) == 1 else entry.qualified_name for entry in found])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return f"<estimators {', '.join(self)}>"
+
+
+RLLM_ADV_ESTIMATOR_REGISTRY = EstimatorNames()

@@ -1,0 +1,153 @@
+"""Registering workflows, environments and rewards from a notebook or script; see `rllm.api.registration`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Set
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from inspect import isclass, iscoroutinefunction, signature
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from rllm.api.offering import NONE, ThingT, frozen, registering, summary_of
+from rllm.api.python_plugins import workflow_plugin
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin
+from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
+from rllm_core.errors import ConfigError, PluginError
+
+SECONDS = 60.0
+
+
+def register_rllm_workflow(
+    name: str,
+    *,
+    params: type[BaseModel] | None = None,
+    stop_texts: bool = False,
+    open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a subclass of `Workflow`, chosen by ``rllm.workflow.name``.
+
+    Args:
+        name: what goes into the configuration.
+        params: model of its options; None: ``workflow_args`` are what the class's constructor takes.
+        stop_texts: as `WorkflowPlugin.stop_texts`.
+        open: as `WorkflowPlugin.open`.
+        summary: one line; empty: the first of the class's docstring.
+
+    Raises:
+        PluginError: the name or the class is unusable, or another class has registered the name.
+    """
+
+    def record(thing: Any) -> WorkflowPlugin[Any]:
+        try:
+            of_class = workflow_plugin(thing, {})
+        except ConfigError as error:
+            raise PluginError(f"register_rllm_workflow({name!r}): {error.message}", error.hint) from error
+        named = replace(of_class, name=name, summary=summary or summary_of(thing), stop_texts=stop_texts, open=open)
+        return named if params is None else replace(named, params=params, load=lambda: thing)
+
+    return registering("register_rllm_workflow", name, record)
+
+
+def register_rllm_environment(
+    name: str,
+    *,
+    params: type[BaseModel] = NoParams,
+    blocking: bool = True,
+    defaults: Mapping[str, Any] | None = None,
+    needs_keys: Mapping[str, str] | None = None,
+    best_possible: Mapping[str, float] | None = None,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a subclass of `Environment`, chosen by ``rllm.env.name``; it is made with its options.
+
+    Arguments are the fields of `EnvironmentPlugin`; see `register_rllm_workflow` for the errors.
+    """
+
+    def record(thing: Any) -> EnvironmentPlugin[Any]:
+        if not (isclass(thing) and issubclass(thing, Environment)) or thing.__abstractmethods__:
+            raise PluginError(
+                f"register_rllm_environment({name!r}) stands above {thing!r:.80}.",
+                "Write a subclass of rllm_core.contracts.Environment with tasks, reset and step.",
+            )
+        return EnvironmentPlugin(
+            name=name,
+            summary=summary or summary_of(thing),
+            load=lambda: thing,
+            params=params,
+            blocking=blocking,
+            defaults=dict(defaults or {}),
+            needs_keys=dict(needs_keys or {}),
+            best_possible=dict(best_possible or {}),
+            honours=frozen(honours),
+        )
+
+    return registering("register_rllm_environment", name, record)
+
+
+def register_rllm_reward(
+    name: str,
+    *,
+    params: type[BaseModel] | None = None,
+    needs: Set[str] = NONE,
+    timeout: float = SECONDS,
+    blocking: bool = True,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a reward, chosen by ``rllm.reward``: a function, which may be a coroutine function, or a class.
+
+    A function is called as ``f(attempt)``, with ``params=`` as ``f(attempt, params)``. A class is made once per run
+    with its options and called as ``reward(attempt)``. All return what a `Reward` returns.
+
+    Arguments are the fields of `RewardPlugin`; see `register_rllm_workflow` for the errors.
+    """
+
+    def record(thing: Any) -> RewardPlugin[Any]:
+        make = _reward_maker(name, thing, with_params=params is not None)
+        return RewardPlugin(
+            name=name,
+            summary=summary or summary_of(thing),
+            params=NoParams if params is None else params,
+            load=lambda: make,
+            needs=frozen(needs),
+            timeout=timeout,
+            blocking=blocking,
+        )
+
+    return registering("register_rllm_reward", name, record)
+
+
+def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], Reward]:
+    if isclass(thing):
+        return cast("Callable[[Any], Reward]", thing)
+    arguments = ("attempt", "params") if with_params else ("attempt",)
+    try:
+        signature(thing).bind(*arguments)
+    except (TypeError, ValueError) as error:
+        raise PluginError(
+            f"register_rllm_reward({name!r}) stands above {thing!r:.80}, which cannot be called with "
+            f"({', '.join(arguments)}): {error}.",
+            "Write `def f(attempt)`, or with `params=` `def f(attempt, params)`.",
+        ) from error
+    return partial(_bound, thing) if with_params else lambda params: thing
+
+
+def _bound(function: Callable[..., Any], params: Any) -> Reward:
+    """A function with its options. A coroutine function stays one: others run in a thread of their own."""
+    if iscoroutinefunction(function):
+
+        async def waited(attempt: Attempt) -> Any:
+            return await function(attempt, params)
+
+        return waited
+
+    def called(attempt: Attempt) -> Awaitable[Any] | Any:
+        return function(attempt, params)
+
+    return called

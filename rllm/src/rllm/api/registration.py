@@ -1,0 +1,187 @@
+"""Registering algorithms from a notebook or script, to be chosen by name like those that are installed.
+
+What is registered is in every registry of this process that is made afterwards, as ``in-process/NAME`` where an
+installed plugin has the same name. A cell or module that is run again replaces what it registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from rllm.api.offering import NONE, ThingT, found, frozen, offering, plain_name, registering, summary_of
+from rllm.planning.unused_keys import shared_options
+from rllm_core.algorithms.as_classic import AsClassic
+from rllm_core.algorithms.classic import ClassicEstimator, FromClassic, require_classic
+from rllm_core.algorithms.classic_call import NORM, reads
+from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
+from rllm_core.contracts.grouping import Grouping, GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin, PolicyLoss
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
+from rllm_core.errors import PluginError
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.algorithm_sections import AlgorithmSection
+from rllm_core.schema.run_config import RllmSection, RunConfig
+
+
+def register_rllm_adv_estimator(
+    name: str,
+    *,
+    scope: Scope = "group",
+    default_loss: str | None = None,
+    needs: Set[str] = NONE,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for an estimator in rLLM's classic signature, ``f(rewards, algorithm_config, **kwargs)``.
+
+    See `rllm_core.algorithms.classic.ClassicEstimator` for what it is given and returns.
+
+    Args:
+        name: what goes into ``rllm.algorithm.adv_estimator``.
+        scope: whose rewards one advantage depends on.
+        default_loss: the loss used when ``rllm.algorithm.loss_fn`` is null.
+        needs: what must be there before it runs, such as ``greedy_rewards`` (then in `Trajectory.info`);
+            ``step_rewards`` says that it looks at the rewards of single steps.
+        honours: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``: setting one that
+            nobody acts on is an error. A function that names ``norm_adv_by_std_in_grpo`` need not say so.
+        summary: one line; empty: the first of the function's docstring.
+
+    Raises:
+        PluginError: the name or another argument is unusable, the function cannot be called so, or another function
+            has registered the name.
+    """
+
+    name = plain_name(name)
+
+    def record(function: Any) -> EstimatorPlugin[Any]:
+        require_classic(name, function)
+        read = {f"rllm.algorithm.{NORM}"} if reads(function, NORM) else NONE
+        return EstimatorPlugin(
+            name=name,
+            summary=summary or summary_of(function),
+            load=lambda: FromClassic(name, function),
+            scope=scope,
+            needs=frozen(needs),
+            default_loss=default_loss,
+            honours=frozen(honours | read if isinstance(honours, Set) else honours),
+        )
+
+    return registering("register_rllm_adv_estimator", name, record)
+
+
+def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
+    """An estimator in rLLM's classic signature, whatever signature it is written in.
+
+    `name` is a name, a member of `rLLMAdvantageEstimator` or the name of one: ``grpo``, ``GRPO``.
+
+    One that was registered in it is returned itself; any other becomes a function
+    ``f(rewards, algorithm_config=None, traj_groups=None, **options)``.
+
+    Raises:
+        PluginError: there is not exactly one of this name, or it gives advantages per step or per token.
+    """
+    name = plain_name(name)
+    if not isinstance(name, str):
+        raise PluginError(f"{name!r:.80} is not the name of an estimator.", "Give a text such as 'grpo'.")
+    name = name.lower()
+    registry = Registry.load()
+    found = registry.get("estimator", name)
+    estimator = found.load()
+    if isinstance(estimator, FromClassic):
+        return estimator.function
+
+    def params_of(algorithm_config: AlgorithmSection | None, options: Mapping[str, Any]) -> BaseModel:
+        shared: dict[str, Any] = {}
+        if algorithm_config is not None:
+            shared = shared_options(RunConfig(rllm=RllmSection(algorithm=algorithm_config)), "estimator")
+        where = f"get_rllm_adv_estimator({name!r})"
+        params: BaseModel = choose(registry, "estimator", {"name": name, **options}, where, shared).params
+        return params
+
+    return cast(ClassicEstimator, AsClassic(found.plugin, estimator, params_of))
+
+
+def register_rllm_estimator(
+    name: str,
+    *,
+    params: type[BaseModel] = NoParams,
+    level: Level = "trajectory",
+    scope: Scope = "group",
+    default_loss: str | None = None,
+    needs: Set[str] = NONE,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for an estimator ``f(inputs: AdvantageInput, params) -> Advantages``, with options of its own.
+
+    Arguments are the fields of `EstimatorPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "honours": honours}
+    return offering(EstimatorPlugin, name, summary, params=params, **fields)
+
+
+def get_rllm_estimator(name: str) -> AdvantageEstimator:
+    """An estimator as ``f(inputs, params) -> Advantages``, whatever signature it is written in."""
+    return cast(AdvantageEstimator, found("estimator", name).load())
+
+
+def register_rllm_loss(
+    name: str,
+    *,
+    params: type[BaseModel] = NoParams,
+    needs: Set[str] = NONE,
+    corrects_rollouts: bool = False,
+    has_ratio: bool = True,
+    honours: Set[str] = NONE,
+    summary: str = "",
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a policy loss ``f(inputs: LossInput, params) -> Tensor``, one number per sampled token.
+
+    Arguments are the fields of `LossPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    fields = {"needs": needs, "corrects_rollouts": corrects_rollouts, "has_ratio": has_ratio, "honours": honours}
+    return offering(LossPlugin, name, summary, params=params, **fields)
+
+
+def get_rllm_loss(name: str) -> PolicyLoss:
+    """A policy loss as ``f(inputs, params)``."""
+    return cast(PolicyLoss, found("loss", name).load())
+
+
+def register_rllm_grouping(
+    name: str, *, params: type[BaseModel] = NoParams, honours: Set[str] = NONE, summary: str = ""
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a grouping ``f(episodes, params) -> list[TrajectoryGroup]``.
+
+    Arguments are the fields of `GroupingPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    return offering(GroupingPlugin, name, summary, params=params, honours=honours)
+
+
+def get_rllm_grouping(name: str) -> Grouping:
+    """A grouping as ``f(episodes, params)``."""
+    return cast(Grouping, found("grouping", name).load())
+
+
+def register_rllm_rejection(
+    name: str, *, params: type[BaseModel] = NoParams, honours: Set[str] = NONE, summary: str = ""
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a rejection mode: a class that is made with its options, once per run (see `RejectionMode`).
+
+    Arguments are the fields of `RejectionPlugin`; see `register_rllm_adv_estimator` for the errors.
+    """
+
+    return offering(RejectionPlugin, name, summary, params=params, honours=honours)
+
+
+def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
+    """What makes a rejection mode from its options."""
+    return cast("Callable[[Any], RejectionMode]", found("rejection", name).load())

@@ -1,0 +1,290 @@
+"""The front door from Python: AgentTrainer, and UnifiedTrainer for those who want to hold the loop in their hands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rllm.api.python_plugins import (
+    GroupingByHook,
+    GroupingHook,
+    backend_plugin,
+    estimator_choice,
+    known_options,
+    plain_options,
+    rLLMAdvantageEstimator,
+    workflow_plugin,
+)
+from rllm.config.compose import Composed, compose
+from rllm.config.from_python import PythonConfig, layer_from_python, replaced_in_script, without_packaged
+from rllm.config.layers import Layer, layer_from_dotted
+from rllm.config.merge import merge_layers
+from rllm.config.paths import ABSENT, value_at
+from rllm.config.problems import wrong_value
+from rllm.config.run_registry import registry_for
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.runs.run_folder import RunFolder
+from rllm.training.loop import TrainingLoop
+from rllm.training.resuming import plan_resumed
+from rllm.training.setup import tasks_of
+from rllm_core.contracts.backend import Backend, BackendPlugin
+from rllm_core.contracts.environment import Split
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.task_rows import tasks_from_rows
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, RllmError, ending_with_a_paragraph
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+
+__all__ = ["AgentTrainer", "UnifiedTrainer", "rLLMAdvantageEstimator"]
+
+
+Dataset = Iterable[Task | Mapping[str, Any]]
+"""Tasks, or rows: mappings with whatever a task's `data` shall hold. ``id`` and ``data_source`` name the task."""
+
+
+class UnifiedTrainer:
+    """One run, set up from Python. Everything is checked here; nothing is loaded before `fit`.
+
+    Args:
+        backend_cls: name of a backend, a subclass of `Backend`, or a `BackendPlugin`; None: ``rllm.backend``.
+        config: a mapping, an OmegaConf object, or the path of a YAML file; what it leaves out has its default.
+        workflow_class: the workflow that makes an attempt; None: ``rllm.workflow.name``.
+        train_dataset: training tasks; None: ``data.train_dataset``, or those of the environment.
+        val_dataset: validation tasks; None: ``data.val_dataset``, or those of the environment.
+        workflow_args: constructor arguments of the workflow, which may be any objects if `workflow_class` is given.
+        backend_args: the backend's own config sections, such as ``{"training": {"learning_rate": 1e-4}}``.
+        traj_grouping_hook: ``hook(episodes, transform_config, compact_filtering_config=None)`` that returns groups.
+        traj_group_adv_estimator_map: estimator by group role; a value may be a pair (estimator, loss).
+        observers: what shall watch the loop.
+        resume: go on with the run in the folder, from its newest checkpoint, if there is one.
+        overwrite: replace the run in the folder, if there is one.
+
+    Raises:
+        ConfigError: something in the configuration is wrong, or the folder holds a run already.
+    """
+
+    @ending_with_a_paragraph()
+    def __init__(
+        self,
+        backend_cls: str | type[Backend] | BackendPlugin[Any] | None = None,
+        config: PythonConfig = None,
+        workflow_class: type[Workflow] | None = None,
+        train_dataset: Dataset | None = None,
+        val_dataset: Dataset | None = None,
+        workflow_args: Mapping[str, Any] | None = None,
+        backend_args: Mapping[str, Any] | None = None,
+        traj_grouping_hook: GroupingHook | None = None,
+        traj_group_adv_estimator_map: Mapping[str, Any] | None = None,
+        *,
+        observers: Sequence[Observer] = (),
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        hook = GroupingByHook(traj_grouping_hook) if traj_grouping_hook is not None else None
+        parts = _Parts(
+            backend=backend_cls,
+            backend_args=_mapping("backend_args", backend_args),
+            workflow_class=workflow_class,
+            workflow_args=_named_arguments(_mapping("workflow_args", workflow_args)),
+            hook=hook,
+            estimators=_mapping("traj_group_adv_estimator_map", traj_group_adv_estimator_map),
+        )
+        self.plan = _plan(layer_from_python(config), parts, resume)
+        if hook is not None:
+            hook.config = self.plan.config
+        train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
+        self._folder = RunFolder.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+        try:
+            self._loop = TrainingLoop(
+                self.plan,
+                self._folder,
+                train_tasks=train_tasks,
+                val_tasks=val_tasks,
+                observers=observers,
+                resume=resume,
+            )
+        except BaseException:
+            self._folder.close()
+            raise
+
+    @property
+    def global_step(self) -> int:
+        """Steps finished so far."""
+        return self._loop.finished_steps
+
+    @property
+    def total_steps(self) -> int:
+        return self._loop.total_steps
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """Where metrics, checkpoints and the configuration are kept."""
+        return self._folder
+
+    @ending_with_a_paragraph()
+    def fit(self) -> dict[str, float]:
+        """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.fit_async())
+        raise RllmError(
+            "Training cannot begin here: this thread already runs an event loop, as notebooks do.",
+            "Write `await UnifiedTrainer(...).fit_async()`.",
+        )
+
+    async def fit_async(self) -> dict[str, float]:
+        """`fit` for callers with an event loop."""
+        return await self._loop.fit_async()
+
+    def stop(self) -> None:
+        """Let `fit` end after the current step, with a checkpoint. May be called from another thread."""
+        self._loop.stop()
+
+    def shutdown(self) -> None:
+        """Release the run folder. Safe to call more than once."""
+        self._folder.close()
+
+    def _tasks(self, split: Split, given: Dataset | None) -> Sequence[Task]:
+        if given is not None:
+            _refuse_second(f"data.{split}_dataset", self.plan, f"{split}_dataset")
+            return tasks_from_rows(given, f"{split}_dataset")
+        if split == "val" and self.plan.environment is None and self.plan.val_dataset is None:
+            return ()
+        return tasks_of(self.plan, split)
+
+
+class AgentTrainer:
+    """Trains an agent: ``AgentTrainer(config, backend="local", workflow_class=MyWorkflow, …).train()``.
+
+    Takes what `UnifiedTrainer` takes, with `backend` in place of `backend_cls`.
+    """
+
+    def __init__(
+        self,
+        config: PythonConfig = None,
+        backend: str | type[Backend] | BackendPlugin[Any] | None = None,
+        workflow_class: type[Workflow] | None = None,
+        workflow_args: Mapping[str, Any] | None = None,
+        train_dataset: Dataset | None = None,
+        val_dataset: Dataset | None = None,
+        traj_grouping_hook: GroupingHook | None = None,
+        traj_group_adv_estimator_map: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        self.trainer = UnifiedTrainer(
+            backend,
+            config,
+            workflow_class,
+            train_dataset,
+            val_dataset,
+            workflow_args,
+            traj_grouping_hook=traj_grouping_hook,
+            traj_group_adv_estimator_map=traj_group_adv_estimator_map,
+            **more,
+        )
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, and return the figures of the last validation."""
+        try:
+            return self.trainer.fit()
+        finally:
+            self.trainer.shutdown()
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a program chooses with arguments of the trainer."""
+
+    backend: str | type[Backend] | BackendPlugin[Any] | None
+    backend_args: Mapping[str, Any]
+    workflow_class: type[Workflow] | None
+    workflow_args: Mapping[str, Any]
+    hook: GroupingByHook | None
+    estimators: Mapping[str, Any]
+
+    def as_layers(self, registry: Registry) -> list[Layer]:
+        """As configuration, by the names under which classes and functions are registered here."""
+        chosen: dict[str, Any] = {}
+        if isinstance(self.backend, str):
+            chosen["rllm.backend"] = self.backend
+        elif self.backend is not None:
+            chosen["rllm.backend"] = registry.add(backend_plugin(self.backend)).qualified_name
+        options: Mapping[str, Any] = self.workflow_args
+        if self.workflow_class is not None:
+            # Objects that no configuration can hold reach the class past it. The others do too, so that a list stays
+            # the program's own list; they are in the configuration as well, for what is saved must be true.
+            plugin = workflow_plugin(self.workflow_class, self._own_arguments())
+            chosen["rllm.workflow.name"] = registry.add(plugin).qualified_name
+            options = {
+                **plain_options(self._own_arguments()),
+                **known_options(self.workflow_class, self.workflow_args),
+            }
+        if options:
+            chosen["rllm.workflow.workflow_args"] = dict(options)
+        if self.hook is not None:
+            chosen["rllm.transform.grouping"] = registry.add(self.hook.as_plugin()).qualified_name
+        if self.estimators:
+            chosen["rllm.algorithm.estimator_map"] = {
+                str(role): estimator_choice(value) for role, value in self.estimators.items()
+            }
+        return [Layer("backend_args", dict(self.backend_args)), layer_from_dotted(chosen, "the trainer's arguments")]
+
+    def refuse_argument_given_twice(self, given: Sequence[Layer]) -> None:
+        """An argument of the workflow's class that the configuration has too."""
+        merged = merge_layers(given, [RunConfig])
+        for name in self._own_arguments():
+            path = ("rllm", "workflow", "workflow_args", name)
+            if (value := value_at(merged.tree, path)) not in (ABSENT, None):
+                raise _given_twice(wrong_value(path, value, merged.origin(path)), f"workflow_args[{name!r}]")
+
+    def _own_arguments(self) -> dict[str, Any]:
+        """Arguments that only the workflow's class knows; none where the workflow is chosen by name."""
+        if self.workflow_class is None:
+            return {}
+        known = known_options(self.workflow_class, self.workflow_args)
+        return {name: value for name, value in self.workflow_args.items() if name not in known}
+
+
+def _plan(given: Layer, parts: _Parts, resume: bool) -> RunPlan:
+    def compose_over(beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
+        registry = registry_for([*beneath, given])
+        own = without_packaged(given, registry)
+        parts.refuse_argument_given_twice(own)
+        return compose(registry, [*beneath, *own, *parts.as_layers(registry)]), registry
+
+    plan = plan_resumed(compose_over) if resume else make_plan(*compose_over([]))
+    return replace(plan, warnings=(*plan.warnings, *replaced_in_script(plan.composed)))
+
+
+def _mapping(argument: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{argument} is {value!r:.80}.", "Give a mapping, such as a dictionary.")
+    return value
+
+
+def _named_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in arguments:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"workflow_args has the key {name!r}, which is not text.",
+                "Its keys are names of arguments of the workflow's constructor.",
+            )
+    return arguments
+
+
+def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
+    """A value in the configuration that an argument of the trainer would push aside."""
+    if plan.composed.is_by_user(key) and plan.composed.value(key) is not None:
+        raise _given_twice(plan.composed.given(key), argument)
+
+
+def _given_twice(given: str, argument: str) -> ConfigError:
+    return ConfigError(f"{given}, and {argument} is given to the trainer.", "Give one of the two.")

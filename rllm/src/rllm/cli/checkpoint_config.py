@@ -1,0 +1,64 @@
+"""The config of the run whose checkpoint is played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rllm.cli.configuring import Request
+from rllm.config.compose import BACKEND_KEY, chosen_backend
+from rllm.config.layers import Layer, layer_from_file, layers_from_overrides
+from rllm.config.merge import merge_layers
+from rllm.config.paths import KeyPath, path_of, value_at
+from rllm.config.run_registry import registry_for
+from rllm.config.whole import forget, of_any_backend, values_of
+from rllm.training.resuming import saved_config, saved_value
+from rllm_core.schema.run_config import RunConfig
+
+OF_TRAINING = tuple(
+    path_of(f"rllm.{key}")
+    for key in (
+        *("algorithm.adv_estimator", "algorithm.estimator_map", "algorithm.loss_fn", "algorithm.loss_map"),
+        *("transform.grouping", "rejection_sample", "pipeline", "trainer.logger", "trainer.observers"),
+    )
+)
+"""Keys that choose plugins for training: none of them has to be installed to play."""
+
+
+def config_of_checkpoint(request: Request) -> Layer | None:
+    """A layer to put beneath the request; None where its model is not a checkpoint, or is from another environment.
+
+    A checkpoint lies in ``<run>/checkpoints/<step>``, its model deeper still.
+    On another environment the prompts and lengths of the run mean nothing.
+    """
+    if request.model is None:
+        return None
+    path = Path(request.model).expanduser().absolute()
+    runs = [folder.parent for folder in (path, *path.parents) if folder.name == "checkpoints"]
+    saved = saved_config(_as_given(runs[0])) if runs else None
+    if saved is None:
+        return None
+    if request.environment not in (None, saved_value(saved, "rllm.env.name")):
+        return None
+    # Its model is the checkpoint now, for which there is no recipe: what that of the run's model said stays.
+    same = _backend_of(request) in (None, saved_value(saved, BACKEND_KEY))
+    return forget(values_of(saved), _of_training(saved)) if same else forget(of_any_backend(saved), OF_TRAINING)
+
+
+def _of_training(saved: Layer) -> list[KeyPath]:
+    """`OF_TRAINING`, also under the names that the run's backend has for these keys."""
+    values = values_of(saved)
+    shared = chosen_backend(registry_for([values]), [values]).shared_keys
+    natives = {path_of(each.native): path_of(each.rllm) for each in shared}
+    return [*OF_TRAINING, *(native for native, core in natives.items() if core in OF_TRAINING)]
+
+
+def _backend_of(request: Request) -> str | None:
+    """The backend that was asked for; None where none was."""
+    given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
+    name = value_at(merge_layers(given, [RunConfig]).tree, path_of(BACKEND_KEY))
+    return name.rpartition("/")[2] if isinstance(name, str) else None
+
+
+def _as_given(folder: Path) -> Path:
+    """Relative to the working directory where it lies within, as users write it."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

@@ -1,0 +1,168 @@
+"""What `rllm train` and `rllm eval` share: flags that are thin names for config keys, and words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+from rllm.cli.role_flag import ROLE_FLAG, require_roles
+from rllm.config.compose import Composed, chosen_backend, compose
+from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.run_registry import registry_for
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm.training.resuming import plan_resumed
+from rllm_core.contracts.chosen import FAMILY
+from rllm_core.plugins.registry import Registry
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+FLAGS = {
+    "backend": ("rllm.backend", "Backend, by name."),
+    "profile": ("rllm.profile", "Settings of the backend for one kind of machine, by name."),
+    "estimator": ("rllm.algorithm.adv_estimator", "Advantage estimator, by name."),
+    "grouping": ("rllm.transform.grouping", "Trajectory grouping, by name."),
+    "rejection": ("rllm.rejection_sample.mode", "Rejection mode, by name; switches rejection on."),
+    "loss": ("rllm.algorithm.loss_fn", "Policy loss, by name."),
+    "seed": ("rllm.trainer.seed", "Seed of every random draw."),
+    "data": ("data.train_dataset", "Tasks to train on: a file, or a dataset by name."),
+    "val-data": ("data.val_dataset", "Tasks to validate on: a file, or a dataset by name."),
+    "reward": ("rllm.reward", "Reward, by name or as a function in a file; may be repeated."),
+}
+"""Flag to its config key and meaning. `--model` has a key of the backend's."""
+MODEL_FLAG = "model"
+ROLE_KEY = "rllm.algorithm.estimator_map"
+WORKFLOW_KEY = "rllm.workflow.name"
+TOOLS_KEY = "rllm.workflow.workflow_args.tools"
+AGENT_KEY = "rllm.workflow.workflow_args.agent"
+PLANNING_FLAGS = {
+    **FLAGS,
+    ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
+    "tools": (TOOLS_KEY, "Functions that the model may call, apart by commas; chooses workflow tool_calling."),
+    "agent": (AGENT_KEY, "Agent of yours that attempts the tasks, with any client; chooses workflow agent."),
+    "stored": ("data.train_dataset", "Stored episodes to train on, in place of playing; off-policy."),
+}
+"""All flags that say how to train."""
+METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
+METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
+METAVARS |= {"stored": "FOLDER"}
+TOOL_WORKFLOW = "tool_calling"
+"""The workflow that ``--tools`` chooses."""
+AGENT_WORKFLOW = "agent"
+"""The workflow that ``--agent`` chooses."""
+STORED = "stored"
+"""The dataset, and the stage in place of ``generate``, that ``--stored`` chooses."""
+OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
+"""What ``--stored`` brings as defaults: the weights that sampled are not those that are trained."""
+VERBATIM = ("data", "val-data")
+"""Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line, taken apart."""
+
+    environment: str | None
+    model: str | None
+    files: Sequence[str]
+    overrides: Sequence[str]
+    """``key=value`` words; those of flags come first, so that an explicit key wins."""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """Values of flags that are no words of the grammar, by key; beneath `overrides`."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values that flags bring with them, by key; beneath those of files."""
+
+
+def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
+    """Add ENV, key=value words, `--config`, `--model` and the named flags of `PLANNING_FLAGS` to a command."""
+
+    def decorate(function: FunctionT) -> FunctionT:
+        for name in reversed(names):
+            key, meaning = PLANNING_FLAGS[name]
+            # What is only played has one set of tasks.
+            spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
+            shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
+            shown |= {
+                "callback": require_roles if name == ROLE_FLAG else None,
+                "multiple": name in ("reward", ROLE_FLAG),
+            }
+            function = click.option(*spellings, **shown)(function)
+        function = click.option(
+            "--model",
+            metavar="NAME",
+            help="`tiny`, a model folder, a checkpoint or a hub id. [the backend's model key]",
+        )(function)
+        function = click.option(
+            "--config", "files", multiple=True, metavar="FILE", help="YAML file of config values; may be repeated."
+        )(function)
+        return click.argument("words", nargs=-1, metavar="[ENV] [KEY=VALUE]...")(function)
+
+    return decorate
+
+
+def read_request(words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]) -> Request:
+    """Take the words apart: the first may name the environment, all others are ``key=value``."""
+    environment = words[0] if words and "=" not in words[0] else None
+    overrides = [f"{ROLE_KEY}.{choice}" for choice in flags.get(ROLE_FLAG.replace("-", "_"), ())]
+    given = {name: flags.get(name.replace("-", "_")) for name in FLAGS}
+    words_of_flags = {name: word for name, word in given.items() if isinstance(word, str)}
+    overrides += [f"{FLAGS[name][0]}={word}" for name, word in words_of_flags.items() if name not in VERBATIM]
+    choices: dict[str, Any] = {FLAGS[name][0]: words_of_flags[name] for name in VERBATIM if name in words_of_flags}
+    if rewards := flags.get("reward"):
+        choices[FLAGS["reward"][0]] = [f"python:{word}" if _is_in_file(word) else word for word in rewards]
+    if (tools := flags.get("tools")) is not None:
+        choices |= {TOOLS_KEY: [word.strip() for word in tools.split(",")], WORKFLOW_KEY: TOOL_WORKFLOW}
+    if (agent := flags.get("agent")) is not None:
+        if tools is not None:
+            raise click.UsageError("--agent and --tools choose two workflows; an agent of yours brings its own tools.")
+        choices |= {AGENT_KEY: agent, WORKFLOW_KEY: AGENT_WORKFLOW}
+    stored = flags.get("stored")
+    if stored is not None:
+        if "data" in words_of_flags:
+            raise click.UsageError("--data and --stored both say what to train on.")
+        choices |= {
+            FLAGS["data"][0]: {"name": STORED, "path": stored},
+            "rllm.pipeline.replace": {"generate": STORED},
+        }
+    if flags.get("rejection") is not None:
+        overrides.append("rllm.rejection_sample.enable=true")
+    words = [*overrides, *words[environment is not None :]]
+    return Request(environment, model, files, words, choices, {} if stored is None else OF_STORED)
+
+
+def _is_in_file(reward: str) -> bool:
+    """Whether a reward is ``FILE.py:FUNCTION``: a family of the reward ``python``."""
+    return reward.partition(FAMILY)[0].endswith(".py")
+
+
+def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
+    """Compose and resolve a request. `beneath` are layers under the user's own, such as a resumed run's config."""
+    return plan_and_registry(request, beneath)[0]
+
+
+def resumed_plan_for(request: Request) -> RunPlan:
+    """`plan_for`, over the values that the run in the folder was started with."""
+    return plan_resumed(lambda beneath: _composed_for(request, beneath))
+
+
+def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:
+    """`plan_for`, with the registry that was planned with."""
+    composed, registry = _composed_for(request, beneath)
+    return make_plan(composed, registry), registry
+
+
+def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
+    brought = [layer_from_dotted(request.defaults, "--stored", Tier.ENVIRONMENT)] if request.defaults else []
+    layers = [*beneath, *brought, *(layer_from_file(file) for file in request.files)]
+    named = {} if request.environment is None else {"rllm.env.name": request.environment}
+    layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
+    overrides = layers_from_overrides(request.overrides)
+    registry = registry_for([*layers, *overrides])
+    if request.model is not None:
+        key = chosen_backend(registry, [*layers, *overrides]).model_key
+        layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
+    layers += overrides
+    return compose(registry, layers), registry

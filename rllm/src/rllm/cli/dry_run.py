@@ -1,0 +1,118 @@
+"""What `--dry-run` prints: stage graph, plugins with their versions, losses, every value with its origin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+
+import click
+
+from rllm.cli.tables import print_table
+from rllm.config.packaged import DEFAULT
+from rllm.config.paths import leaves
+from rllm.planning.plan import RunPlan
+from rllm.planning.plan_losses import losses_in_force
+from rllm_core.pipeline.graph import stages_that_play
+
+BY_DERIVATION = ", by derivation"
+"""How the origin of a value ends that a backend derives from others."""
+
+
+def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
+    """Print a plan with the values of these keys."""
+    click.echo("Stages of a training step, in order:")
+    print_table(
+        ("stage", "from", "reads", "writes"),
+        [
+            (
+                stage.plugin.name,
+                stage.registered.distribution,
+                ", ".join(sorted(stage.plugin.reads)),
+                ", ".join(sorted(stage.plugin.writes)),
+            )
+            for stage in plan.stages
+        ],
+    )
+    click.echo("\nPlugins:")
+    chosen = sorted((entry for entry in plan.registered() if entry.kind != "stage"), key=lambda entry: entry.kind)
+    print_table(
+        ("kind", "name", "distribution", "version"),
+        [(entry.kind, entry.name, entry.distribution, entry.version) for entry in chosen],
+        bold=1,
+    )
+    click.echo("\nLosses:")
+    print_table(
+        ("role", "estimator", "loss", "from", "default of the estimator"),
+        [
+            (
+                "all" if entry.role is None else entry.role,
+                entry.estimator,
+                entry.loss,
+                entry.origin,
+                "the same" if entry.is_default else f"{entry.default} ({entry.word(entry.default)})",
+            )
+            for entry in losses_in_force(plan)
+        ],
+    )
+    for line in rounds_ahead(plan):
+        click.echo(line)
+    others = len(plan.composed.origins) - len(keys)
+    click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
+    show_values(plan, keys)
+    for line in (*plan.warnings, *_show_footprint(plan)):
+        click.echo(f"warning: {line}", err=True)
+
+
+def rounds_ahead(plan: RunPlan) -> Iterator[str]:
+    """What asynchronous training does in this run; nothing where rollouts and updates take turns, or nothing is
+    trained."""
+    ahead, section = plan.rounds_ahead, plan.config.rllm.async_training
+    if not ahead or plan.config.rllm.trainer.val_only:
+        return
+    players = ", ".join(stage.plugin.name for stage in plan.stages[: stages_that_play(plan.stages)])
+    correction = plan.config.rllm.algorithm.rollout_correction
+    pinned, newest = f"pinned: those of {_rounds(ahead)} before", "the newest there are"
+    weights = pinned if section.pins_weights else newest
+    old = "the sampler's" if correction.bypass_mode else "the trainer's"
+    weighed = f"weighed by their ratio to the sampler's, per {correction.tis_mode}" if correction.tis_mode else "as is"
+    yield f"\nPlayed ahead: {_rounds(ahead)}; no token is more than {_updates(section.staleness)} old"
+    rows = [("stages", players), ("weights", weights), ("old log-probs", f"{old}, {weighed}")]
+    yield from (f"  {name:14}{value}" for name, value in rows)
+
+
+def _rounds(number: int) -> str:
+    return "1 step" if number == 1 else f"{number} steps"
+
+
+def _updates(number: int) -> str:
+    return "1 update" if number == 1 else f"{number} updates"
+
+
+def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
+    """Print what the run takes of the machine, if the backend knows; returns its warnings."""
+    estimate = plan.backend.plugin.footprint
+    found = estimate and estimate(plan.composed.backend_config, plan.config, plan.needs)
+    if not found:
+        return ()
+    if found.rows:
+        click.echo(f"\n{found.title}:")
+        print_table((), found.rows)
+    return found.warnings
+
+
+def chosen_keys(plan: RunPlan) -> list[str]:
+    """The keys whose values are not defaults of the core or the backend; and that of the model."""
+    packaged = (DEFAULT, f"backend {plan.backend.name}")
+    return [
+        key
+        for key, origin in plan.composed.origins.items()
+        if key == plan.backend.plugin.model_key
+        or not (origin.partition(", ")[0] in packaged or origin.endswith(BY_DERIVATION))
+    ]
+
+
+def show_values(plan: RunPlan, keys: Collection[str]) -> None:
+    """Print the values of some keys of a plan with their origins."""
+    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.written)]
+    rows = [(key, value, plan.composed.origin(key)) for key, value in values if key in keys]
+    print_table(("key", "value", "origin"), rows)

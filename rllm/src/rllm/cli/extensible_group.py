@@ -1,0 +1,80 @@
+"""Groups of commands that plugins add to: ``rllm`` itself, and ``rllm plugins``.
+
+Packages' metadata is read only where it is needed: for ``--help``, and for a command that is not the core's. Running a
+command of the core costs nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rllm.cli.lazy_group import LazyCommand, LazyGroup
+
+if TYPE_CHECKING:
+    from rllm.cli.plugin_commands import PluginCommands
+    from rllm_core.plugins.discovery import Candidate
+
+
+class ExtensibleGroup(LazyGroup):
+    """The core's commands, which always mean the core's, and those of plugins."""
+
+    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], prefix: str = "", **kwargs: Any) -> None:
+        """Make one; `prefix` are the words after ``rllm`` that lead here, with a space at the end."""
+        super().__init__(*args, table=table, **kwargs)
+        self.prefix = prefix
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._offers(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name.startswith("-"):
+            return own
+        return self.plugin_commands(ctx).get(self.prefix + cmd_name)
+
+    def names_to_suggest(self, ctx: click.Context) -> list[str]:
+        offered = self._here(dict.fromkeys(self.plugin_commands(ctx).names(), ""))
+        return [*super().list_commands(ctx), *offered]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from rllm_core.plugins.first_party import COMMAND, summaries_elsewhere
+
+        super().format_commands(ctx, formatter)
+        ours = self._here(summaries_elsewhere(COMMAND))
+        rows = [(name, _described(ours.get(name, ""), found)) for name, found in self._offers(ctx).items()]
+        missing = self._here(self.plugin_commands(ctx).missing())
+        rows += [(name, f"{ours[name]} Not installed: pip install {home}") for name, home in missing.items()]
+        if rows:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl(rows)
+
+    def plugin_commands(self, ctx: click.Context) -> PluginCommands:
+        """What is installed, read once per run of ``rllm``."""
+        from rllm.cli.plugin_commands import PluginCommands
+        from rllm_core.plugins.discovery import discover
+
+        key = f"{__name__}.{self.prefix}"
+        if key not in ctx.meta:
+            own = [self.prefix + name for name in (*self.commands, *self.table)]
+            ctx.meta[key] = PluginCommands.of(discover(), own=own)
+        found: PluginCommands = ctx.meta[key]
+        return found
+
+    def _offers(self, ctx: click.Context) -> dict[str, list[Candidate]]:
+        return self._here(self.plugin_commands(ctx).by_name())
+
+    def _here(self, by_words: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of this group, by the last of their words."""
+        return {
+            words.removeprefix(self.prefix): value
+            for words, value in by_words.items()
+            if words.startswith(self.prefix) and " " not in words.removeprefix(self.prefix)
+        }
+
+
+def _described(summary: str, offers: list[Candidate]) -> str:
+    names = " and ".join(candidate.distribution for candidate in offers)
+    return f"{summary} From {names}.".strip() if len(offers) == 1 else f"From {names}: using it is an error."

@@ -1,0 +1,49 @@
+"""``rllm plugins list --installable``: our distributions that are not installed, and what each would add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import click
+
+from rllm.cli.tables import print_table
+from rllm_core.plugins.discovery import discover
+from rllm_core.plugins.first_party import Entry, elsewhere
+from rllm_core.plugins.registry import Registry
+
+
+def missing_distributions(kind: str | None) -> dict[str, Entry]:
+    """Those that offer something of a kind, or anything; imports no plugin.
+
+    Raises:
+        PluginError: there is no such kind.
+    """
+    registry = Registry(discovery=discover())
+    if kind is None:
+        return elsewhere(registry.discovery.distributions())
+    registry.all(kind)
+    return elsewhere(registry.discovery.distributions(), [kind])
+
+
+def print_for_people(missing: Mapping[str, Entry]) -> None:
+    rows = [
+        (name, entry.summary, "; ".join(f"{kind} {', '.join(names)}" for kind, names in entry.offers.items()))
+        for name, entry in missing.items()
+    ]
+    print_table(("distribution", "what it does", "adds"), rows, bold=0)
+    if rows:
+        click.echo("To install one: pip install DISTRIBUTION")
+
+
+def print_json(missing: Mapping[str, Entry]) -> None:
+    entries = [
+        {
+            "distribution": name,
+            "summary": entry.summary,
+            "offers": {kind: list(names) for kind, names in entry.offers.items()},
+            "install": f"pip install {name}",
+        }
+        for name, entry in missing.items()
+    ]
+    click.echo(json.dumps(entries, indent=2))

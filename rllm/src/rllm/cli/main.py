@@ -1,0 +1,123 @@
+"""The ``rllm`` command: picks the subcommand, and turns every failure into one paragraph and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from rllm.cli.extensible_group import ExtensibleGroup
+from rllm.cli.lazy_group import LazyCommand
+from rllm_core import __version__
+from rllm_core.errors import RllmError, tracebacks_wanted
+
+COMMANDS = {
+    "train": LazyCommand("rllm.cli.train", "train", "Train an agent."),
+    "eval": LazyCommand("rllm.evaluation.command", "evaluate", "Report pass@1, pass@k and rewards of a model."),
+    "config": LazyCommand("rllm.inspection.config_command", "config", "See, explain and check a configuration."),
+    "plugins": LazyCommand("rllm.cli.plugins", "plugins", "See what is installed, and whether it works."),
+}
+
+_OF_THE_MACHINE = {
+    errno.ENAMETOOLONG: "Use a shorter path or name.",
+    errno.ENOSPC: "Free space on this disk, or choose another with rllm.trainer.output_dir=DIRECTORY.",
+    errno.EDQUOT: "Free space in your quota, or choose another disk with rllm.trainer.output_dir=DIRECTORY.",
+    errno.EACCES: "Change its permissions, or name another path.",
+    errno.EPERM: "Change its permissions, or name another path.",
+    errno.EROFS: "Name a path on a disk that can be written.",
+    errno.ELOOP: "Name a path whose symbolic links do not form a loop.",
+    errno.EMFILE: "Raise the limit of open files with `ulimit -n 65536`.",
+}
+"""Failures of the operating system that are no bug, with what a user can do."""
+
+INTERRUPTED = 130
+"""Exit code of a process ended by Ctrl-C, as shells have it."""
+
+
+@click.group(
+    cls=ExtensibleGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Every command explains itself: rllm COMMAND --help",
+)
+@click.version_option(__version__, prog_name="rllm", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks. Also after a command, and as RLLM_DEBUG=1.")
+def cli(debug: bool) -> None:
+    """Reinforcement learning for language agents, built from plugins.
+
+    \b
+    Train on an environment, choosing any part by name:
+      rllm train guess
+      rllm train guess --estimator rloo rllm.trainer.seed=1
+    See what there is to choose from:
+      rllm plugins list
+      rllm plugins info estimator grpo
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``rllm`` with the given arguments (default: those of the process) and return the exit code.
+
+    A command, also one of a plugin, fails by raising an `RllmError`, and may return an exit code of its own instead of
+    None. The object of its click context is True when tracebacks were asked for.
+    """
+    arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
+    try:
+        returned = cli.main(arguments, prog_name="rllm", standalone_mode=False, obj=debug)
+    except RllmError as error:
+        return _fail(error.message, error.hint, error.exit_code, debug, error.details)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"`{context.command_path} --help` shows what is possible." if context else ""
+        return _fail(error.format_message(), hint, error.exit_code, debug)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  (whatever happens, the user gets one paragraph)
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            where = f"{str(error.filename)[:200]}: " if error.filename else ""
+            return _fail(f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno], 1, debug)
+        problem = f"unexpected {type(error).__name__}: {error}".rstrip(" :.") + "."
+        hint = _misfit() or "This is a bug, in rllm or in a plugin."
+        return _fail(problem, hint if debug else f"{hint} Add --debug to see where.", 1, debug)
+    return returned if isinstance(returned, int) else 0
+
+
+def _misfit() -> str:
+    """A sentence about packages that are not those that the core asks for: they explain what nobody foresaw."""
+    from rllm_core.plugins.requirements import outside
+
+    unmet = outside("rllm-core")
+    if not unmet:
+        return ""
+    found = " and ".join(f"{each.requirement} ({each.installed} is installed)" for each in unmet)
+    line = " ".join(shlex.quote(each.requirement) for each in unmet)
+    return f"rllm-core asks for {found}. Run: pip install {line}."
+
+
+def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """Accept ``--debug`` at any place before a bare ``--``."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [argument for argument in arguments[:end] if argument != "--debug"]
+    asked = len(kept) < end or tracebacks_wanted()
+    return kept + arguments[end:], asked
+
+
+def _fail(problem: str, hint: str, exit_code: int, debug: bool, details: str = "") -> int:
+    if debug:
+        click.echo(traceback.format_exc(), err=True)
+    click.echo(" ".join(f"error: {problem} {hint}".split()), err=True)
+    if details:
+        click.echo(details, err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""``rllm plugins``: what is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rllm.cli.extensible_group import ExtensibleGroup
+from rllm.cli.lazy_group import LazyCommand
+
+if TYPE_CHECKING:
+    from rllm.cli.plugin_commands import PluginCommands
+    from rllm_core.contracts.chosen import Registered
+    from rllm_core.plugins.discovery import Discovery
+
+
+COMMANDS = {
+    "info": LazyCommand("rllm.inspection.info_command", "info", "Show one plugin and its options."),
+    "doctor": LazyCommand("rllm.inspection.doctor_command", "doctor", "Check everything that is installed."),
+}
+
+
+@click.group(cls=ExtensibleGroup, table=COMMANDS, prefix="plugins ")
+def plugins() -> None:
+    """See what is installed, and whether it works; write a plugin of your own.
+
+    \b
+    Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection modes,
+    stages, backends, engines, workflows, agents, environments, rewards, renderers, datasets, trackers,
+    observers.
+    \b
+    More plugins come with `pip install`. To go without an installed one:
+      RLLM_BLOCK_PLUGINS=rllm-estimators rllm train guess
+      RLLM_BLOCK_PLUGINS='*' rllm plugins list         (only what comes with rllm itself)
+    """
+
+
+@plugins.command("list")
+@click.option("--kind", metavar="KIND", help="Only plugins of this kind, such as estimator or backend.")
+@click.option("--installable", is_flag=True, help="List rllm's own packages that are not installed, and what they add.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def list_plugins(kind: str | None, installable: bool, as_json: bool) -> None:
+    """List plugins by kind and name, with what they do and where they come from.
+
+    \b
+    Examples:
+      rllm plugins list
+      rllm plugins list --kind estimator
+      rllm plugins list --installable
+      rllm plugins list --json | jq -r '.[].qualified_name'
+    """
+    from rllm.cli.plugin_commands import offers_of
+    from rllm.cli.tables import print_table
+    from rllm_core.plugins.kinds import KINDS
+    from rllm_core.plugins.registry import Registry
+
+    if installable:
+        from rllm.cli.installable import missing_distributions, print_for_people, print_json
+
+        (print_json if as_json else print_for_people)(missing_distributions(kind))
+        return
+    registry = Registry.load()
+    entries = [entry for each in ([kind] if kind else KINDS) for entry in registry.all(each)]
+    if as_json:
+        import json
+
+        click.echo(json.dumps([_as_json(entry) for entry in entries], indent=2))
+        return
+    ambiguous = {entry.qualified_name for clash in registry.conflicts() for entry in clash}
+    rows = [
+        (
+            entry.kind,
+            entry.qualified_name if entry.qualified_name in ambiguous else entry.name,
+            entry.plugin.summary + (" (deprecated)" if entry.plugin.deprecated else ""),
+            f"{entry.distribution} {entry.version}",
+        )
+        for entry in entries
+    ]
+    print_table(("kind", "name", "what it does", "comes from"), rows, bold=1)
+    offers = {} if kind else commands_in(registry.discovery).by_name()
+    for name, candidates in offers.items():
+        click.echo(f"Command `rllm {name}` comes from {offers_of(candidates)}.")
+
+
+def commands_in(discovery: Discovery) -> PluginCommands:
+    """The commands of plugins in a scan, beside those of ``rllm`` itself."""
+    from rllm.cli.main import COMMANDS as OF_THE_CORE
+    from rllm.cli.plugin_commands import PluginCommands
+
+    return PluginCommands.of(discovery, OF_THE_CORE)
+
+
+def _as_json(entry: Registered[Any]) -> dict[str, str | None]:
+    return {
+        "kind": entry.kind,
+        "name": entry.name,
+        "qualified_name": entry.qualified_name,
+        "distribution": entry.distribution,
+        "version": entry.version,
+        "summary": entry.plugin.summary,
+        "deprecated": entry.plugin.deprecated,
+    }

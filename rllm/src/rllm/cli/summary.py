@@ -1,0 +1,61 @@
+"""The table at the end of a run: what was reached, and how far it is from the best possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from rllm.planning.plan import RunPlan
+from rllm.runs.run_folder import PICTURE
+from rllm.tracking.console import in_three_digits
+from rllm_core.data.types import Task
+from rllm_core.pipeline.metrics import split_validation_name
+
+if TYPE_CHECKING:
+    from rllm.training.loop import TrainingLoop
+
+NARROWEST = 72
+"""Columns of the widest row there usually is."""
+
+
+def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task], seconds: float) -> None:
+    """Print the last validation, where everything is, and a command that plays; without tasks for it, what it lacks."""
+    console = results_console()
+    if trainer.last_validation:
+        console.print(results_table(plan, trainer.last_validation))
+    folder = trainer.folder.path
+    of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
+    console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {folder}")
+    if (folder / PICTURE).exists():
+        console.print(f"reward curve: {folder / PICTURE}")
+    if (folder / "checkpoints" / "latest").exists():
+        environment = plan.config.rllm.env.name
+        lacking = "" if val_tasks else " --data FILE"
+        console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest{lacking}")
+
+
+def results_console() -> Console:
+    """A console wide enough for `results_table`: nobody can use figures that are cut off."""
+    console = Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=NARROWEST) if console.width < NARROWEST else console
+
+
+def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
+    """Figures of a validation beside the best possible ones, where the environment knows them."""
+    rollouts = plan.config.rllm.rollout.n_val
+    # Rewards of the user's choice are added to what the environment pays: its best is not the run's.
+    best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
+    best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
+    table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")
+    table.add_column("figure", no_wrap=True)
+    for heading in ("reached", "best possible", "difference"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, value in metrics.items():
+        source, figure = split_validation_name(name)
+        label = f"{source} {figure}" + (" (solved)" if figure == "pass@1" else "")
+        compared = (in_three_digits(best[figure]), in_three_digits(value - best[figure], "+")) if figure in best else ()
+        table.add_row(label, in_three_digits(value), *compared)
+    return table

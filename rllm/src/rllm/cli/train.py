@@ -1,0 +1,166 @@
+"""`rllm train`: compose the config, open the run folder, train, show what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rllm.cli.configuring import PLANNING_FLAGS, config_options, plan_for, read_request, resumed_plan_for
+from rllm.cli.dry_run import chosen_keys, show_plan
+from rllm.planning.plan import RunPlan
+
+if TYPE_CHECKING:
+    from rllm.training.loop import TrainingLoop
+
+
+@click.command()
+@config_options(*PLANNING_FLAGS)
+@click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
+@click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
+@click.option("--dry-run", is_flag=True, help="Check everything, show stages, plugins, values, memory; train nothing.")
+@click.option("--all", "everything", is_flag=True, help="With --dry-run: the values that are defaults as well.")
+def train(
+    words: tuple[str, ...],
+    model: str | None,
+    files: tuple[str, ...],
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    everything: bool,
+    **flags: Any,
+) -> int:
+    """Train an agent on the environment ENV.
+
+    \b
+    With nothing but a name it trains a tiny model from random weights, on this machine:
+      rllm train guess
+    Any part is chosen by name, any value set by its key:
+      rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
+    Questions of a file, and a reward for their answers:
+      rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
+    The same with tools, which are Python functions:
+      rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
+    An agent of yours, with any client of OpenAI's or Anthropic's API:
+      rllm train question --data train.jsonl --reward exact --agent my_agent.py:solve --model ./some-hf-folder
+    See first what would happen, or what would be refused:
+      rllm train guess --dry-run
+    Ctrl-C ends after the current step and saves; go on later:
+      rllm train guess --resume
+    """
+    if resume and overwrite:
+        raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
+    if everything and not dry_run:
+        raise click.UsageError("--all goes with --dry-run.")
+    request = read_request(words, model, files, flags)
+    plan = resumed_plan_for(request) if resume else plan_for(request)
+    if dry_run:
+        _check(plan, resume, overwrite)
+        show_plan(plan, list(plan.composed.origins) if everything else chosen_keys(plan))
+        return 0
+    return _train(plan, resume, overwrite)
+
+
+def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
+    """What a run refuses before its first step, as far as it shows without loading a model or using a network."""
+    from rllm.planning.preflight import check_to_train, load_plugins
+    from rllm.runs.run_folder import RunFolder
+    from rllm.training.contexts import run_context
+    from rllm.training.setup import local_tasks_of
+
+    check_to_train(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
+    load_plugins(plan)
+    if plan.backend.plugin.check_renderer is not None:
+        plan.backend.plugin.check_renderer(run_context(plan, total_steps=1))
+    RunFolder.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+
+
+def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
+    from rllm.cli.summary import show_summary
+    from rllm.planning.preflight import check_to_train
+    from rllm.runs.run_folder import RunFolder
+    from rllm.training.loop import TrainingLoop
+    from rllm.training.setup import tasks_of
+
+    train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
+    check_to_train(plan, train_tasks, val_tasks)
+    folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+    try:
+        click.echo(
+            f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
+            + (", which holds no run to resume: this one begins" if resume and not folder.holds_a_run() else "")
+        )
+        click.echo(_recording(plan, folder.path))
+        trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
+        started = time.monotonic()
+        received = asyncio.run(_fit(trainer))
+        seconds = time.monotonic() - started
+        if trainer.stopped_early and not trainer.has_begun:
+            click.echo(f"stopped before anything began; {folder.path} is as it was")
+            return 128 + received[0]
+        if trainer.stopped_early:
+            click.echo(
+                f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "
+                "The same command with --resume goes on from there."
+            )
+            return 128 + received[0]
+        show_summary(plan, trainer, val_tasks, seconds)
+    finally:
+        folder.close()
+    return 0
+
+
+def _recording(plan: RunPlan, folder: Path) -> str:
+    if plan.recorded == "off":
+        return "rollouts are not recorded (rllm.record=off)"
+    content = "text, tokens and outcome" if plan.recorded == "tokens" else "outcome"
+    return f"recording the {content} of each rollout (rllm.record={plan.recorded}); to look at them: rllm view {folder}"
+
+
+async def _fit(trainer: TrainingLoop) -> list[int]:
+    """Train; returns the signals that were received meanwhile."""
+    with stopping_on_signals(trainer) as received:
+        await trainer.fit_async()
+    return received
+
+
+@contextmanager
+def stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM lets the step finish and saves; the second ends at once. Yields what was received.
+
+    Entered on the event loop.
+    """
+    received: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        trainer.stop()
+        doing = "finishing this step, then saving" if trainer.has_begun else "stopping"
+        click.echo(f"\n{doing}; once more to stop at once", err=True)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        # The loop's own handler does nothing but wake the loop: a signal just before it waits would be seen when
+        # something else wakes it. Ours is called by Python at once, also while an environment keeps the loop busy.
+        loop.add_signal_handler(number, _awake)
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def _awake() -> None:
+    """Called by the event loop after it woke."""

@@ -1,0 +1,366 @@
+"""Composing a configuration: every source of values, in order, becomes one validated configuration.
+
+From lowest to highest: the core's ``base.yaml``, the backend's YAML file, the environment's defaults, its recipe for
+the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment and the
+model (or what the backend derives it from), so their layers are looked at first; then the layers of what they chose are
+put beneath theirs. Last, keys that the backend shares with the core are made to agree, and derived keys are set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rllm.config.deriving import derive_keys
+from rllm.config.keys import known_keys, section_of
+from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.merge import MISSING, Merged, Origin, merge_layers
+from rllm.config.needed import require_packages
+from rllm.config.options_as_keys import option_hints
+from rllm.config.packaged import DEFAULT, base_layer, packaged_layers
+from rllm.config.packaged_keys import unlike_packaged
+from rllm.config.paths import KeyPath, leaves, path_of, picked, put_at, value_at, without
+from rllm.config.problems import as_config_error, describe, parse, wrong_value
+from rllm.config.resolve import environment_hidden, escape, from_environment, resolve, resolve_interpolations
+from rllm.config.sharing import put_shared, share_keys
+from rllm.config.unused import idle_reason
+from rllm.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
+from rllm_core.contracts.backend import SharedKey
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
+
+BACKEND_KEY = "rllm.backend"
+PROFILE_KEY = "rllm.profile"
+ENVIRONMENT_KEY = "rllm.env.name"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A complete, validated configuration."""
+
+    config: RunConfig
+    """The core's sections."""
+    backend_config: BaseModel
+    """The backend's sections: an instance of its record's `params`."""
+    tree: dict[str, Any]
+    """Every value of both, resolved, as plain data."""
+    origins: dict[str, str]
+    """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
+    tiers: dict[str, Tier]
+    """How every value of `tree` came about, by dotted key."""
+    warnings: tuple[str, ...] = ()
+    in_force: Mapping[str, Any] = field(default_factory=dict)
+    """What the backend's unused keys that a user set would be without the user: a tree."""
+    from_environment: Mapping[KeyPath, tuple[Any, Any]] = field(default_factory=dict)
+    """Values that hold those of the process's environment, which may be secrets: as written, and resolved."""
+    unused: tuple[KeyPath, ...] = ()
+    """Keys that are back to their defaults, since nothing in the run would act on their values."""
+    user_layers: tuple[Layer, ...] = ()
+    """What it was composed of beside packages and environment, lowest first."""
+
+    @property
+    def by_user(self) -> frozenset[str]:
+        """Dotted keys whose values a user set for this run, and not a package, an environment or an earlier run."""
+        return frozenset(key for key, tier in self.tiers.items() if tier >= Tier.USER)
+
+    @property
+    def by_user_before(self) -> frozenset[str]:
+        """Dotted keys of a resumed run whose values a user set at an earlier start."""
+        return frozenset(key for key, tier in self.tiers.items() if tier is Tier.SAVED)
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """`tree` as it may be kept and shown: values of the environment as the user wrote them, such as
+        ``${oc.env:KEY}``; other text that looks so is escaped."""
+        tree: dict[str, Any] = escape(self.tree)
+        for path, (text, value) in self.from_environment.items():
+            if value_at(self.tree, path) == value:
+                put_at(tree, path, text)
+        return tree
+
+    def whole(self) -> dict[str, Any]:
+        """What is written, and what it was made from: for ``config.yaml`` and `build_train_config`."""
+        return as_whole(self.written, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
+
+    def value(self, key: str) -> Any:
+        """The value of a dotted key."""
+        return reduce(getitem, path_of(key), self.tree)
+
+    def beneath(self, key: str) -> list[str]:
+        """The dotted keys that hold what a key holds: itself, or those in the mapping that it is."""
+        return [key] if key in self.origins else [name for name in self.origins if name.startswith(f"{key}.")]
+
+    def origin(self, key: str) -> str:
+        """Where a key's value came from; of a mapping of several origins, all of them."""
+        return ", ".join(dict.fromkeys(self.origins[name] for name in self.beneath(key)))
+
+    def is_by_user(self, key: str) -> bool:
+        """Whether a user set the key, or something in the mapping that it is, for this run."""
+        return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
+
+    def given(self, key: str) -> str:
+        """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
+        text, _ = self.from_environment.get(path_of(key), (self.value(key), None))
+        return wrong_value(path_of(key), text, self.origin(key))
+
+
+def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
+    """Merge, resolve and validate. `user_layers` are the user's files and command-line words, lowest first.
+
+    Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
+    """
+    return _compose(registry, [part for layer in user_layers for part in _opened(layer, registry)])
+
+
+def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
+    chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
+    require_packages(registry, lambda key: _selected(chosen, key))
+    backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
+    backend = _plugin(registry, "backend", backend_name, BACKEND_KEY, chosen)
+    profile = _profile(chosen, backend)
+    schemas = (RunConfig, backend.params)
+    lower = packaged_layers(backend, profile)
+    decided = {BACKEND_KEY: backend_name, ENVIRONMENT_KEY: environment_name}
+    if environment_name != NO_ENVIRONMENT:
+        environment = _plugin(registry, "environment", environment_name, ENVIRONMENT_KEY, chosen)
+        lower.append(layer_from_dotted(environment.defaults, f"environment {environment.name}", Tier.ENVIRONMENT))
+        model = _chosen_model(merge_layers([*lower, *user_layers], schemas), backend)
+        recipe = f"{backend.name}/{model}"
+        if isinstance(model, str) and recipe in environment.recipes:
+            origin = f"recipe {environment.name} {recipe}"
+            lower.append(layer_from_dotted(environment.recipes[recipe], origin, Tier.ENVIRONMENT))
+            decided[backend.model_key] = model
+
+    merged = merge_layers([*lower, *user_layers], schemas)
+    warnings = share_keys(merged, backend.shared_keys)
+    _settle_length_of_training(merged, backend.shared_keys)
+    derive_keys(merged, backend.derived_keys, backend.params)
+    _require_unchanged(merged, decided)
+    _require_own_sections(merged, backend, registry)
+    tree = resolve(merged)
+    kept = from_environment(merged, tree)
+    with environment_hidden(kept):
+        if problems := unlike_packaged(tree, merged, backend, profile):
+            raise as_config_error(problems)
+        composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
+    unused = [path_of(key) for key in composed.by_user if idle_reason(backend, key)]
+    in_force = _in_force(registry, user_layers, unused) if unused else {}
+    return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
+
+
+def _in_force(registry: Registry, user_layers: Sequence[Layer], unused: Sequence[KeyPath]) -> Mapping[str, Any]:
+    others = [
+        replace(layer, tree=without(layer.tree, *unused)) if layer.tier >= Tier.USER else layer for layer in user_layers
+    ]
+    try:
+        return picked(_compose(registry, others).tree, unused)
+    except ConfigError:
+        return {}  # another key points to one of these, which has no value of its own
+
+
+def _opened(layer: Layer, registry: Registry) -> list[Layer]:
+    """A whole configuration as what its user gave, below what was changed since; others as they are."""
+    if not is_whole(layer):
+        return [layer]
+    stored = given_layers(layer)
+    given = [each for each in stored if each.origin != UNUSED]
+    now = _compose(registry, given)
+    # Whoever resolved the interpolations of a whole configuration has values where it had interpolations.
+    same = [now.written, now.tree, *(each.tree for each in stored if each not in given)]
+    return [*given, changed_since(layer, same)]
+
+
+def _chosen_model(merged: Merged, backend: Any) -> Any:
+    """The model, also where it follows from other keys; those are settled in `merged` first."""
+    if rows := [row for row in backend.derived_keys if row.native == backend.model_key]:
+        share_keys(merged, backend.shared_keys)
+        derive_keys(merged, rows, backend.params)
+    return _selected(merged, backend.model_key)
+
+
+def plugins_section(user_layers: Sequence[Layer]) -> PluginsSection:
+    """The section ``rllm.plugins``, which must be known before there is a registry to compose with."""
+    merged = merge_layers([base_layer(), *user_layers], [RunConfig])
+    values = {name: _selected(merged, f"rllm.plugins.{name}") for name in PluginsSection.model_fields}
+    try:
+        return parse(PluginsSection, values)
+    except ValidationError as error:
+        lines = describe(error, values, merged.origin, known_keys(RunConfig), at=("rllm", "plugins"))
+        raise as_config_error(lines) from error
+
+
+def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
+    """The record of the backend that user layers choose, before anything is composed.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    merged = merge_layers([base_layer(), *user_layers], [RunConfig])
+    return _plugin(registry, "backend", _name(BACKEND_KEY, merged), BACKEND_KEY, merged)
+
+
+def _validated(
+    registry: Registry,
+    merged: Merged,
+    tree: dict[str, Any],
+    backend_schema: type[BaseModel],
+    warnings: tuple[str, ...],
+) -> Composed:
+    core, rest = _split(tree, RunConfig, backend_schema)
+    keys = tuple(dict.fromkeys(known_keys(RunConfig) + known_keys(backend_schema)))
+    instances: list[BaseModel] = []
+    problems: list[str] = []
+    meant: list[str] = []
+    for schema, values in ((RunConfig, core), (backend_schema, rest)):
+        try:
+            instances.append(parse(schema, values))
+        except ValidationError as error:
+            problems += describe(error, values, merged.origin, keys)
+            meant += option_hints(error, registry)
+    if problems:
+        raise as_config_error(problems, " ".join(meant))
+    config, backend_config = instances
+    assert isinstance(config, RunConfig)
+    _fill(tree, backend_config.model_dump(mode="json", by_alias=True), merged, ())
+    paths = [path for path, _ in leaves(tree)]
+    origins = {".".join(path): merged.origin(path) for path in paths}
+    tiers = {".".join(path): merged.tier(path) for path in paths}
+    return Composed(config, backend_config, tree, origins, tiers, warnings)
+
+
+def _split(
+    tree: dict[str, Any], core_schema: type[BaseModel], backend_schema: type[BaseModel]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The core's part and the backend's. In a section that both have, the backend has the keys the core lacks."""
+    core: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in tree.items():
+        ours, theirs = section_of(core_schema, key), section_of(backend_schema, key)
+        if key not in core_schema.model_fields:
+            rest[key] = value
+        elif ours and theirs and isinstance(value, dict):
+            core[key], rest[key] = _split(value, ours, theirs)
+        else:
+            core[key] = value
+    return core, rest
+
+
+def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> None:
+    """Epochs or steps: of the two keys for the length of a run, the one from the higher tier counts alone.
+
+    Whether it was set by the core's key or by a native one of the backend's: the two agree already, and stay so.
+    """
+    epochs, batches = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
+    if _selected(merged, batches) == -1:
+        return
+    by_epochs, by_batches = (merged.tier(path_of(key)) for key in (epochs, batches))
+    if by_epochs > by_batches:
+        put_shared(merged, shared, batches, -1, merged.origin(path_of(epochs)), by_epochs)
+    elif by_batches > by_epochs:
+        put_shared(merged, shared, epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
+
+
+def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at: KeyPath) -> None:
+    """Add what the backend's YAML leaves to the defaults of its schema, so that a saved configuration is complete."""
+    for key, value in defaults.items():
+        path = (*at, key)
+        if key not in tree:
+            tree[key] = value
+            merged.marks[path] = Origin(DEFAULT, Tier.PACKAGED)
+        elif isinstance(value, dict) and isinstance(tree[key], dict):
+            _fill(tree[key], value, merged, path)
+
+
+def _selected(merged: Merged, key: str) -> Any:
+    """The value of a key before everything is resolved; None when there is none yet."""
+    node: Any = merged.tree
+    path = path_of(key)
+    for depth, part in enumerate(path):
+        if not isinstance(node, dict):
+            raise ConfigError(
+                f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.",
+                "Write its keys below it, or leave it out.",
+            )
+        if part not in node:
+            return None
+        node = node[part]
+        if isinstance(node, str) and "${" in node:
+            return _selected(Merged(resolve_interpolations(merged), merged.marks), key)
+    return None if node == MISSING else node
+
+
+def _plugin(registry: Registry, kind: str, name: str, key: str, merged: Merged) -> Any:
+    try:
+        return registry.get(kind, name).plugin
+    except PluginError as error:
+        origin = merged.origin(path_of(key))
+        raise ConfigError(f"`{key}` (from {origin}): {error.message}", error.hint) from error
+
+
+def _profile(chosen: Merged, backend: Any) -> str | None:
+    """The profile that the user's layers choose.
+
+    Raises:
+        ConfigError: the backend has no such profile.
+    """
+    profile = _selected(chosen, PROFILE_KEY)
+    if profile is None or (isinstance(profile, str) and profile in backend.profiles):
+        return profile
+    path = path_of(PROFILE_KEY)
+    has = f"Its profiles: {', '.join(backend.profiles)}." if backend.profiles else "It has none: leave it out."
+    raise ConfigError(
+        f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.", has
+    )
+
+
+def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
+    """What was decided from the user's layers must still hold, or the wrong layers were merged."""
+    for key, value in decided.items():
+        if (now := _selected(merged, key)) != value:
+            origin = merged.origin(path_of(key))
+            raise ConfigError(
+                f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
+                "Only a configuration file or the command line may choose it.",
+            )
+
+
+def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> None:
+    """A section that this run does not have is the core's without its ``rllm.``, or another backend's.
+
+    Raises:
+        ConfigError: there is one of the kind.
+    """
+    known = known_keys(RunConfig)
+    values = set(known) - {path[:depth] for path in known for depth in range(1, len(path))}
+    for key, value in merged.tree.items():
+        if key in RunConfig.model_fields or key in backend.params.model_fields:
+            continue
+        # Also where another backend has the section: it says nothing of keys that the core has.
+        given = [("rllm", *path) for path, _ in leaves({key: value})]
+        if meant := [".".join(path) for path in given if any(path[:depth] in values for depth in range(len(path) + 1))]:
+            raise ConfigError(
+                f"`{key}` (from {merged.origin((key,))}) is not a section of a run with backend {backend.name}.",
+                f"Did you mean {' and '.join(f'`{name}`' for name in meant)}?",
+            )
+        owners = [entry.plugin.name for entry in registry.all("backend") if key in entry.plugin.params.model_fields]
+        if owners:
+            raise ConfigError(
+                f"`{key}` (from {merged.origin((key,))}) belongs to backend {' and '.join(owners)}, and this run has "
+                f"backend {backend.name}.",
+                f"Add rllm/backend={owners[0]}, or leave it out.",
+            )
+
+
+def _name(key: str, merged: Merged) -> str:
+    name = _selected(merged, key)
+    if not isinstance(name, str):
+        path = path_of(key)
+        raise ConfigError(f"{wrong_value(path, name, merged.origin(path))}: expected text.")
+    return name

@@ -1,0 +1,74 @@
+"""Derived keys: keys of a backend that follow from others, the core's or its own, unless somebody sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from rllm.config.keys import section_of
+from rllm.config.layers import Tier
+from rllm.config.merge import MISSING, Merged
+from rllm.config.packaged import DEFAULT
+from rllm.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
+from rllm.config.problems import wrong_value
+from rllm.config.resolve import escape, resolved_at
+from rllm_core.contracts.backend import DerivedKey
+from rllm_core.errors import ConfigError
+
+
+def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[BaseModel]) -> None:
+    """Set the derived keys that nobody set.
+
+    Args:
+        schema: the backend's `params`, which has the values of its own keys that no layer gives.
+
+    Raises:
+        ConfigError: a value cannot be derived from what there is.
+    """
+    if not derived:
+        return
+    tree = resolved_at(merged, {path_of(key) for row in derived for key in (row.native, *row.of)})
+    for row in derived:
+        path = path_of(row.native)
+        if merged.tier(path) < Tier.SAVED:
+            value = _derived(merged, tree, schema, row)
+            merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
+            put_at(tree, path, value)
+
+
+def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row: DerivedKey) -> Any:
+    sources = {path_of(key): _value(tree, schema, path_of(key)) for key in row.of}
+    try:
+        return row.derive(*sources.values())
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        # Values are validated later; these may be anything.
+        given = ", ".join(
+            wrong_value(path, value, merged.origin(path) or DEFAULT)
+            if value is not None
+            else f"`{'.'.join(path)}` is not set"
+            for path, value in sources.items()
+        )
+        raise ConfigError(f"`{row.native}` cannot be derived, as {given}: {error}.") from error
+
+
+def _value(tree: dict[str, Any], schema: type[BaseModel], path: KeyPath) -> Any:
+    """The value of a key; of the backend's own that nobody gives, the schema's default; None where there is none."""
+    value = value_at(tree, path)
+    if value is ABSENT:
+        value = _default(tree, schema, path)
+    return None if value in (ABSENT, MISSING) else value
+
+
+def _default(tree: Any, schema: type[BaseModel], path: KeyPath) -> Any:
+    """What validation will put under a key that `tree` lacks; `ABSENT` where the schema has no default for it."""
+    head, rest = path[0], path[1:]
+    if isinstance(tree, dict) and head in tree:
+        section = section_of(schema, head)
+        return _default(tree[head], section, rest) if section is not None and rest else ABSENT
+    field = schema.model_fields.get(head)
+    if not isinstance(tree, dict) or field is None or field.is_required():
+        return ABSENT
+    return value_at(to_jsonable_python(field.get_default(call_default_factory=True)), rest)

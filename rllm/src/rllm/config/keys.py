@@ -1,0 +1,130 @@
+"""What a configuration schema says about its keys: which exist, and which of them choose a plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rllm.config.paths import KeyPath
+from rllm_core.schema.section import ActsIn, HoldsChoice, Names
+
+ANY_KEY = "*"
+"""Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
+
+
+@cache
+def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
+    """Every section and key of a schema, sections before what they hold."""
+    return tuple(fields_of(schema))
+
+
+@cache
+def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
+    """Every section and key of a schema with its field, sections before what they hold."""
+    return dict(_fields(schema, ()))
+
+
+@cache
+def value_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
+    """Keys of a schema that hold a value and not a section."""
+    fields = fields_of(schema)
+    return frozenset(fields) - {path[:end] for path in fields for end in range(1, len(path))}
+
+
+def key_around(schema: type[BaseModel], path: KeyPath) -> KeyPath | None:
+    """The key of a schema that a path is, or leads into: ``data.train_dataset`` of ``data.train_dataset.name``."""
+    ends = range(len(path), 0, -1)
+    return next((path[:end] for end in ends if path[:end] in value_keys(schema)), None)
+
+
+@cache
+def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
+    """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
+    patterns = set()
+    for path, field in fields_of(schema).items():
+        for variant in _variants(field.annotation):
+            if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
+                patterns.add((*path, ANY_KEY))
+                patterns |= {(*path, ANY_KEY, mark.key) for mark in field.metadata if isinstance(mark, HoldsChoice)}
+        if _is_choice(field.annotation):
+            patterns.add(path)
+    return frozenset(patterns)
+
+
+@cache
+def plugin_keys(schema: type[BaseModel]) -> dict[KeyPath, str]:
+    """Keys that name plugins -> the kind of these."""
+    marks = ((path, mark) for path, field in fields_of(schema).items() for mark in field.metadata)
+    return {path: mark.kind for path, mark in marks if isinstance(mark, Names)}
+
+
+@cache
+def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
+    """Sections that choose a plugin by ``name`` and hold its options beside it: section -> key of the options.
+
+    ``rllm.workflow`` has ``workflow_args``, ``rllm.env`` has ``env_args``.
+    """
+    known = frozenset(known_keys(schema))
+    return {
+        path: f"{path[-1]}_args"
+        for path in known
+        if path and (*path, "name") in known and (*path, f"{path[-1]}_args") in known
+    }
+
+
+@cache
+def always_sections(schema: type[BaseModel]) -> frozenset[KeyPath]:
+    """Sections of a schema that cannot be null."""
+    return frozenset(path for path, field in fields_of(schema).items() if _is_section(field.annotation))
+
+
+def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "playing"] | None:
+    """What the nearest mark says, that of the key itself or of a section above it; None where there is no mark."""
+    fields = fields_of(schema)
+    nearest = (fields[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in fields)
+    return next((mark.where for field in nearest for mark in field.metadata if isinstance(mark, ActsIn)), None)
+
+
+def section_of(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The model of a section of a schema; None when the key is no section of it."""
+    field = schema.model_fields.get(key)
+    variants = _variants(field.annotation) if field else ()
+    return next(filter(_is_section, variants), None)
+
+
+def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
+    """Whether a key is one of the patterns, in which `ANY_KEY` stands for every part."""
+    if path in patterns or (*path[:-1], ANY_KEY) in patterns:
+        return True
+    return (*path[:-2], ANY_KEY, *path[-1:]) in patterns
+
+
+def _fields(schema: type[BaseModel], at: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:
+    for name, field in schema.model_fields.items():
+        path = (*at, field.alias or name)
+        yield path, field
+        for variant in _variants(field.annotation):
+            if _is_section(variant) and variant is not schema:
+                yield from _fields(variant, path)
+
+
+def _is_section(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _is_choice(annotation: Any) -> bool:
+    variants = _variants(annotation)
+    return str in variants and dict[str, Any] in variants
+
+
+def _variants(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        return _variants(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(variant for part in get_args(annotation) for variant in _variants(part))
+    return (annotation,)

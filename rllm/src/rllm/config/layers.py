@@ -1,0 +1,183 @@
+"""Layers: named sources of configuration values, before they are merged.
+
+A layer is a nested mapping and the name of its source, so that every message about a value can name it. Layers come
+from YAML files, from ``key=value`` words of a command line, and from flat mappings of dotted keys that plugins give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from rllm.config.overrides import read_override
+from rllm.config.paths import ABSENT, NoSectionError, path_of, put_at, value_at
+from rllm.config.yaml_text import DEEPEST, LONGEST, MOST_VALUES, read_yaml, too_large
+from rllm_core.errors import ConfigError
+from rllm_core.files import open_to_read
+
+COMMAND_LINE = "command line"
+_MOST_BYTES = 4 * LONGEST
+"""Largest size of a configuration file. A character of UTF-8 has at most four bytes."""
+_LONGEST_NUMBER = 63
+"""Most bits of a whole number: what NumPy and torch take."""
+
+
+class Tier(IntEnum):
+    """How a layer came about, lowest first. What a user asked for must have an effect; the rest may be idle."""
+
+    PACKAGED = 0
+    """The core's and the backend's YAML files."""
+    ENVIRONMENT = 1
+    """An environment's defaults and recipes."""
+    SAVED = 2
+    """The configuration of an earlier run that goes on."""
+    USER = 3
+    """Configuration files and Python."""
+    COMMAND_LINE = 4
+    """Words and flags of the command line."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of values. `tree` holds only what YAML and JSON share: mappings with text keys, lists and scalars."""
+
+    origin: str
+    """Where the values came from: ``default``, ``backend local``, ``my.yaml``, ``command line``, …"""
+    tree: dict[str, Any]
+    tier: Tier = Tier.USER
+
+    def __post_init__(self) -> None:
+        require_plain(self.tree, self.origin)
+
+
+def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Tier.USER) -> Layer:
+    """Read a YAML file. An empty file is an empty layer; the origin is the path as given unless another is named."""
+    name = origin or str(path)
+    text = read_config_text(path)
+    values = read_yaml(text, name)
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
+            "Write lines such as `data: {train_batch_size: 8}`.",
+        )
+    return Layer(name, values, tier)
+
+
+def read_config_text(path: str | Path) -> str:
+    """Return the text of a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read, is a pipe or a device, is too large, or is not UTF-8.
+    """
+    try:
+        with open_to_read(Path(path)) as opened:
+            read = opened.read(_MOST_BYTES + 1)
+        if len(read) > _MOST_BYTES:
+            raise ConfigError(
+                f"`{path}` has more than {_MOST_BYTES} bytes.", "Put data into a file of its own, and name that file."
+            )
+        return read.decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"There is no configuration file `{path}`.", "Check its path.") from None
+    except IsADirectoryError:
+        raise ConfigError(f"`{path}` is a folder, not a configuration file.", "Name a YAML file in it.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"`{path}` is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from error
+    except OSError as error:
+        raise ConfigError(
+            f"`{path}` cannot be read: {error.strerror}.", "Name a regular file that you may read."
+        ) from error
+    except ValueError as error:  # a path with a null byte
+        raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
+
+
+def layers_from_overrides(words: Iterable[str]) -> list[Layer]:
+    """One layer per ``key=value`` word, in order: where two set the same key, the later one wins.
+
+    The words are read by Hydra's own grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
+    ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` is
+    ``rllm.backend=local``; a ``+`` before a key, which Hydra wants for a new key, makes no difference.
+    """
+    read = map(read_override, words)
+    return [layer_from_dotted({key: value}, COMMAND_LINE, Tier.COMMAND_LINE) for key, value in read]
+
+
+def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.USER) -> Layer:
+    """Make nested mappings of dotted keys: ``{"rllm.workflow.name": "x"}``."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        path = path_of(key) if isinstance(key, str) else ()
+        if not path or not all(path):
+            raise ConfigError(f"`{key}` (from {origin}) is not a key.", "Write names joined by dots: rllm.rollout.n")
+        if value_at(tree, path) is not ABSENT:
+            raise ConfigError(f"`{key}` (from {origin}) is given twice in the same place.", "Leave one of the two out.")
+        try:
+            put_at(tree, path, dict(value) if isinstance(value, Mapping) else value)
+        except NoSectionError as error:
+            raise ConfigError(
+                f"`{key}` (from {origin}) lies within a key that has a value in the same place.",
+                "Leave one of the two out.",
+            ) from error
+    return Layer(origin, tree, tier)
+
+
+def require_plain(value: Any, origin: str) -> None:
+    """Raise ConfigError unless the value is text, a number, true, false, null, or lists and mappings of these.
+
+    Of exactly these types: a NumPy number, which is a float to Python, can be neither merged by OmegaConf nor saved.
+    """
+    for count, (path, item) in enumerate(_walk(value, ())):
+        if count == MOST_VALUES:
+            raise too_large(origin)
+        _require_plain(item, origin, path)
+
+
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A value and all that it holds, keys included, each with its place."""
+    yield path, value
+    if type(value) is dict:
+        for key, item in value.items():
+            yield path, key
+            yield from _walk(item, (*path, key))
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _walk(item, (*path, str(index)))
+
+
+def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
+    here = f"`{'.'.join(path)}` (from {origin})" if path else f"The top level (from {origin})"
+    if len(path) > DEEPEST:
+        raise ConfigError(
+            f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.",
+            "Give it fewer levels, and no object that holds itself.",
+        )
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                spelled = f"; on a command line write {'.'.join(path)}.{key}=VALUE" if path else ""
+                raise ConfigError(f"{here} has the key {key!r}, which is not text.", f"Put it in quotes{spelled}.")
+    elif type(value) is str:
+        if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
+            raise ConfigError(
+                f"{here} holds text that is not valid Unicode, or has a null byte: {value!r:.80}.",
+                "Take these characters out.",
+            )
+    elif type(value) is int:
+        if value.bit_length() > _LONGEST_NUMBER:
+            raise ConfigError(
+                f"{here} is a whole number of more than {_LONGEST_NUMBER} bits.",
+                "Write a smaller number, or put it in quotes to make it text.",
+            )
+    elif not (value is None or type(value) in (bool, float, list)):
+        raise ConfigError(
+            f"{here} is of type {type(value).__name__}.", "Use text, numbers, true, false, null, lists and mappings."
+        )
+
+
+def _described(value: Any) -> str:
+    return "a list" if isinstance(value, list) else f"only the value {value!r}"

@@ -1,0 +1,192 @@
+"""Merging layers, and remembering which layer every value came from.
+
+Mappings merge key by key, everything else is replaced, and ``???`` in a layer leaves an earlier value alone: what
+``OmegaConf.merge`` does (a test compares the two), with three additions. Plugin choices follow their own rule; a
+value of another kind (a list over a mapping) replaces too, so that validation can name it; and an empty mapping on the
+command line empties a mapping, which nothing else could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from rllm.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
+from rllm.config.layers import COMMAND_LINE, Layer, Tier
+from rllm.config.paths import ABSENT, KeyPath, NoSectionError, put_at, value_at
+from rllm.config.problems import wrong_value
+from rllm_core.errors import ConfigError
+
+MISSING = "???"
+"""A value that somebody must give before the run can start."""
+
+
+class Origin(NamedTuple):
+    """Where a value came from."""
+
+    label: str
+    tier: Tier
+
+
+@dataclass
+class Merged:
+    """Values of several layers in one tree, interpolations not yet resolved."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    marks: dict[KeyPath, Origin] = field(default_factory=dict)
+    """Origin of every value that a layer set; what lies beneath has the same origin unless it has its own mark."""
+
+    def origin(self, path: KeyPath) -> str:
+        """Where the value of a key came from; for a section of several origins, all of them."""
+        return ", ".join(dict.fromkeys(origin.label for origin in self._origins(path)))
+
+    def tier(self, path: KeyPath) -> Tier:
+        """The highest tier among the origins of a key."""
+        return max((origin.tier for origin in self._origins(path)), default=Tier.PACKAGED)
+
+    def _origins(self, path: KeyPath) -> list[Origin]:
+        above = (self.marks[path[:length]] for length in range(len(path), 0, -1) if path[:length] in self.marks)
+        return [*islice(above, 1), *(self.marks[key] for key in self._marked_beneath(path))]
+
+    def _marked_beneath(self, path: KeyPath) -> list[KeyPath]:
+        if not isinstance(value_at(self.tree, path), dict):
+            return []  # Most keys hold a value: looking through all marks for each would take quadratic time.
+        return [key for key in self.marks if len(key) > len(path) and key[: len(path)] == path]
+
+    def put(self, path: KeyPath, value: Any, origin: str, tier: Tier) -> None:
+        """Set a value, as a layer above all others would."""
+        self.forget(path)
+        try:
+            put_at(self.tree, path, deepcopy(value))
+        except NoSectionError as error:
+            given = wrong_value(error.path, error.value, self.origin(error.path))
+            raise ConfigError(f"{given} and cannot hold `{'.'.join(path)}`.", "Write its keys one by one.") from error
+        self.marks[path] = Origin(origin, tier)
+
+    def forget(self, path: KeyPath) -> None:
+        """Drop the marks of a key and of what lies beneath it, while its value is still in the tree."""
+        for key in (path, *self._marked_beneath(path)):
+            self.marks.pop(key, None)
+
+
+def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) -> Merged:
+    """Merge layers, lowest first. The schemas say which keys are plugin choices."""
+    schemas = tuple(schemas)
+    choices = frozenset[KeyPath]().union(*(choice_keys(schema) for schema in schemas))
+    holders = {key[:-1] for schema in schemas for key in known_keys(schema)}
+    sections = {path: options for schema in schemas for path, options in named_sections(schema).items()}
+    no_null = {path for schema in schemas for path in always_sections(schema)}
+    merged = Merged()
+
+    def merge(lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, origin: Origin) -> None:
+        if at in sections:
+            _drop_options_of_replaced_name(merged, lower, upper, at, sections[at])
+        for key, value in upper.items():
+            path, earlier = (*at, key), lower.get(key, ABSENT)
+            # In files `rllm:` with nothing beneath it says nothing: somebody may have commented its keys out.
+            empty = value is None and path in no_null and origin.tier is not Tier.COMMAND_LINE
+            if earlier is not ABSENT and (value == MISSING or empty):
+                continue
+            if isinstance(value, dict) and isinstance(earlier, str) and "${" in earlier:
+                lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)
+            if value == {} and origin.tier >= Tier.USER and matches(path, choices):
+                raise ConfigError(
+                    f"{wrong_value(path, value, origin.label)}: it chooses no plugin and sets no option.",
+                    "Write NAME or {name: NAME, option: value}, or leave it out.",
+                )
+            if isinstance(value, dict) and matches(path, choices):
+                lower[key] = earlier = remaining_options(earlier, value)
+                if not earlier:
+                    merged.forget(path)
+                    merged.marks[path] = origin
+            if value == {} and origin.tier is Tier.COMMAND_LINE and path in holders:
+                raise ConfigError(
+                    f"{wrong_value(path, value, origin.label)}: it sets no key of this section.",
+                    "Write its keys one by one, such as rllm.rollout.n=4, or leave it out.",
+                )
+            if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
+                raise ConfigError(
+                    f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.",
+                    "Write its keys below it, or leave it out.",
+                )
+            # Not a section, whose keys must all stay, nor a choice, whose name stays.
+            emptied = value == {} and path not in holders and not matches(path, choices)
+            # Also a word of an earlier command line, which a whole configuration holds.
+            clears = emptied and (origin.tier is Tier.COMMAND_LINE or origin.label == COMMAND_LINE)
+            if isinstance(value, dict) and isinstance(earlier, dict) and (value or earlier) and not clears:
+                merge(earlier, value, path, origin)
+            else:
+                merged.forget(path)
+                lower[key] = deepcopy(value)
+                merged.marks[path] = origin
+
+    for layer in layers:
+        merge(merged.tree, layer.tree, (), Origin(layer.origin, layer.tier))
+    return merged
+
+
+def _is_plain_value(value: Any) -> bool:
+    """Neither a mapping, nor nothing, nor something that may yet become a mapping."""
+    if isinstance(value, str):
+        return value != MISSING and "${" not in value
+    return value is not ABSENT and not isinstance(value, dict | None)
+
+
+def remaining_options(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
+    """The rule of plugin choices: what is kept of a choice when a mapping is laid over it.
+
+    - Another name: nothing. Options of the plugin that is no longer chosen mean nothing to the new one.
+    - The same name, or none: everything, so that one option can be changed alone. A bare name counts as a mapping.
+
+    (A bare name laid over a choice replaces it whole, as every scalar does.)
+    """
+    kept = {"name": earlier} if isinstance(earlier, str) else earlier
+    if not isinstance(kept, dict) or ("name" in later and not _same_plugin(later["name"], kept.get("name"))):
+        return {}
+    return kept
+
+
+def _drop_options_of_replaced_name(
+    merged: Merged, lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, options_key: str
+) -> None:
+    """The same rule for ``rllm.env`` and ``rllm.workflow``, whose options lie beside the name.
+
+    Only options that came from where the replaced name came from are its own; others may be meant for the new name,
+    and are an error there if they are not.
+    """
+    name, options = lower.get("name"), lower.get(options_key)
+    if not name or not isinstance(options, dict) or "name" not in upper or _same_plugin(upper["name"], name):
+        return
+    for option in list(options):
+        path = (*at, options_key, option)
+        if merged.origin(path) == merged.origin((*at, "name")):
+            del options[option]
+            merged.forget(path)
+
+
+def _same_plugin(name: Any, other: Any) -> bool:
+    """Whether two spellings mean one plugin: ``grpo`` and ``rllm-core/grpo`` do."""
+    if name in (MISSING, other):
+        return True
+    if not (isinstance(name, str) and isinstance(other, str)) or ("/" in name and "/" in other):
+        return False
+    return name.rpartition("/")[2] == other.rpartition("/")[2]
+
+
+def _mapping_behind(tree: dict[str, Any], path: KeyPath, text: str) -> Any:
+    """What an interpolation points to, so that single keys can be laid over it; the text itself when not a mapping."""
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        node: Any = OmegaConf.create(tree)
+        for key in path:
+            node = node[key]
+    except (OmegaConfBaseException, RecursionError):
+        return text  # resolving reports it, if it is still there then
+    return OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else text

@@ -1,0 +1,84 @@
+"""Which packages a run needs and does not have, all of them in one error."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rllm.config.keys import ANY_KEY, choice_keys, plugin_keys
+from rllm_core.contracts.chosen import FAMILY
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.first_party import extras_of, home_of, to_install
+from rllm_core.plugins.registry import Registry
+from rllm_core.plugins.requirements import is_installed, missing
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import ROLE_LOSS
+
+Value = Callable[[str], Any]
+"""The value of a dotted key, None when there is none."""
+
+_complete: set[str] = set()
+"""Distributions, with extras, that have been found to lack nothing: looking again takes some milliseconds."""
+
+
+def require_packages(registry: Registry, value: Value) -> None:
+    """Raise ConfigError that names every missing package, and the one line of pip that installs them.
+
+    Names of plugins that no distribution of ours offers are left to those who look them up.
+    """
+    needed: dict[str, str] = {}
+    without_gpu: dict[str, None] = {}
+    for kind, name in _chosen(value):
+        try:
+            found = registry.get(kind, name).distribution
+        except PluginError:
+            home = home_of(kind, name.partition(FAMILY)[0].rpartition("/")[2])
+            if home and not is_installed(home):
+                extras, instead = to_install(home, value)
+                needed.setdefault(_with_extras(home, extras), f"{home} for {kind} {name!r}")
+                without_gpu.update({instead: None} if instead else {})
+        else:
+            extras = extras_of(found, value)
+            if lacking := [each for each in _lacking(found, extras) if each not in needed]:
+                package = _with_extras(found, extras)
+                needed[package] = f"{', '.join(lacking)} for {package}"
+    if needed:
+        raise ConfigError(
+            f"This run needs packages that are not installed: {'; '.join(needed.values())}.",
+            f"Run: pip install {' '.join(map(shlex.quote, needed))}"
+            + (f" (without a GPU {'; '.join(without_gpu)})" if without_gpu else ""),
+        )
+
+
+def _lacking(distribution: str, extras: tuple[str, ...]) -> list[str]:
+    """The names of what an installed distribution asks for and is not there."""
+    package = _with_extras(distribution, extras)
+    if package in _complete:
+        return []
+    lacking = [unmet.name for unmet in missing(distribution, extras)]
+    if not lacking:
+        _complete.add(package)
+    return lacking
+
+
+def _with_extras(distribution: str, extras: tuple[str, ...]) -> str:
+    return f"{distribution}[{','.join(extras)}]" if extras else distribution
+
+
+def _chosen(value: Value) -> Iterator[tuple[str, str]]:
+    """Kind and name of the plugins that keys choose."""
+    for path, kind in plugin_keys(RunConfig).items():
+        held = value(".".join(path))
+        by_role = (*path, ANY_KEY) in choice_keys(RunConfig)
+        choices = held.values() if by_role and isinstance(held, Mapping) else held if isinstance(held, list) else [held]
+        for choice in choices:
+            yield from _named(kind, choice)
+            if by_role and isinstance(choice, Mapping):
+                yield from _named("loss", choice.get(ROLE_LOSS))
+
+
+def _named(kind: str, choice: Any) -> Iterator[tuple[str, str]]:
+    name = choice.get("name") if isinstance(choice, Mapping) else choice
+    if isinstance(name, str) and name:
+        yield kind, name

@@ -1,0 +1,209 @@
+"""What ships in packages: the core's YAML files and those of the backends, composed by Hydra.
+
+Each backend has ``rllm/backend/<name>.yaml`` in a folder of its own package. Hydra resolves what such a file asks for
+(a defaults list, other groups, packages); everything above it is laid on by ``rllm.config.compose``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
+from functools import lru_cache
+from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple
+
+from rllm.config.layers import Layer, Tier, layer_from_file
+from rllm.config.overrides import BACKEND_GROUP
+from rllm.config.paths import split_by
+from rllm.config.yaml_text import yaml_error
+from rllm_core.contracts.chosen import Registered
+from rllm_core.errors import ConfigError
+from rllm_core.notices import warn_once
+from rllm_core.plugins.backend_files import profile_file, search_folder
+from rllm_core.plugins.registry import Registry
+
+DEFAULT = "default"
+FOLDER = Path(__file__).parents[1] / "conf"
+PRIMARY = "unified"
+HYDRA_VERSION_BASE = "1.3"
+_ONE_AT_A_TIME = RLock()
+"""Hydra keeps what it composes in places of the whole process."""
+
+
+_composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composing_with", default=None)
+
+
+def base_layer() -> Layer:
+    """The core's defaults, ``rllm/base.yaml``."""
+    file = FOLDER / "rllm" / "base.yaml"
+    return _read_base(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read_base(file: Path, stamp: int) -> Layer:
+    """Read once: parsing takes longer than merging. `stamp` is for the cache alone."""
+    return layer_from_file(file, DEFAULT, Tier.PACKAGED)
+
+
+def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
+    """The core's defaults and, above them, what the YAML file of a backend (its record) and of its profile change.
+
+    Raises:
+        ConfigError: a file of the backend is missing, misplaced or cannot be composed.
+    """
+    base = base_layer()
+    if backend.config_yaml is None:
+        return [base]
+    origin = f"backend {backend.name}"
+    plain = _composed_by_hydra(_sources(backend, None))
+    if profile is None:
+        return [base, Layer(origin, _own_part(plain, base.tree, backend, None), Tier.PACKAGED)]
+    tree = _composed_by_hydra(_sources(backend, profile))
+    # Not the plain tree and a difference: a profile may compose other files, and then lacks keys of the plain one.
+    same, changed = split_by(_own_part(tree, base.tree, backend, profile), plain)
+    return [base, Layer(origin, same, Tier.PACKAGED), Layer(f"{origin}, profile {profile}", changed, Tier.PACKAGED)]
+
+
+class _Sources(NamedTuple):
+    """What Hydra composes a backend's values from; the key of what is kept of it."""
+
+    option: str
+    """Of the group of backends."""
+    entries: tuple[tuple[str, str], ...]
+    """Of the search path."""
+    files: tuple[tuple[Path, int], ...]
+    """And when they were changed."""
+
+
+@lru_cache(maxsize=32)
+def _resolved(sources: _Sources) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    return _plain(OmegaConf.create(_composed_by_hydra(sources)), resolve=True)
+
+
+def packaged_values(backend: Any, profile: str | None) -> dict[str, Any]:
+    """All that the packages say for a backend (its record), interpolations resolved."""
+    return _resolved(_sources(backend, profile))
+
+
+def _sources(backend: Any, profile: str | None) -> _Sources:
+    try:
+        entries = [_entry(backend), *((backend.name, path) for path in backend.config_search_path)]
+        files = [FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())]
+        if profile is not None:
+            files.append(profile_file(backend, profile))
+    except ValueError as error:
+        raise ConfigError(
+            f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or fix its package."
+        ) from error
+    option = backend.name if profile is None else f"{backend.name}/{profile}"
+    stamped = tuple((file, file.stat().st_mtime_ns) for file in files)
+    return _Sources(option, tuple(dict.fromkeys(entries)), stamped)
+
+
+def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile: str | None) -> dict[str, Any]:
+    """What the backend adds to the core's defaults, or changes in them."""
+    _, own = split_by(tree, base)
+    section = own.setdefault("rllm", {})
+    file = backend.name if profile is None else f"{backend.name}/{profile}"
+    if not isinstance(section, dict) or isinstance(section.get("backend"), dict):
+        raise ConfigError(
+            f"The file rllm/backend/{file}.yaml of backend {backend.name!r} has its keys in the wrong place.",
+            "It must begin with the line `# @package _global_`, and a section `rllm`, if any, is a mapping.",
+        )
+    if base["rllm"]["backend"] != backend.name:  # also where the backend's file forgets to say so
+        section["backend"] = backend.name
+    if profile is not None:
+        section["profile"] = profile
+    return own
+
+
+def search_path_entries() -> list[tuple[str, str]]:
+    """Provider and folder of every place where Hydra shall look for our YAML files, the core's first."""
+    current = _composing_with.get()
+    if current is not None:
+        return current
+    # A script with @hydra.main: what is installed counts.
+    return [("rllm-core", f"file://{FOLDER}"), *_entries_of_script(Registry.load().all("backend"))]
+
+
+def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[str, str]]:
+    """The folders of all backends; what else a backend's file asks for only of the one that is chosen.
+
+    Looking into another system's package imports it, which may take seconds, or fail.
+    """
+    words = [word.lstrip("+").partition("=") for word in sys.argv[1:]]
+    chosen = [value for key, _, value in words if key == BACKEND_GROUP] or [base_layer().tree["rllm"]["backend"]]
+    for registered in backends:
+        backend = registered.plugin
+        if backend.config_yaml is None:
+            continue
+        try:
+            yield _entry(backend)
+        except Exception as error:  # noqa: BLE001  (a backend that nobody chose must not stop a script)
+            warn_once(f"backend {backend.name} cannot be composed: {error}")
+            continue
+        if backend.name in chosen[-1].split("/"):  # also `verl/cpu`, a profile, and `rllm-verl/verl`
+            yield from ((backend.name, path) for path in backend.config_search_path)
+
+
+def _entry(backend: Any) -> tuple[str, str]:
+    return (f"backend {backend.name}", f"file://{search_folder(backend)}")
+
+
+@lru_cache(maxsize=32)
+def _composed_by_hydra(sources: _Sources) -> dict[str, Any]:
+    """The primary configuration with an option of the group of backends, interpolations as written."""
+    import yaml
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    file = f"rllm/backend/{sources.option}.yaml"
+    given = _composing_with.set(list(sources.entries))
+    try:
+        with _ONE_AT_A_TIME, _own_hydra(), initialize_config_dir(str(FOLDER), version_base=HYDRA_VERSION_BASE):
+            return _plain(compose(PRIMARY, [f"{BACKEND_GROUP}={sources.option}"]), resolve=False)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise yaml_error(error, mark.name if mark else file) from error
+    except Exception as error:  # (the file may ask for another system's package, whose import may fail in any way)
+        known = isinstance(error, HydraException | OmegaConfBaseException)
+        reason = " ".join(("" if known else f"{type(error).__name__}: ", *str(error).split()))
+        raise ConfigError(
+            f"The configuration of backend {sources.option!r} cannot be composed: {reason}",
+            f"Look at its file {file}.",
+        ) from error
+    finally:
+        _composing_with.reset(given)
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Put aside the Hydra of a script that is under way: there can be one at a time."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.version import VersionBase
+
+    under_way, base = GlobalHydra.instance(), VersionBase.instance().getbase()
+    apart = copy(under_way)
+    apart.clear()
+    GlobalHydra.set_instance(apart)
+    try:
+        yield
+    finally:
+        GlobalHydra.set_instance(under_way)
+        if under_way.is_initialized() and base is not None:
+            VersionBase.instance().setbase(base)
+
+
+def _plain(config: Any, *, resolve: bool) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(config, resolve=resolve)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}

@@ -1,0 +1,122 @@
+"""Sections that another system reads: their keys and types are those of the packaged YAML (`section.AsPackaged`).
+
+A schema of our own for such a system would be a copy of what it ships, right for one of its versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel
+
+from rllm.config.keys import known_keys
+from rllm.config.layers import Tier
+from rllm.config.merge import Merged
+from rllm.config.packaged import packaged_values
+from rllm.config.paths import KeyPath, leaves, path_of
+from rllm.config.problems import MOST_SHOWN, unknown_key, wrong_value
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import AsPackaged
+
+_MEANT: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (float, "a number"))
+
+
+def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profile: str | None) -> list[str]:
+    """What in the sections marked `AsPackaged` is no key of the packaged YAML, or of another type: a line on each.
+
+    Args:
+        tree: values of `merged`, resolved.
+        backend: its record.
+    """
+    marked = _marks(backend.params)
+    if not marked:
+        return []
+    known = packaged_values(backend, profile)
+    optional = (path_of(key) for mark in marked.values() for key in mark.optional)
+    keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known), *optional))
+    problems: list[str] = []
+    for section, mark in marked.items():
+        # Of a section that the core has too, its own schema checks the core's keys.
+        of_core = {key[1] for key in known_keys(RunConfig) if len(key) > 1 and key[0] == section}
+        given = tree.get(section, {})
+        if not isinstance(given, dict):
+            continue  # validation says so
+        values = {key: value for key, value in given.items() if key not in of_core}
+        lines = _Comparison(merged, mark, tuple(keys)).lines(values, known.get(section, {}), (section,))
+        problems += islice(lines, MOST_SHOWN)
+    return problems
+
+
+def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
+    """Whether a section that another system reads has a key, or takes any key where it stands.
+
+    Args:
+        backend: the record.
+    """
+    mark = _marks(backend.params).get(path[0])
+    if mark is None:
+        return False
+    if ".".join(path) in mark.optional or any(path[: len(free)] == free for free in map(path_of, mark.free)):
+        return True
+    node: Any = packaged_values(backend, profile)
+    for part in path:
+        if not isinstance(node, Mapping):
+            return node is None
+        if part not in node:
+            return not node  # one that is packaged empty takes anything
+        node = node[part]
+    return True
+
+
+class _Comparison:
+    """Of a section's values with the packaged ones."""
+
+    def __init__(self, merged: Merged, mark: AsPackaged, keys: tuple[KeyPath, ...]) -> None:
+        self._merged = merged
+        self._free = frozenset(path_of(key) for key in mark.free)
+        self._optional = frozenset(path_of(key) for key in mark.optional)
+        self._keys = keys
+
+    def lines(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[str]:
+        for key, value in values.items():
+            path = (*at, key)
+            if key in known:
+                yield from self._value(value, known[key], path)
+            elif path not in self._optional and not any(at[: len(mapping)] == mapping for mapping in self._free):
+                yield unknown_key(path, self._merged.origin(path), self._keys)
+
+    def _value(self, value: Any, default: Any, path: KeyPath) -> Iterator[str]:
+        if default is None or value is None:
+            return
+        if isinstance(default, dict) and isinstance(value, dict):
+            if default:  # one that is packaged empty takes anything
+                yield from self.lines(value, default, path)
+            return
+        expected = "a mapping" if isinstance(default, dict) else _other_type(value, default)
+        # A packaged value may point to another key; that one is wrong then, and said to be.
+        if expected and self._merged.tier(path) is not Tier.PACKAGED:
+            yield f"{wrong_value(path, value, self._merged.origin(path))}: expected {expected}."
+
+
+def _other_type(value: Any, default: Any) -> str | None:
+    """What was expected, where a value is of another type than the packaged one."""
+    if isinstance(default, list):
+        return None if isinstance(value, list) else "a list"
+    if isinstance(default, str):
+        # Many a name may be a list of names as well.
+        return None if isinstance(value, str | list) else "text"
+    kind, words = next(pair for pair in _MEANT if isinstance(default, pair[0]))
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    return None if fits else words
+
+
+def _marks(schema: type[BaseModel]) -> dict[str, AsPackaged]:
+    fields = schema.model_fields.items()
+    return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, AsPackaged)}
+
+
+def _paths(tree: dict[str, Any]) -> list[KeyPath]:
+    """Every section and key, sections before what they hold."""
+    return [path[:depth] for path, _ in leaves(tree) for depth in range(1, len(path) + 1)]

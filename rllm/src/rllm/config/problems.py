@@ -1,0 +1,190 @@
+"""What is wrong with a configuration, in words: which key and value, what was expected, and what was meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from rllm.config.paths import KeyPath, path_of
+from rllm_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+OriginOf = Callable[[KeyPath], str]
+LONGEST_VALUE = 60
+MOST_SHOWN = 50
+"""Problems that are described, of those found. Looking for what was meant takes about a millisecond each."""
+
+EXPECTED_BY_TYPE = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "none_required": "null",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dataclass_type": "a mapping",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "text that matches the pattern {pattern}",
+}
+
+
+def parse(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
+    """Validate values read from YAML. Strict: the text "8" is no number, and 1 is neither true nor text.
+
+    By way of JSON, so that types JSON lacks (a tuple, a path, an enumeration) may still be written as what it has.
+    """
+    return model.model_validate_json(json.dumps(values), strict=True)
+
+
+def describe(
+    error: ValidationError, values: Mapping[str, Any], origin: OriginOf, keys: Sequence[KeyPath], at: KeyPath = ()
+) -> list[str]:
+    """One line per problem.
+
+    `values` is what was validated, `keys` every known key of the whole schema, and `at` the section that holds
+    `values`, when it is not the top level.
+    """
+    unknown: list[str] = []
+    wrong: dict[KeyPath, tuple[Any, list[ErrorDetails]]] = {}
+    details = error.errors(include_url=False)
+    for detail in details[:MOST_SHOWN]:
+        path = at + _path(detail, values)
+        if detail["type"] == "extra_forbidden":
+            unknown.append(unknown_key(path, origin(path), keys))
+        elif detail["type"] == "missing":
+            unknown.append(
+                f"`{_dotted(path)}` has no value, and must have one: set it in a file or on the command line."
+            )
+        else:
+            # The variants of a union (a number, or the text "none") each report their own error.
+            wrong.setdefault(path, (detail["input"], []))[1].append(detail)
+    lines = [f"{wrong_value(path, value, origin(path))}: {_reasons(why)}." for path, (value, why) in wrong.items()]
+    left_out = [f"{len(details) - MOST_SHOWN} more are not shown."] if len(details) > MOST_SHOWN else []
+    return [*dict.fromkeys(unknown + lines), *left_out]
+
+
+def as_config_error(lines: Iterable[str], hint: str = "") -> ConfigError:
+    """One error for all problems, one line each."""
+    lines = list(lines)
+    heading = [f"{len(lines)} problems in the configuration:"] if len(lines) > 1 else []
+    return ConfigError("\n".join(heading + lines), hint)
+
+
+def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
+    """`` `rllm.rollout.n` is "many" (from my.yaml)``: the beginning of a message about a value."""
+    return f"`{_dotted(path) or 'the configuration'}` is {show_value(value)} (from {origin})"
+
+
+def show_value(value: Any) -> str:
+    """A value as JSON, shortened."""
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
+
+
+def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
+    """What to say of a key that is in no schema: what was meant, or what there is in its place."""
+    name, section = path[-1], path[:-1]
+    siblings = [key[-1] for key in keys if key[:-1] == section]
+    meant = _meant(name, section, siblings, keys)
+    if not section:
+        sections = {key[0] for key in keys if len(key) > 1}
+        plain = [sibling for sibling in siblings if sibling not in sections]
+        kind = "neither a section nor a key" if plain else "not a section"
+        sentence = f"`{name}` is {kind} of the configuration (from {origin})."
+        return _joined(sentence, meant, "At the top are" if plain else "Sections", siblings)
+    place = _dotted(section)
+    sentence = f"`{name}` is not a key of {place} (`{_dotted(path)}` from {origin})."
+    return _joined(sentence, meant, f"Keys of {place}", siblings if not meant else [])
+
+
+def _meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:
+    """A sentence about the key that was probably meant: a sibling, the same name elsewhere, or a similar one there."""
+    if "." in name and path_of(name) in keys:
+        return f"Write it as nested mappings, or as {name}=VALUE on the command line."
+    close = [_dotted((*section, match)) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
+    same = [_dotted(key) for key in keys if key[-1] == name]
+    sentences = []
+    if same and not close:
+        return f"Did you mean {_either(same)}?"
+    if same:
+        sentences.append(f"There is also {_either(same)}.")
+    if not close:
+        names = {key[-1] for key in keys}
+        similar = get_close_matches(name, names, n=2, cutoff=0.75)
+        similar += [known for known in names if "_" in known and _initials(known) == name]
+        close = [_dotted(key) for key in keys if key[-1] in similar]
+    if close:
+        sentences.insert(0, f"Did you mean {_either(close)}?")
+    return " ".join(sentences)
+
+
+def _reasons(details: Sequence[ErrorDetails]) -> str:
+    expected, others = [], []
+    for detail in details:
+        context = detail.get("ctx", {})
+        if (template := EXPECTED_BY_TYPE.get(detail["type"])) is not None:
+            expected.append(template.format(**context))
+        else:
+            # Words of a plugin's own validator, which pydantic puts behind "Value error, ".
+            others.append(str(context.get("error", detail["msg"])).rstrip("."))
+    variants = [f"expected {' or '.join(dict.fromkeys(expected))}"] if expected else []
+    return "; ".join([*variants, *dict.fromkeys(others)])
+
+
+def _path(detail: ErrorDetails, values: Mapping[str, Any]) -> KeyPath:
+    """Where the value is. Pydantic adds names of union variants (`str`, `dict[str,any]`), which are no keys."""
+    path: list[str] = []
+    node: Any = values
+    *parts, last = detail["loc"] or ("",)
+    for part in parts:
+        if isinstance(node, dict) and part in node:
+            node = node[str(part)]
+        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        else:
+            continue
+        path.append(str(part))
+    within = (isinstance(node, dict) and last in node) or (isinstance(node, list) and isinstance(last, int))
+    if within or (detail["type"] == "missing" and last != ""):
+        path.append(str(last))
+    return tuple(path)
+
+
+def _joined(sentence: str, meant: str, label: str, names: Sequence[str]) -> str:
+    listed = f"{label}: {', '.join(names)}." if names else ""
+    return " ".join(part for part in (sentence, meant, listed) if part)
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(f"`{name}`" for name in names)
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))
+
+
+def _dotted(path: KeyPath) -> str:
+    return ".".join(path)

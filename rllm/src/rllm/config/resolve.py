@@ -1,0 +1,149 @@
+"""Interpolations: ``${rllm.trainer.seed}`` takes the value of another key, ``${oc.env:HOME}`` of the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+from rllm.config.layers import require_plain
+from rllm.config.merge import MISSING, Merged
+from rllm.config.paths import KeyPath, leaves, value_at
+from rllm_core.errors import ConfigError, RllmError
+
+SHORTEST_SECRET = 4
+"""Characters. What is shorter is no secret, and hiding it would make other words unreadable."""
+CUT = 20
+"""Characters that are left of a long value, at least, where a message shortens it."""
+
+
+def resolve(merged: Merged) -> dict[str, Any]:
+    """The tree with every interpolation replaced by its value, and nothing left to be given."""
+    tree = resolve_interpolations(merged)
+    missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
+    if missing:
+        lines = [f"`{'.'.join(path)}` must be given: it is `???` in {merged.origin(path)}." for path in missing]
+        raise ConfigError("\n".join(lines), f"Set it, such as {'.'.join(missing[0])}=VALUE.")
+    return tree
+
+
+def resolve_interpolations(merged: Merged) -> dict[str, Any]:
+    """The tree with every interpolation replaced; a ``???`` stays where nothing points to it."""
+    if not any(isinstance(value, str) and "${" in value for _, value in leaves(merged.tree, into_lists=True)):
+        return merged.tree
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        tree = OmegaConf.to_container(OmegaConf.create(merged.tree), resolve=True)
+    except OmegaConfBaseException as error:
+        raise _unresolved(merged, error.full_key or "", str(error).partition("\n")[0]) from error
+    except RecursionError:
+        raise ConfigError("An interpolation is nested too deeply.", "Write the value itself.") from None
+    assert isinstance(tree, dict)
+    plain: dict[str, Any] = {str(key): value for key, value in tree.items()}
+    require_plain(plain, "interpolations")
+    return plain
+
+
+def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
+    """A copy of the tree in which the values of some keys are resolved; whether others are is left open.
+
+    Another system's configuration may hold hundreds of interpolations, which take far longer than all the rest.
+    """
+    if any(_is_open(merged.tree, path) for path in keys):
+        return deepcopy(resolve_interpolations(merged))
+    return deepcopy(merged.tree)
+
+
+def is_from_environment(written: Any) -> bool:
+    """Whether a value, as it is written, is made from a variable of the process's environment."""
+    return "${oc.env:" in str(written)
+
+
+def from_environment(merged: Merged, resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
+    """Values that hold those of variables of the environment, perhaps by way of other keys: as written, and resolved.
+
+    They may be secrets. What is written in their place means the same, since it is read in the same place.
+    """
+    if not is_from_environment(merged.tree):
+        return {}
+    written = {path: value for path, value in leaves(merged.tree) if "${" in str(value)}
+    pairs = {path: (value, value_at(resolved, path)) for path, value in written.items()}
+    secrets = {
+        str(held)
+        for value, result in pairs.values()
+        if is_from_environment(value)
+        for _, held in leaves({"": result}, into_lists=True)
+    } - {""}
+    return {
+        path: (value, result)
+        for path, (value, result) in pairs.items()
+        if is_from_environment(value) or any(secret in str(result) for secret in secrets)
+    }
+
+
+def escape(value: Any) -> Any:
+    """Write resolved values so that reading them resolves nothing again: ``${`` becomes ``\\${``."""
+    if isinstance(value, dict):
+        return {key: escape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [escape(item) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
+
+
+def _is_open(tree: Any, path: KeyPath) -> bool:
+    """Whether an interpolation has a part in the value of a key: in it, or in the place of a section above it."""
+    for part in path:
+        if not isinstance(tree, dict):
+            break
+        tree = tree.get(part)
+    return any(isinstance(value, str) and "${" in value for _, value in leaves({"": tree}, into_lists=True))
+
+
+def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
+    path = tuple(part for part in re.split(r"[.\[\]]+", full_key) if part)
+    value: Any = merged.tree
+    for part in path:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal():
+            # The failing item may be one of a list that an interpolation stands for, and not in this one.
+            value = dict(enumerate(value)).get(int(part))
+    shown = f" is `{value}`" if isinstance(value, str) else ""
+    return ConfigError(
+        f"`{full_key}`{shown} (from {merged.origin(path)}), which cannot be resolved: {reason}.",
+        "An interpolation names another key, such as ${rllm.trainer.seed}; write \\${ for the characters themselves.",
+    )
+
+
+@contextmanager
+def environment_hidden(values: Mapping[KeyPath, tuple[Any, Any]]) -> Iterator[None]:
+    """Let errors of ours show what the user wrote in place of values of the environment.
+
+    Args:
+        values: as `from_environment` gives them.
+    """
+    try:
+        yield
+    except RllmError as error:
+        for written, resolved in values.values():
+            given = (text for _, text in leaves({"": written}, into_lists=True))
+            held = (text for _, text in leaves({"": resolved}, into_lists=True))
+            for text, secret in zip(given, held, strict=False):
+                _replace(error, str(secret), str(text))
+        raise
+
+
+def _replace(error: RllmError, secret: str, text: str) -> None:
+    if len(secret) < SHORTEST_SECRET or secret == text:
+        return
+    cut = f"|{re.escape(secret[:CUT])}[^…]*…" if len(secret) > CUT else ""
+    shown = re.compile(re.escape(secret) + cut)
+    error.message = shown.sub(lambda _: text, error.message)
+    error.hint = shown.sub(lambda _: text, error.hint)
+    error.args = type(error)(error.message, error.hint, error.details).args

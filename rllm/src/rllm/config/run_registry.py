@@ -1,0 +1,44 @@
+"""The registry of a run. Which plugins may load and which modules register some is settled before all else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from rllm.config.compose import plugins_section
+from rllm.config.layers import Layer
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.notices import one_line
+from rllm_core.plugins.registry import Registry
+
+
+def registry_for(user_layers: Sequence[Layer]) -> Registry:
+    """What is installed, what user layers allow of it, and what the modules they name register.
+
+    Raises:
+        ConfigError: a key of ``rllm.plugins`` is wrong, or a module cannot be imported.
+        PluginError: a module registers something that cannot be used.
+    """
+    section = plugins_section(user_layers)
+    import_modules(section.import_modules)
+    return Registry.load(allow=section.allow)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules of the current folder, as ``python -m`` would, or of installed packages."""
+    for name in names:
+        folder = str(Path.cwd())
+        if not {folder, ""}.intersection(sys.path):
+            sys.path.insert(0, folder)
+        try:
+            import_module(name)
+        except RllmError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"`rllm.plugins.import_modules` names {name!r}, which cannot be imported: "
+                f"{type(error).__name__}: {one_line(str(error)).rstrip('.')}.",
+                f"Write it as in `import NAME`; the current folder is {folder}.",
+            ) from error

@@ -1,0 +1,47 @@
+"""EndpointBackend: a server somewhere has the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+from rllm.endpoint.client import EndpointClient
+from rllm.endpoint.engine import EndpointEngine
+from rllm.endpoint.settings import EndpointConfig
+from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import ConfigError
+
+
+class EndpointBackend(Backend):
+    """Samples. Everything that trains is refused."""
+
+    def __init__(self) -> None:
+        self._client: EndpointClient | None = None
+
+    async def start(self, run: RunContext) -> RolloutEngine:
+        """Ask the server for its models: a wrong address or key ends the run here, within seconds."""
+        settings: EndpointConfig = run.backend_config
+        self._client = EndpointClient(settings.endpoint)
+        return EndpointEngine(self._client, await self._client.choose_model())
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        _refuse()
+
+    async def publish(self, version: int) -> None:
+        _refuse()
+
+    async def save(self, folder: Path) -> None:
+        _refuse()
+
+    async def load(self, folder: Path) -> None:
+        _refuse()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+def _refuse() -> NoReturn:
+    raise ConfigError("The backend 'endpoint' samples from a model and cannot train it.", "Train with --backend local.")

@@ -1,0 +1,80 @@
+"""The environments `guess` and `sum`, and the workflow `solver_judge`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rllm.environments.options import GuessParams, SolverJudgeParams, SumParams
+from rllm.environments.recipes import GUESS_TINY, SUM_TINY, on_verl
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
+from rllm_core.errors import ConfigError
+
+
+def _guess() -> Callable[[Any], Environment]:
+    from rllm.environments.guess import Guess
+
+    return Guess
+
+
+def _sum() -> Callable[[Any], Environment]:
+    from rllm.environments.sum import Sum
+
+    return Sum
+
+
+def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
+    """A check that a task has whole numbers in these columns, as the tasks of the environment have."""
+
+    def check(params: Any, task: Mapping[str, Any]) -> None:
+        if not all(isinstance(task.get(column), int) for column in columns):
+            raise ConfigError(
+                f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment plays tasks with a whole "
+                f"number in {' and '.join(columns)}.",
+                "Leave the dataset out: the environment has tasks. Or train `question`, which asks tasks of a dataset.",
+            )
+
+    return check
+
+
+def _solver_judge() -> Callable[..., Workflow]:
+    from rllm.environments.solver_judge import SolverJudge
+
+    return SolverJudge
+
+
+def environments() -> Iterable[EnvironmentPlugin[Any]]:
+    yield EnvironmentPlugin(
+        name="guess",
+        summary="Find a number from 0 to 15 in five guesses (several turns).",
+        params=GuessParams,
+        load=_guess,
+        check_task=_of_numbers("number"),
+        blocking=False,
+        defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
+        recipes={"local/tiny": GUESS_TINY, "tinker/tiny": GUESS_TINY, "verl/tiny": on_verl(GUESS_TINY)},
+        # Binary search; the averages over all sixteen numbers.
+        best_possible={"reward": 0.7625, "guesses": 3.375},
+    )
+    yield EnvironmentPlugin(
+        name="sum",
+        summary="Add two small numbers (one turn, exact match).",
+        params=SumParams,
+        load=_sum,
+        check_task=_of_numbers("a", "b"),
+        blocking=False,
+        defaults={"rllm.workflow.name": "single_turn_workflow"},
+        recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY, "verl/tiny": on_verl(SUM_TINY)},
+        best_possible={"reward": 1.0},
+    )
+
+
+def workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name="solver_judge",
+        summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
+        params=SolverJudgeParams,
+        load=_solver_judge,
+        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
+    )

@@ -1,0 +1,183 @@
+"""`solver_judge`: several solvers answer the same question, and a judge picks one of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rllm.environments.numbers import first_whole_number
+from rllm.environments.options import JUDGE_PROMPT
+from rllm_core.algorithms.columns import REWARD_COMPONENTS
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.messages import Action, Message, Reply, text_of
+from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.conversation import Conversation, PromptTooLongError
+from rllm_core.rollout.template_renderer import END_THINK
+from rllm_core.rollout.workflows import SingleTurnWorkflow
+from rllm_core.seeding import derive_seed
+
+
+class SolverJudge(Workflow):
+    """Makes trajectories named ``solver``, side by side, and then one named ``judge``, all by the one model.
+
+    A solver's reward is that of its own answer, the judge's is that of the answer it picks. A pick that cannot be read
+    earns 0, or the lowest reward among the answers where that is below 0: it never pays better than the worst pick.
+    The attempt is correct if the picked answer is, and the environment's figures are those of that answer. Two figures
+    are added: ``any_answer_correct``, what a judge that never errs would reach, and ``unreadable_picks``.
+    """
+
+    honours: ClassVar[frozenset[str]] = SingleTurnWorkflow.honours
+
+    def __init__(
+        self, context: WorkflowContext, *, n_solvers: int = 2, judge_prompt: str = JUDGE_PROMPT, **unknown: Any
+    ) -> None:
+        super().__init__(context, **unknown)
+        self._n_solvers = n_solvers
+        self._judge_prompt = judge_prompt
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        self.episode = episode = Episode(id=uid)
+        solvers = [Solver(_with_own_seed(self.context, "solver", index)) for index in range(self._n_solvers)]
+        try:
+            await _side_by_side(solver.run(task, f"{uid}/{index}") for index, solver in enumerate(solvers))
+        finally:
+            # Also after a timeout: what was answered by then is trained on.
+            for solver in solvers:
+                episode.trajectories += solver.episode.trajectories if solver.episode else []
+        answers = [solver.episode for solver in solvers if solver.episode]
+        reasons = {answer.termination_reason for answer in answers}
+        if TerminationReason.MAX_TURNS_EXCEEDED in reasons:
+            raise ConfigError(
+                "Workflow solver_judge needs an environment that ends after one answer, and this one did not end.",
+                "Choose another environment, or rllm.workflow.name=multi_turn_workflow.",
+            )
+        if TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED in reasons:  # all were asked the same
+            episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+            return episode
+        await self._judge(episode, answers, self._judge_words(solvers))
+        return episode
+
+    async def _judge(self, episode: Episode, answers: Sequence[Episode], words: str) -> None:
+        """Let the judge pick one of the `answers`: the episodes that the solvers made."""
+        judged = [answer.trajectories[0] for answer in answers]
+        judge = Trajectory("judge", uid=f"{episode.id}/judge")
+        _pay(judge, judged, None)  # what it has until it picks
+        episode.trajectories.append(judge)
+        episode.metrics["any_answer_correct"] = float(any(answer.is_correct for answer in answers))
+        context = _with_own_seed(self.context, "judge")
+        conversation = Conversation(context, judge, session=f"{judge.uid}#{context.sampling.seed}")
+        conversation.hear(words)
+        try:
+            step = await conversation.reply()
+        except PromptTooLongError:
+            episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+            return
+        finally:
+            await conversation.close()
+        pick = read_pick(conversation.parsed(step).content, len(answers))
+        _pay(judge, judged, pick)
+        if pick is not None:
+            episode.is_correct = answers[pick].is_correct
+            episode.metrics.update(answers[pick].metrics)
+        step.reward = judge.reward
+        episode.metrics["unreadable_picks"] = float(pick is None)
+        episode.termination_reason = _ending(step, episode.is_correct)
+
+    def _judge_words(self, solvers: Sequence[Solver]) -> str:
+        heard = [solver.agent for solver in solvers]
+        numbered = [f"{number}. {without_thoughts(agent.answer)}" for number, agent in enumerate(heard, 1)]
+        parts = {"task": _text(heard[0].observation), "answers": "\n".join(numbered)}
+        return re.sub(r"\{(task|answers)\}", lambda match: parts[match[1]], self._judge_prompt)
+
+
+def read_pick(reply: str, answers: int) -> int | None:
+    """Index of the answer that the first number in the judge's reply names, counted from 1; None when it names none."""
+    number = first_whole_number(without_thoughts(reply))
+    return number - 1 if number is not None and 1 <= number <= answers else None
+
+
+def without_thoughts(reply: str) -> str:
+    """What a model says after it has thought."""
+    return reply.rpartition(END_THINK)[2].strip()
+
+
+class Solver(SingleTurnWorkflow):
+    """One answer to the environment's question, overheard."""
+
+    role = "solver"
+
+    def __init__(self, context: WorkflowContext) -> None:
+        self.agent = _Overheard(context.make_agent())
+        super().__init__(replace(context, make_agent=lambda: self.agent))
+
+
+class _Overheard(Agent):
+    """An agent of which the judge hears what it was asked and what it answered."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.observation: str | Sequence[Message] = ""
+        self.answer = ""
+
+    def observe(self, observation: str | Sequence[Message]) -> Sequence[Message]:
+        self.observation = observation
+        return self._agent.observe(observation)
+
+    def act(self, reply: Reply) -> Action:
+        action = self._agent.act(reply)
+        self.answer = action if isinstance(action, str) else json.dumps(dict(action), ensure_ascii=False)
+        return action
+
+
+def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> None:
+    """Give the judge the reward, and its components, of the answer it picks; without a pick the lowest, 0 at most."""
+
+    def earned(values: Sequence[float]) -> float:
+        return min(0.0, *values) if pick is None else values[pick]
+
+    counting = answers if pick is None else answers[pick : pick + 1]
+    if any(answer.reward is None for answer in counting):
+        judge.reward = None  # the judge's own is missing too
+        return
+    judge.reward = earned([0.0 if answer.reward is None else float(answer.reward) for answer in answers])
+    parts: list[Mapping[str, float]] = [answer.info.get(REWARD_COMPONENTS, {}) for answer in answers]
+    components = {
+        name: earned([part[name] for part in parts]) for name in parts[0] if all(name in part for part in parts)
+    }
+    if components:
+        judge.info[REWARD_COMPONENTS] = components
+
+
+def _text(observation: str | Sequence[Message]) -> str:
+    if isinstance(observation, str):
+        return observation
+    return "\n".join(text_of(message) for message in observation)
+
+
+def _with_own_seed(context: WorkflowContext, *who: str | int) -> WorkflowContext:
+    """Without a seed of its own each solver would give the same answer."""
+    return replace(context, sampling=replace(context.sampling, seed=derive_seed(context.sampling.seed, *who)))
+
+
+def _ending(step: Step, correct: bool) -> TerminationReason:
+    """As of other attempts: a pick that is right although the reply was cut off had said what mattered."""
+    cut_off = step.info["finish_reason"] == "length" and not correct
+    return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
+
+
+async def _side_by_side(attempts: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Wait for all; the first error ends the others and goes on as it is."""
+    playing = [asyncio.ensure_future(attempt) for attempt in attempts]
+    try:
+        await asyncio.gather(*playing)
+    finally:
+        for future in playing:
+            future.cancel()
+        # Cancelled attempts close their environments before the error goes on.
+        await asyncio.gather(*playing, return_exceptions=True)

@@ -1,0 +1,118 @@
+"""`rllm eval`: play environments with a model, without training it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rllm.cli import config_options
+from rllm.evaluation.compare_command import compare
+
+if TYPE_CHECKING:
+    from rllm.evaluation.playing import Job
+
+
+class EvalCommand(click.Command):
+    """`rllm eval ENV …`, and `rllm eval compare …`, which is a command of its own."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == [compare.name]:
+            return compare.make_context(f"{info_name} {compare.name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("eval", cls=EvalCommand, epilog="Two saved evaluations: rllm eval compare --help")
+@config_options("backend", "profile", "seed", "val-data", "reward", "tools", "agent")
+@click.option("--model-name", metavar="NAME", help="Which model to ask for at the address that --model is.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep every attempt in FOLDER as it ends. The same command again goes on where it stopped.",
+)
+@click.option("--show", type=click.IntRange(min=1), metavar="N", help="Print the first N games of each ENV as played.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+def evaluate(
+    words: tuple[str, ...],
+    model: str | None,
+    files: tuple[str, ...],
+    model_name: str | None,
+    save: Path | None,
+    show: int | None,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Play all validation tasks of each ENV and report pass@1, pass@k and reward, with 95 % intervals.
+
+    \b
+    Several environments, one row each:
+      rllm eval guess sum --model tiny
+    A run's newest checkpoint is played with the config of the run:
+      rllm eval guess --model runs/rllm-training/default
+    By another backend than it was trained with:
+      rllm eval guess --backend local --model runs/rllm-training/default
+    More attempts per task:
+      rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
+    Questions of a file:
+      rllm eval question --data val.jsonl --reward exact --model ./some-hf-folder
+    See what is played, turn by turn:
+      rllm eval guess --model ./some-hf-folder --show 3
+    Keep what is played, and go on after Ctrl-C or a crash:
+      rllm eval guess --model ./some-hf-folder --save evals/first
+    A server of OpenAI's chat API:
+      rllm eval guess --model http://127.0.0.1:8000/v1 --model-name NAME
+    """
+    import json
+
+    from rllm.evaluation.figures import figures_of
+    from rllm.evaluation.games import Games
+    from rllm.evaluation.report import SCHEMA_VERSION, figures_as_json, print_figures
+    from rllm.evaluation.saving import saving
+    from rllm.evaluation.session import Session
+    from rllm.evaluation.stopping import StoppedError
+    from rllm.evaluation.words import jobs_of
+
+    jobs = jobs_of(words, model, model_name, files, flags)
+    for job in jobs:
+        _announce(job)
+    games = None if show is None else Games(show)
+    with nullcontext() if save is None else saving(save, jobs) as keeper:
+        session = Session(jobs, keeper, games)
+        if keeper is not None and session.kept:
+            click.echo(f"{save} has {session.kept} attempts; {session.missing} are missing", err=True)
+        code = 0
+        try:
+            session.run()
+        except StoppedError as error:
+            code = error.exit_code
+    for line in () if games is None else games.lines():
+        # Whatever reads the JSON reads nothing else.
+        click.echo(line, err=as_json)
+    figures = [each for name, outcomes in session.outcomes.items() for each in figures_of(name, outcomes)]
+    best = {job.name: _best_possible(job) for job in jobs}
+    if as_json:
+        data = {"schema_version": SCHEMA_VERSION, "missing_attempts": session.missing}
+        click.echo(json.dumps(data | {"environments": figures_as_json(figures, best)}, indent=1))
+    elif figures:
+        print_figures(figures, best)
+    if not code:
+        return 0
+    remedy = "" if save is None else f". The same command goes on with what is in {save}"
+    click.echo(f"stopped: {session.missing} attempts are missing{remedy}", err=True)
+    return code
+
+
+def _announce(job: Job) -> None:
+    config = f"the config of {job.play.run}" if job.play.run else "no run's config"
+    click.echo(f"playing {job.name} with model {job.play.model} and {config}", err=True)
+
+
+def _best_possible(job: Job) -> dict[str, float]:
+    """Rewards of the user's choice are added to what the environment pays: its best is not the run's."""
+    plan = job.play.plan
+    return dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}

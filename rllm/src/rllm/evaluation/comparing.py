@@ -1,0 +1,157 @@
+"""Two saved evaluations, paired by task."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rllm.evaluation.figures import known_rewards
+from rllm.evaluation.metadata import Environment, Metadata
+from rllm.evaluation.outcome import Outcome, outcome_of
+from rllm.evaluation.permutation import drawn_p, exact_p
+from rllm.evaluation.saving import read_attempts, require_saved
+from rllm.evaluation.statistics import Estimate, difference_of, mean_of
+from rllm_core.errors import ConfigError
+
+SHOWN = 3
+"""Tasks that an error names."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one figure."""
+
+    first: float
+    second: float
+    difference: Estimate
+    """Second less first, over tasks."""
+    p: float
+    """Two-sided, of the sign-flip test over tasks."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of one environment."""
+
+    environment: str
+    tasks: int
+    passed: Difference
+    """pass@1."""
+    reward: Difference | None
+    """None where some task has no reward in one of the two."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One evaluation of an environment, by task."""
+
+    outcomes: Mapping[str, Sequence[Outcome]]
+    digests: Mapping[str, str]
+
+
+def compare(first: Path, second: Path) -> list[Comparison]:
+    """Compare what both folders hold, environment by environment.
+
+    Raises:
+        ConfigError: they share no environment, or the tasks of one differ.
+        RllmError: a file is damaged.
+    """
+    one, other = require_saved(first), require_saved(second)
+    shared = [name for name in one.environments if name in other.environments]
+    if not shared:
+        raise ConfigError(
+            f"{first} holds {', '.join(one.environments)}, and {second} holds {', '.join(other.environments)}.",
+            "Evaluate both models on the same environments.",
+        )
+    return [_compare(name, (first, one.environments[name]), (second, other.environments[name])) for name in shared]
+
+
+def models_of(first: Path, second: Path) -> tuple[Metadata, Metadata]:
+    """Which model each of the two evaluated.
+
+    Raises:
+        ConfigError: a folder holds no evaluation.
+    """
+    return require_saved(first), require_saved(second)
+
+
+def not_compared(first: Path, second: Path) -> list[tuple[Path, list[str]]]:
+    """Folder and environments that only this one holds, where there are some.
+
+    Raises:
+        ConfigError: a folder holds no evaluation.
+    """
+    one, other = (require_saved(folder).environments.keys() for folder in (first, second))
+    return [(folder, sorted(names)) for folder, names in ((first, one - other), (second, other - one)) if names]
+
+
+def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Environment]) -> Comparison:
+    sides = _side(*first), _side(*second)
+    problems = list(_different_tasks(sides, first[0], second[0]))
+    if problems:
+        raise ConfigError(
+            f"{first[0]} and {second[0]} have different tasks of {name}: {'; '.join(problems)}.",
+            "Only the same tasks can be paired: finish both evaluations, with the same data.",
+        )
+    tasks = list(sides[0].outcomes)
+    pairs = [(sides[0].outcomes[task], sides[1].outcomes[task]) for task in tasks]
+    return Comparison(name, len(tasks), _passes(pairs), _rewards(pairs))
+
+
+def _side(folder: Path, environment: Environment) -> _Side:
+    outcomes: dict[str, list[Outcome]] = defaultdict(list)
+    digests: dict[str, str] = {}
+    for saved in read_attempts(folder, environment):
+        outcomes[saved.episode.task_id].append(outcome_of(saved.episode))
+        digests[saved.episode.task_id] = saved.task
+    return _Side(outcomes, digests)
+
+
+def _different_tasks(sides: tuple[_Side, _Side], first: Path, second: Path) -> Iterator[str]:
+    one, other = (side.digests for side in sides)
+    for here, there, folder in ((one, other, first), (other, one, second)):
+        if alone := sorted(here.keys() - there.keys()):
+            yield f"{_named(alone)} only in {folder}"
+    if changed := sorted(task for task in one.keys() & other.keys() if one[task] != other[task]):
+        yield f"{_named(changed)} with other content"
+    if not one and not other:
+        yield "neither has any"
+
+
+def _named(tasks: Sequence[str]) -> str:
+    more = f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
+    return f"{', '.join(map(repr, tasks[:SHOWN]))}{more}"
+
+
+def _passes(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Difference:
+    counts = [[(sum(outcome.correct for outcome in side), len(side)) for side in pair] for pair in pairs]
+    shares = [[correct / tried for correct, tried in pair] for pair in counts]
+    # Over a common denominator the differences are whole numbers, and the test is exact.
+    common = math.lcm(*{tried for pair in counts for _, tried in pair})
+    whole = [
+        second * (common // of_second) - first * (common // of_first)
+        for (first, of_first), (second, of_second) in counts
+    ]
+    return _difference(shares, difference_of, exact_p(whole))
+
+
+def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Difference | None:
+    rewards = [[known_rewards(side) for side in pair] for pair in pairs]
+    if not all(side for pair in rewards for side in pair):
+        return None
+    bounded = all(0 <= reward <= 1 for pair in rewards for side in pair for reward in side)
+    estimate = difference_of if bounded else mean_of
+    return _difference([[float(np.mean(side)) for side in pair] for pair in rewards], estimate, None)
+
+
+def _difference(
+    of_tasks: Sequence[Sequence[float]], estimate: Callable[[Sequence[float]], Estimate], exact: float | None
+) -> Difference:
+    differences = [second - first for first, second in of_tasks]
+    first, second = (float(np.mean(column)) for column in zip(*of_tasks, strict=True))
+    return Difference(first, second, estimate(differences), drawn_p(differences) if exact is None else exact)

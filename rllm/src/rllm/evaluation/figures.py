@@ -1,0 +1,85 @@
+"""Figures of the attempts at one environment's tasks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rllm.evaluation.outcome import Outcome
+from rllm.evaluation.statistics import Estimate, ks_of, mean_reward, pass_at_k, share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Of one data source of an environment."""
+
+    name: str
+    """The environment; with several data sources ``environment/source``."""
+    tasks: int
+    attempts: int
+    """At all tasks together."""
+    passes: Mapping[int, Estimate]
+    """pass@k by k, for the k that every task has attempts for."""
+    reward: Estimate | None
+    """None where no attempt has a reward."""
+    role_rewards: Mapping[str, float]
+    """Mean reward by role, where there are several."""
+    missing_rewards: int
+    metrics: Mapping[str, float]
+    """Means of the environment's figures over attempts."""
+    endings: Mapping[str, float]
+    """Share of attempts by how they ended."""
+    response_tokens: float
+    """Mean number of sampled tokens of an attempt."""
+
+
+def figures_of(environment: str, outcomes: Iterable[Outcome]) -> list[Figures]:
+    """One for each data source, in order of first appearance."""
+    by_source: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_source[outcome.source].append(outcome)
+    several = len(by_source) > 1
+    return [_figures(f"{environment}/{source}" if several else environment, part) for source, part in by_source.items()]
+
+
+def _figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
+    by_task: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_task[outcome.task_id].append(outcome)
+    counts = [(len(tried), sum(outcome.correct for outcome in tried)) for tried in by_task.values()]
+    ks = ks_of(min(attempts for attempts, _ in counts))
+    passes = {k: share([pass_at_k(*count, k) for count in counts], len(outcomes)) for k in ks}
+    rewards = [rewards for tried in by_task.values() if (rewards := known_rewards(tried))]
+    by_role: dict[str, list[float]] = defaultdict(list)
+    for role, reward in (pair for outcome in outcomes for pair in outcome.rewards):
+        if reward is not None:
+            by_role[role].append(reward)
+    endings = Counter(outcome.ending for outcome in outcomes)
+    return Figures(
+        name=name,
+        tasks=len(by_task),
+        attempts=len(outcomes),
+        passes=passes,
+        reward=mean_reward(rewards) if rewards else None,
+        role_rewards={role: float(np.mean(each)) for role, each in by_role.items()} if len(by_role) > 1 else {},
+        missing_rewards=sum(outcome.reward is None for outcome in outcomes),
+        metrics=_means(outcomes),
+        endings={ending: count / len(outcomes) for ending, count in endings.most_common()},
+        response_tokens=float(np.mean([outcome.response_tokens for outcome in outcomes])),
+    )
+
+
+def known_rewards(outcomes: Iterable[Outcome]) -> list[float]:
+    """The rewards that are not missing."""
+    return [outcome.reward for outcome in outcomes if outcome.reward is not None]
+
+
+def _means(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        for name, value in outcome.metrics.items():
+            values[name].append(value)
+    return {name: float(np.mean(seen)) for name, seen in sorted(values.items())}

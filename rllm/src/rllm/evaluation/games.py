@@ -1,0 +1,63 @@
+"""Games: a few attempts of an evaluation, printed as they were played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from rllm.evaluation.playing import Played
+from rllm_core.data.messages import text_of
+from rllm_core.data.types import Episode, Step, Task, Trajectory
+from rllm_core.notices import harmless
+
+
+class Games:
+    """The first missing attempts of each environment, whichever of them end first."""
+
+    def __init__(self, count: int) -> None:
+        """`count` is of each environment."""
+        self._count = count
+        self._games: dict[str, dict[tuple[str, int], Episode | None]] = {}
+
+    def expect(self, name: str, missing: Iterator[tuple[Task, int]]) -> None:
+        """Choose among the attempts that will be played, in their order."""
+        self._games[name] = {(task.id, index): None for task, index in islice(missing, self._count)}
+
+    def take(self, name: str, played: Played) -> None:
+        """Keep a finished attempt if it was chosen."""
+        key = played.episode.task_id, played.episode.rollout_idx
+        if key in self._games[name]:
+            self._games[name][key] = played.episode
+
+    def lines(self) -> Iterator[str]:
+        """Everything that was said in them."""
+        for name, games in self._games.items():
+            for episode in games.values():
+                if episode is not None:
+                    yield from _episode(name, episode)
+
+
+def _episode(name: str, episode: Episode) -> Iterator[str]:
+    solved = "solved" if episode.is_correct else "not solved"
+    yield f"══ {harmless(f'{name}, task {episode.task_id}, attempt {episode.rollout_idx}')}: {solved} ══"
+    for trajectory in episode.trajectories:
+        yield from _trajectory(trajectory, episode.trajectories)
+    yield harmless(f"ended: {episode.termination_reason.value}")
+    if episode.error:
+        yield f"error: {harmless(episode.error)}"
+    yield ""
+
+
+def _trajectory(trajectory: Trajectory, all_of_them: Sequence[Trajectory]) -> Iterator[str]:
+    role = f"{harmless(trajectory.name)}, " if len(all_of_them) > 1 else ""
+    for number, step in enumerate(trajectory.steps):
+        yield from _turn(f"{role}turn {number}", step)
+    if trajectory.reward is not None:
+        yield f"{role}reward: {trajectory.reward:.4g}"
+
+
+def _turn(heading: str, step: Step) -> Iterator[str]:
+    yield f"── {heading}, {len(step.response_ids)} tokens ──"
+    for message in step.messages:
+        yield harmless(f"{message.get('role', '')}: {text_of(message)}")
+    yield f"→ {harmless(step.text)}"

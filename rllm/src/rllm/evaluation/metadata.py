@@ -1,0 +1,224 @@
+"""`eval.json` of a saved evaluation: what was played with which model, and by which versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rllm.config import leaves
+from rllm.evaluation.plans import PlayPlan
+from rllm.evaluation.playing import Job
+from rllm.evaluation.weights import Weights, weights_of
+from rllm.training import RunSources
+from rllm_core import __version__
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.files import write_atomically
+from rllm_core.rollout.scoring import WeightedReward
+
+FILE_NAME = "eval.json"
+SCHEMA_VERSION = 2
+MAY_CHANGE = frozenset(
+    {
+        "rllm.rollout.n_val",
+        "rllm.workflow.n_parallel_tasks",
+        "rllm.workflow.retry_limit",
+        "rllm.workflow.raise_on_error",
+    }
+)
+"""Keys that change how many attempts there are, or how they are run, and none of them."""
+SHOWN = 3
+"""Differences that an error names."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One environment of a saved evaluation."""
+
+    file: str
+    """Its attempts, relative to the folder."""
+    tasks: int
+    attempts_per_task: int
+    pays: bool
+    """Whether the environment pays something itself, beside ``rllm.reward``."""
+    reward_sources: Mapping[str, str]
+    """What decides its rewards beside their options, such as the file of a function; see `RewardPlugin.sources`."""
+    workflow_sources: Mapping[str, str]
+    """What decides its attempts beside the options of the workflow, such as the file of an agent."""
+    config: Mapping[str, Any]
+    """The whole configuration that it was played with."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Content of `eval.json`."""
+
+    model: str
+    """As it was named."""
+    weights: Weights | None
+    """Which these were; None where the name is all that is known."""
+    environments: Mapping[str, Environment]
+    plugins: Sequence[Mapping[str, str]] = ()
+    """Kind, name, distribution and version of every plugin that played."""
+    rllm_core: str = __version__
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def shown_model(self) -> str:
+        """The model for people: its name, or folder and weights."""
+        return self.model if self.weights is None else str(self.weights)
+
+
+def metadata_of(jobs: Sequence[Job]) -> Metadata:
+    """What will be played.
+
+    Raises:
+        RllmError: the model's files cannot be read.
+    """
+    first = jobs[0].play
+    plugins = {
+        (entry.kind, entry.qualified_name): {
+            "kind": entry.kind,
+            "name": entry.name,
+            "distribution": entry.distribution,
+            "version": entry.version,
+        }
+        for job in jobs
+        for entry in job.play.plan.registered()
+    }
+    try:
+        weights = weights_of(first.model)
+    except (OSError, ValueError) as error:
+        raise RllmError(f"The weights of {first.model} cannot be read: {error}.", "Look at its files.") from error
+    return Metadata(
+        model=first.model,
+        weights=weights,
+        environments={
+            job.name: Environment(
+                file=f"episodes/{_file_name(job.name)}.jsonl.gz",
+                tasks=len(job.tasks),
+                attempts_per_task=job.attempts_per_task,
+                pays=_pays(job),
+                reward_sources=sources_of(job.play.plan.rewards),
+                workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
+                config=json.loads(json.dumps(job.play.plan.composed.written, default=str)),
+            )
+            for job in jobs
+        },
+        plugins=list(plugins.values()),
+    )
+
+
+def sources_of(rewards: Sequence[WeightedReward]) -> dict[str, str]:
+    """What decides rewards beside their options, name to text."""
+    return RunSources([entry.chosen for entry in rewards], "error").state_dict()
+
+
+def _pays(job: Job) -> bool:
+    """An environment that needs rewards pays nothing itself; see `EnvironmentPlugin.needs_keys`. Some workflows do."""
+    environment = job.play.plan.environment
+    return (
+        environment is None
+        or job.play.plan.workflow.plugin.gives_rewards
+        or "rllm.reward" not in environment.plugin.needs_keys
+    )
+
+
+def read_metadata(folder: Path) -> Metadata | None:
+    """None where the folder holds no evaluation.
+
+    Raises:
+        RllmError: it cannot be read, or another version wrote it.
+    """
+    file = folder / FILE_NAME
+    if not file.is_file():
+        return None
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        version = data["schema_version"]
+        if version == SCHEMA_VERSION:
+            environments = {name: Environment(**each) for name, each in data.pop("environments").items()}
+            found = data.pop("weights")
+            weights = None if found is None else Weights(**found)
+            return Metadata(**data, weights=weights, environments=environments)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RllmError(f"{file} cannot be read: {error}.", "Restore it, or choose another folder.") from error
+    raise RllmError(
+        f"{file} is of schema version {version}; this version of rllm reads {SCHEMA_VERSION}.",
+        "Use the version of rllm that wrote it.",
+    )
+
+
+def write_metadata(folder: Path, metadata: Metadata) -> None:
+    write_atomically(folder / FILE_NAME, json.dumps(asdict(metadata), indent=1) + "\n")
+
+
+def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], folder: Path) -> Metadata:
+    """What the folder holds once `now`, which is of these jobs, has been played too.
+
+    Raises:
+        ConfigError: it was played by another model, or an environment with another configuration.
+    """
+    differences = list(_differences(before, now, {job.name: job.play for job in jobs}))
+    if differences:
+        more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        raise ConfigError(
+            f"{folder} holds another evaluation: {'; '.join(differences[:SHOWN])}{more}.",
+            "Give the same command again to go on with it, or choose another folder with --save.",
+        )
+    attempts = {name: each.attempts_per_task for name, each in before.environments.items()}
+    environments = {
+        name: Environment(**asdict(each) | {"attempts_per_task": max(each.attempts_per_task, attempts.get(name, 0))})
+        for name, each in now.environments.items()
+    }
+    plugins = {
+        (entry["kind"], entry["distribution"], entry["name"]): entry for entry in (*before.plugins, *now.plugins)
+    }
+    return Metadata(
+        model=now.model,
+        weights=now.weights,
+        environments={**before.environments, **environments},
+        plugins=list(plugins.values()),
+    )
+
+
+def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan]) -> Iterator[str]:
+    if _identity(before) != _identity(now):
+        yield f"its model is {before.shown_model}, not {now.shown_model}"
+    for name in before.environments.keys() & now.environments.keys():
+        was, is_now = before.environments[name], now.environments[name]
+        if was.tasks != is_now.tasks:
+            yield f"{name} had {was.tasks} tasks and has {is_now.tasks}"
+        made_of, is_made_of = ({**each.reward_sources, **each.workflow_sources} for each in (was, is_now))
+        for source in sorted(made_of.keys() & is_made_of.keys()):
+            if made_of[source] != is_made_of[source]:
+                yield f"the source of {source} of {name} has changed"
+        one, other = (dict(_by_key(each.config)) for each in (was, is_now))
+        for key in sorted(one.keys() | other.keys()):
+            if one.get(key) == other.get(key) or key in MAY_CHANGE or not plays[name].acts(key):
+                continue
+            if not _names_the_model(key, before, now):
+                yield f"{key} of {name} was {one.get(key)!r:.80} and is {other.get(key)!r:.80}"
+
+
+def _identity(metadata: Metadata) -> str:
+    """What two evaluations of the same model share: the digest of its weights, or its name where there is none."""
+    return metadata.model if metadata.weights is None else metadata.weights.sha256
+
+
+def _by_key(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((".".join(path), value) for path, value in leaves(dict(config)))
+
+
+def _names_the_model(key: str, before: Metadata, now: Metadata) -> bool:
+    """Whether a key holds the model's name: a folder is the same by whatever path."""
+    names = {before.model, now.model}
+    configs = [each.config for metadata in (before, now) for each in metadata.environments.values()]
+    return all(dict(_by_key(config)).get(key) in names for config in configs)
+
+
+def _file_name(environment: str) -> str:
+    """A name for a file: letters, digits, and few others stay."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else f"%{ord(letter):02x}" for letter in environment)

@@ -1,0 +1,90 @@
+"""From a command line to the plan of what is played and not trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rllm.cli import Request, config_of_checkpoint, plan_for
+from rllm.config import COMMAND_LINE, Tier, covers, path_of, where_acts
+from rllm.planning import RunPlan
+from rllm.runs.run_folder import PLUGINS
+from rllm_core.errors import ConfigError, PluginError, RllmError
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.schema.run_config import RunConfig
+
+
+@dataclass(frozen=True)
+class PlayPlan:
+    """What is played."""
+
+    plan: RunPlan
+    run: Path | None
+    """The folder of the run whose config is used; None: no run's."""
+
+    @property
+    def model(self) -> str:
+        """The model as the configuration names it."""
+        return str(self.plan.composed.value(self.plan.backend.plugin.model_key))
+
+    def acts(self, key: str) -> bool:
+        """Whether a dotted key of the configuration may change what is played.
+
+        A key that the backend shares with the core does not: its twin in the core says the same.
+        """
+        backend = self.plan.backend.plugin
+        if key.split(".")[0] in RunConfig.model_fields:
+            return where_acts(RunConfig, path_of(key)) == "playing"
+        shared = any(key == each.native for each in backend.shared_keys)
+        return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
+
+
+def plan_to_play(request: Request) -> PlayPlan:
+    """The plan of a request. A checkpoint is played with the config of its run, on the environment of that run.
+
+    Raises:
+        ConfigError: what `make_plan` raises, or a word on the command line is for training alone.
+    """
+    beneath = config_of_checkpoint(request)
+    run = Path(beneath.origin).parent if beneath else None
+    try:
+        plan = plan_for(request, [beneath] if beneath else [])
+    except (ConfigError, PluginError) as error:
+        raise _with_advice(error, run) from error
+    play = PlayPlan(plan, run)
+    _refuse_training_keys(play)
+    return play
+
+
+def _with_advice(error: RllmError, run: Path | None) -> RllmError:
+    """The error; with what to do where it names something that the program of a run registered by a call."""
+    names = [] if run is None else [each["name"] for each in _read_plugins(run) if each["distribution"] == IN_PROCESS]
+    if not any(repr(name) in error.message or f"/{name}'" in error.message for name in names):
+        return error
+    return PluginError(
+        f"{error.message} The Python program that started {run} registered it.",
+        "Write it into a module, and name that: 'rllm.plugins.import_modules=[MODULE]'. A run that is started so is "
+        "played without it.",
+    )
+
+
+def _refuse_training_keys(play: PlayPlan) -> None:
+    """What is typed for this command must act in it. Files may hold what is for training: they serve both."""
+    composed = play.plan.composed
+    shared = {each.native for each in play.plan.backend.plugin.shared_keys}
+    for key in sorted(composed.by_user - shared):
+        if composed.tiers[key] is Tier.COMMAND_LINE and not play.acts(key):
+            raise ConfigError(
+                f"`{key}` (from {COMMAND_LINE}) has no effect: this command plays and does not train.",
+                "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
+            )
+
+
+def _read_plugins(folder: Path) -> list[dict[str, str]]:
+    """Kind, name, distribution and version of every plugin of a run; none where that was not kept or is damaged."""
+    try:
+        used = json.loads((folder / PLUGINS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []

@@ -1,0 +1,139 @@
+"""Saved attempts under other rewards. Nothing is played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from rllm.evaluation.members import MemberFile
+from rllm.evaluation.metadata import Environment, Metadata, sources_of, write_metadata
+from rllm.evaluation.outcome import Outcome, outcome_of
+from rllm.evaluation.saved_attempt import SavedAttempt, SavedScore, attempt_to_line
+from rllm.evaluation.saving import locked, read_attempts, require_saved
+from rllm_core.contracts.reward import Score
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
+from rllm_core.rollout.scoring import Scorer, WeightedReward
+
+TOGETHER = 256
+"""Attempts that are scored at a time."""
+OF_REWARDS = "reward."
+"""How figures of rewards begin; see `Scorer`."""
+
+
+@dataclass
+class Rescored:
+    """One environment, before and after."""
+
+    environment: str
+    before: list[Outcome] = field(default_factory=list)
+    after: list[Outcome] = field(default_factory=list)
+
+
+async def rescore(folder: Path, rewards: Sequence[WeightedReward], save: Path | None = None) -> list[Rescored]:
+    """Score every saved attempt anew. What the environment itself paid stays.
+
+    An attempt that was never scored, because it has no reply, stays as it is. So does whether an attempt is correct,
+    where the new rewards cannot tell and the environment pays: there a reward above 0 is correct.
+
+    Args:
+        folder: a saved evaluation.
+        rewards: in place of those that the evaluation had.
+        save: a folder for the result, another saved evaluation; None: nothing is written.
+
+    Raises:
+        ConfigError: there is no evaluation, its attempts were not scored by ``rllm.reward``, or `save` is taken.
+        RllmError: a file is damaged.
+    """
+    metadata = require_saved(folder)
+    if save is None:
+        return [await _rescore(folder, name, each, rewards, None) for name, each in metadata.environments.items()]
+    with locked(save):
+        if (save / "episodes").exists():
+            raise ConfigError(f"{save} holds an evaluation already.", "Choose another folder with --save.")
+        (save / "episodes").mkdir()
+        results = [await _rescore(folder, name, each, rewards, save) for name, each in metadata.environments.items()]
+        write_metadata(save, _with_rewards(metadata, rewards))
+        return results
+
+
+async def _rescore(
+    folder: Path, name: str, environment: Environment, rewards: Sequence[WeightedReward], save: Path | None
+) -> Rescored:
+    _require_scored(folder, name, environment)
+    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    scorer, result = await call(Scorer, rewards, blocking=True), Rescored(name)
+    file = None if save is None else MemberFile(save / environment.file)
+    try:
+        saved = read_attempts(folder, environment)
+        while chunk := list(islice(saved, TOGETHER)):
+            result.before += [outcome_of(each.episode) for each in chunk]
+            for anew in await asyncio.gather(*(_scored(each, scorer, environment.pays) for each in chunk)):
+                result.after.append(outcome_of(anew.episode))
+                if file is not None:
+                    file.append(attempt_to_line(anew))
+    finally:
+        if file is not None:
+            file.close()
+    return result
+
+
+def _require_scored(folder: Path, name: str, environment: Environment) -> None:
+    counts = {len(saved.scores) for saved in read_attempts(folder, environment)}
+    if max(counts, default=0) > 1:
+        raise ConfigError(
+            f"Attempts at {name} have several rewarded replies, as with the workflow solver_judge.",
+            "Only attempts with one rewarded reply can be scored again.",
+        )
+    if counts <= {0}:
+        raise ConfigError(
+            f"The attempts at {name} have the rewards of the environment, and none of `rllm.reward`.",
+            "Evaluate once more with --reward NAME.",
+        )
+
+
+def _paid(saved: SavedAttempt, pays: bool) -> float | None:
+    """What the environment itself paid for an attempt; None where its reward is missing, and so is what it paid."""
+    if not pays:
+        return 0.0
+    reward, value = outcome_of(saved.episode).reward, saved.scores[0].value
+    return None if reward is None or value is None else reward - value
+
+
+async def _scored(saved: SavedAttempt, scorer: Scorer, pays: bool) -> SavedAttempt:
+    if not saved.scores:
+        return saved
+    (before,) = saved.scores
+    score = await scorer(before.attempt)
+    _pay(saved, score, _paid(saved, pays))
+    return SavedAttempt(saved.episode, saved.task, (SavedScore(before.attempt, score.value, score.correct),))
+
+
+def _pay(saved: SavedAttempt, score: Score, paid: float | None) -> None:
+    """Set the new reward of an attempt; it is missing where the score is, or where what was paid is unknown."""
+    episode = saved.episode
+    trajectory = episode.trajectories[0]
+    total = None if score.value is None or paid is None else paid + score.value
+    trajectory.reward = trajectory.steps[-1].reward = total
+    if score.correct is not None:
+        episode.is_correct = score.correct
+    elif total is not None:
+        episode.is_correct = total > 0
+    others = {name: value for name, value in episode.metrics.items() if not name.startswith(OF_REWARDS)}
+    episode.metrics = {**others, **score.metrics}
+
+
+def _with_rewards(metadata: Metadata, rewards: Sequence[WeightedReward]) -> Metadata:
+    """The same, with the rewards that attempts are scored by now."""
+    chosen = [
+        {"name": each.chosen.qualified_name, **each.chosen.params.model_dump(mode="json"), "weight": each.weight}
+        for each in rewards
+    ]
+    environments = {}
+    for name, each in metadata.environments.items():
+        config = {**each.config, "rllm": {**each.config["rllm"], "reward": chosen}}
+        environments[name] = replace(each, config=config, reward_sources=sources_of(rewards))
+    return replace(metadata, environments=environments)

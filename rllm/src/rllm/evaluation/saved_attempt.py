@@ -1,0 +1,99 @@
+"""One line of a saved evaluation: an episode as runs store them, and what its rewards saw."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rllm.evaluation.playing import Played
+from rllm.evaluation.recording import Scored
+from rllm_core.contracts.reward import Attempt
+from rllm_core.data.codec import episode_from_json, episode_to_json
+from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.data.types import Episode, Task
+
+
+@dataclass(frozen=True)
+class SavedScore:
+    """What the rewards of the evaluation said of an attempt."""
+
+    attempt: Attempt
+    value: float | None
+    correct: bool | None
+
+
+@dataclass(frozen=True)
+class SavedAttempt:
+    """A line."""
+
+    episode: Episode
+    task: str
+    """Digest of the task; see `task_digest`."""
+    scores: tuple[SavedScore, ...]
+    """Empty where the evaluation had no rewards beside the environment's own."""
+
+
+def task_digest(task: Task) -> str:
+    """16 hexadecimal digits that stand for id, data and data source of a task."""
+    text = _dumps([task.id, dict(task.data), task.data_source], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def line_of(played: Played) -> str:
+    """A finished attempt as a line of JSON."""
+    return attempt_to_line(
+        SavedAttempt(played.episode, task_digest(played.task), tuple(_saved_score(scored) for scored in played.scored))
+    )
+
+
+def attempt_to_line(saved: SavedAttempt) -> str:
+    """A line of JSON. What JSON has no words for, such as dates in a task, becomes text."""
+    scores = [
+        {"attempt": asdict(score.attempt), "value": score.value, "correct": score.correct} for score in saved.scores
+    ]
+    return _dumps(episode_to_json(saved.episode) | {"task": saved.task, "scores": scores})
+
+
+def attempt_from_line(line: str) -> SavedAttempt:
+    """Inverse of `attempt_to_line`.
+
+    Raises:
+        ValueError: another schema version wrote it.
+    """
+    data = json.loads(line)
+    scores = (
+        SavedScore(attempt_from_json(score["attempt"]), score["value"], score["correct"])
+        for score in data.get("scores", ())
+    )
+    return SavedAttempt(episode_from_json(data), data["task"], tuple(scores))
+
+
+def _saved_score(scored: Scored) -> SavedScore:
+    return SavedScore(scored.attempt, scored.score.value, scored.score.correct)
+
+
+def attempt_from_json(data: Mapping[str, Any]) -> Attempt:
+    """What a reward looks at, from the JSON data of `dataclasses.asdict`.
+
+    Raises:
+        KeyError, TypeError: it is something else.
+    """
+    reply = dict(data["reply"])
+    reply["tool_calls"] = tuple(ToolCall(**call) for call in reply["tool_calls"])
+    reply["malformed_calls"] = tuple(MalformedToolCall(**call) for call in reply["malformed_calls"])
+    return Attempt(**{**data, "reply": Reply(**reply)})
+
+
+def _dumps(data: Mapping[str, Any] | Sequence[Any], **options: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, default=_plain, **options)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return dict(value) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,143 @@
+"""Means over tasks with intervals. Attempts at one task are not independent, so the task is the unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm.evaluation.student import Z, student_quantile
+
+FEWEST_TASKS = 2
+"""One task says nothing about others."""
+Interval = Literal["wilson", "student", "tango"]
+"""Which interval it is; see `share`, `mean_of` and `difference_of`."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over tasks."""
+
+    value: float
+    low: float | None
+    """Lower end of the 95 % interval; None where the tasks do not tell one."""
+    high: float | None
+    interval: Interval | None = None
+    """None where there is none."""
+
+
+def pass_at_k(attempts: int, correct: int, k: int) -> float:
+    """Chance that one of `k` attempts drawn without replacement is correct (Chen et al. 2021, arXiv:2107.03374, eq. 1).
+
+    The product form does not overflow.
+
+    Raises:
+        ValueError: `k` is more than there are attempts.
+    """
+    if k > attempts:
+        raise ValueError(f"pass@{k} of {attempts} attempts")
+    wrong = attempts - correct
+    if wrong < k:
+        return 1.0
+    return 1.0 - float(np.prod(1.0 - k / np.arange(wrong + 1, attempts + 1)))
+
+
+def ks_of(attempts: int) -> list[int]:
+    """1, the powers of two below `attempts`, and `attempts`."""
+    powers = [2**power for power in range(attempts.bit_length()) if 2**power < attempts]
+    return sorted({1, *powers, attempts})
+
+
+def share(values: Sequence[float], attempts: int) -> Estimate:
+    """The mean of values from 0 to 1, one per task, with Wilson's score interval on the effective sample size.
+
+    The effective size is the number of independent attempts with the standard error clustered by task (Miller 2024,
+    arXiv:2411.00640, section 2.2; Kish 1965), corrected for the few tasks that it is measured on (Korn and Graubard
+    1998). It is at least the number of tasks and at most `attempts`. With one attempt per task it is Wilson's interval.
+
+    Args:
+        values: such as the share of correct attempts, by task.
+        attempts: how many attempts there are at all tasks together.
+    """
+    of_tasks = np.asarray(values, np.float64)
+    mean, tasks = float(of_tasks.mean()), len(of_tasks)
+    if tasks < FEWEST_TASKS:
+        return Estimate(mean, None, None)
+    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, attempts, attempts)), "wilson")
+
+
+def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
+    """The mean of rewards, given by task and attempt.
+
+    Rewards from 0 to 1 have the interval of `share`. A mean m of them varies at most as much as a share m of passes
+    (p (1 - p) bounds the variance), so that the effective size is at least that of passes, and there is a width where
+    all attempts earn the same, such as none. Other rewards have that of `mean_of`.
+    """
+    of_tasks = np.array([np.mean(of_task) for of_task in rewards], np.float64)
+    all_of_them = np.concatenate([np.asarray(of_task, np.float64) for of_task in rewards])
+    low, high = float(all_of_them.min()), float(all_of_them.max())
+    if low < 0 or high > 1:
+        return mean_of(of_tasks.tolist())
+    mean, tasks, attempts = float(of_tasks.mean()), len(of_tasks), len(all_of_them)
+    if tasks < FEWEST_TASKS:
+        return Estimate(mean, None, None)
+    if low == high:
+        return Estimate(low, *wilson(low, tasks), "wilson")
+    # As many passes as vary as little as these rewards would if attempts at one task were not alike.
+    most = attempts * mean * (1 - mean) / float(all_of_them.var())
+    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, attempts, max(most, attempts))), "wilson")
+
+
+def mean_of(values: Sequence[float]) -> Estimate:
+    """The mean of any numbers, one per task, with Student's interval on the standard error clustered by task.
+
+    Where all are the same there is no interval: they do not tell how far others may be off.
+    """
+    of_tasks = np.asarray(values, np.float64)
+    mean = float(of_tasks.mean())
+    if len(of_tasks) < FEWEST_TASKS or of_tasks.min() == of_tasks.max():
+        return Estimate(mean, None, None)
+    half = student_quantile(len(of_tasks) - 1) * standard_error(of_tasks)
+    return Estimate(mean, mean - half, mean + half, "student")
+
+
+def difference_of(differences: Sequence[float]) -> Estimate:
+    """The mean difference of two figures from 0 to 1, paired by task: `mean_of`, but where no task differs.
+
+    There it is Tango's score interval for paired shares (Tango 1998, Statistics in Medicine 17, 891 - 908) without a
+    discordant pair, z^2 / (n + z^2) to both sides for n tasks.
+    """
+    tasks = len(differences)
+    if tasks < FEWEST_TASKS or any(differences):
+        return mean_of(differences)
+    half = Z**2 / (tasks + Z**2)
+    return Estimate(0.0, -half, half, "tango")
+
+
+def wilson(share: float, size: float) -> tuple[float, float]:
+    """Wilson's 95 % score interval (Wilson 1927) of a share that was seen in `size` draws, which may be a fraction."""
+    shrunk = Z**2 / size
+    centre = (share + shrunk / 2) / (1 + shrunk)
+    half = math.sqrt(shrunk * (share * (1 - share) + shrunk / 4)) / (1 + shrunk)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def standard_error(of_tasks: NDArray[np.float64]) -> float:
+    """The standard error of the mean of (n,) values of tasks, n > 1."""
+    return float(of_tasks.std(ddof=1)) / math.sqrt(len(of_tasks))
+
+
+def _effective_size(of_tasks: NDArray[np.float64], attempts: int, most: float) -> float:
+    """Independent passes that vary as the mean of `of_tasks` does, at least their number and at most `most`."""
+    tasks, mean = len(of_tasks), float(of_tasks.mean())
+    error = standard_error(of_tasks)
+    spread = mean * (1 - mean)
+    if spread <= 0:
+        return float(tasks)  # every attempt ended alike: how alike attempts at one task are cannot be told
+    size = min(spread / error**2, most) if error else most
+    few = (student_quantile(attempts - 1) / student_quantile(tasks - 1)) ** 2
+    return float(min(max(size * few, tasks), most))

@@ -1,0 +1,22 @@
+"""Everything that is checked before a run starts, without starting one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm.cli import Request, plan_for
+from rllm.planning import RunPlan, check_to_train
+from rllm.training import tasks_of
+from rllm_core.data.types import Task
+
+
+def checked_plan(request: Request) -> tuple[RunPlan, Sequence[Task], Sequence[Task]]:
+    """The plan of a request, its training tasks and its validation tasks.
+
+    Raises:
+        ConfigError: a run of the request would be refused.
+    """
+    plan = plan_for(request)
+    train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
+    check_to_train(plan, train_tasks, val_tasks)
+    return plan, train_tasks, val_tasks

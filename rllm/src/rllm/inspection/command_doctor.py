@@ -1,0 +1,44 @@
+"""The checkup's part on commands that plugins add to ``rllm``."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+from rllm.cli.plugin_commands import PluginCommands, load_command, offers_of, remedy_of
+from rllm_core.contracts.finding import Finding
+from rllm_core.errors import PluginError
+
+
+def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
+    """Import every command, which may take a while. Commands of a blocked plugin are left out."""
+    for candidate in commands.usable:
+        try:
+            load_command(candidate)
+        except PluginError as error:
+            yield Finding(
+                severity="error",
+                subject=f"command {candidate.entry_point}",
+                problem=error.message.rstrip("."),
+                remedy=error.hint if error.hint.startswith("pip install") else _report(candidate.distribution),
+                traceback="".join(traceback.format_exception(error)),
+            )
+    for name, offers in commands.by_name().items():
+        if len(offers) > 1:
+            yield Finding(
+                severity="warning",
+                subject=f"command {name}",
+                problem=f"offered by {offers_of(offers)}",
+                remedy=remedy_of(offers).rstrip("."),
+            )
+    for candidate in commands.hidden:
+        yield Finding(
+            severity="note",
+            subject=f"{candidate.distribution} {candidate.version}",
+            problem=f"its command {candidate.entry_point!r} is ignored: `rllm {candidate.entry_point}` is the core's",
+            remedy="its authors should choose another name",
+        )
+
+
+def _report(distribution: str) -> str:
+    return f"upgrade or uninstall {distribution}, or report it to its authors"

@@ -1,0 +1,151 @@
+"""`rllm config`: see what a run would be made of, and why; check a file; tell an editor what may be in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rllm.cli import (
+    FLAGS,
+    MODEL_FLAG,
+    PLANNING_FLAGS,
+    ROLE_FLAG,
+    ROLE_KEY,
+    ForgivingGroup,
+    config_options,
+    read_request,
+)
+from rllm.inspection.convert_command import convert
+
+
+@click.group(cls=ForgivingGroup)
+def config() -> None:
+    """See, explain and check the configuration of a run; convert one of verl or rLLM.
+
+    \b
+    All values of a run and where each comes from:
+      rllm config show guess --origin
+    What a key means and who acts on it:
+      rllm config explain rllm.algorithm.eps_clip
+    The checks a run makes before it starts, without starting one:
+      rllm config validate my.yaml guess
+    A launch script of verl as a configuration:
+      rllm config convert run_grpo.sh > run.yaml
+    """
+
+
+config.add_command(convert)
+
+
+@config.command()
+@config_options(*PLANNING_FLAGS)
+@click.option("--origin", is_flag=True, help="A table of every key with its value and where that comes from.")
+def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, **flags: Any) -> None:
+    """Print the whole configuration of a run as YAML, as it would be saved in its folder.
+
+    \b
+    Takes what `rllm train` takes:
+      rllm config show guess --estimator rloo rllm.rollout.n=4
+      rllm config show guess --origin | grep recipe
+    """
+    from rllm.cli import plan_for, show_values
+    from rllm.config import as_yaml
+
+    plan = plan_for(read_request(words, model, files, flags))
+    _warn(plan.warnings)
+    if origin:
+        show_values(plan, list(plan.composed.origins))
+    else:
+        click.echo(as_yaml(plan.composed.whole()), nl=False)
+
+
+@config.command()
+@click.argument("key")
+@config_options(*PLANNING_FLAGS)
+def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
+    """Explain KEY: what it means, its type and default, its value and origin, and who acts on it.
+
+    A section lists its keys. With what `rllm train` takes behind it, the value is that of such a run.
+
+    \b
+    Examples:
+      rllm config explain rllm.rollout.n
+      rllm config explain rllm.algorithm.eps_clip guess --loss reinforce
+      rllm config explain rllm.algorithm
+    """
+    from rllm.cli import plan_and_registry, print_table
+    from rllm.inspection.explain import Explanation, explain_key
+
+    plan, registry = plan_and_registry(read_request(words, model, files, flags))
+    found = explain_key(key, plan, registry)
+    if not isinstance(found, Explanation):
+        print_table(("key", "type", "default", "meaning"), [tuple(option) for option in found])
+        return
+    flag = _flag_of(found.about.name, plan.backend.plugin.model_key)
+    facts = found.facts | ({"flag": flag} if flag else {})
+    click.echo(f"{found.about.name}: {found.about.description}\n")
+    print_table((), list(facts.items()))
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@config_options(*PLANNING_FLAGS)
+def validate(file: Path, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
+    """Check FILE as `rllm train --config FILE` would, and do not train. Exits with 2 when something is wrong.
+
+    \b
+    Examples:
+      rllm config validate my.yaml
+      rllm config validate my.yaml guess --backend local
+    """
+    from rllm.inspection.checking import checked_plan
+    from rllm.planning import load_plugins
+
+    plan, train_tasks, val_tasks = checked_plan(read_request(words, model, (str(file), *files), flags))
+    load_plugins(plan)
+    _warn(plan.warnings)
+    click.echo(
+        f"{file} is valid: backend {plan.backend.name}, workflow {plan.workflow.plugin.name}, "
+        f"estimator {plan.estimators.default.plugin.name}, loss {plan.losses.default.plugin.name}, "
+        f"{len(train_tasks)} training and {len(val_tasks)} validation tasks"
+    )
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON schema, for editors and programs.")
+@click.option("--backend", metavar="NAME", default="local", show_default=True, help="Backend whose keys to include.")
+def schema(as_json: bool, backend: str) -> None:
+    """List every key with type, default and meaning; or give an editor the schema of a configuration file.
+
+    \b
+    For editors with a YAML language server:
+      rllm config schema --json > rllm.schema.json
+      and in the first line of a file:  # yaml-language-server: $schema=rllm.schema.json
+    """
+    import json
+
+    from rllm.cli import print_table
+    from rllm.inspection.describe import options_of
+    from rllm.inspection.json_schema import editor_schema
+    from rllm_core.plugins.registry import Registry
+    from rllm_core.schema.run_config import RunConfig
+
+    params = Registry.load().get("backend", backend).plugin.params
+    if as_json:
+        click.echo(json.dumps(editor_schema(params), indent=2, ensure_ascii=False))
+        return
+    options = [*options_of(RunConfig), *options_of(params)]
+    print_table(("key", "type", "default", "meaning"), [tuple(option) for option in options])
+
+
+def _flag_of(key: str, model_key: str) -> str:
+    flags = {flag_key: f"--{name}" for name, (flag_key, _) in FLAGS.items()} | {model_key: f"--{MODEL_FLAG}"}
+    flags[ROLE_KEY] = f"--{ROLE_FLAG} ROLE=NAME"
+    return flags.get(key, "")
+
+
+def _warn(lines: Any) -> None:
+    for line in lines:
+        click.echo(f"warning: {line}", err=True)

@@ -1,0 +1,179 @@
+"""From the configuration of a verl or rLLM run to ours: what every key becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rllm.config import (
+    ABSENT,
+    KeyPath,
+    fields_of,
+    idle_reason,
+    key_around,
+    known_keys,
+    leaves,
+    packaged_values,
+    path_of,
+    takes_key,
+    value_at,
+)
+from rllm_core.contracts.translation import Translation
+from rllm_core.errors import did_you_mean
+from rllm_core.plugins.first_party import home_of
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import Redundant, Refused
+
+BACKEND, MODEL, PROFILE, TRACKERS = "rllm.backend", "model.name", "rllm.profile", "rllm.trainer.logger"
+OF_VERL, OF_RLLM = "actor_rollout_ref", "rllm"
+_HYDRA = ("hydra", "defaults")
+_OF_HYDRA = "It belongs to Hydra; `--config FILE` may be given several times."
+
+
+@dataclass(kw_only=True)
+class Converted:
+    """What became of every key."""
+
+    backend: str
+    values: dict[str, Any] = field(default_factory=dict)
+    """Our keys, dotted, with their values."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Their key -> ours."""
+    kept: list[str] = field(default_factory=list)
+    """Keys with the same name here."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Of `values`, those that the other system takes where nothing is said."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Their keys without a counterpart -> why."""
+    notes: tuple[str, ...] = ()
+    """What else differs."""
+
+    def tree(self) -> dict[str, Any]:
+        """The configuration as nested mappings, sections in the order of the documentation."""
+        tree: dict[str, Any] = {}
+        order = list(RunConfig.model_fields)
+        for key in sorted(self.values, key=lambda name: _rank(name, order)):
+            node = tree
+            *sections, last = path_of(key)
+            for part in sections:
+                node = node.setdefault(part, {})
+            node[last] = self.values[key]
+        return tree
+
+
+def convert(given: Mapping[str, Any], registry: Registry) -> Converted:
+    """Find what stands for each key.
+
+    Args:
+        given: dotted keys with plain values.
+
+    Raises:
+        PluginError: the backend that the keys are for is not installed.
+    """
+    record = registry.get("backend", backend_of(given, registry)).plugin
+    translation = record.translate(given) if record.translate else Translation()
+    found = Converted(backend=record.name, values={BACKEND: record.name, **translation.values}, notes=translation.notes)
+    found.renamed |= {theirs: ours for theirs, ours in translation.renamed.items() if theirs != ours}
+    found.kept += [theirs for theirs, ours in translation.renamed.items() if theirs == ours]
+    found.left_out |= translation.left_out
+    profile = translation.values.get(PROFILE)
+    handled = {*translation.renamed, *translation.left_out, BACKEND}
+    for key, value in given.items():
+        if key not in handled:
+            _classify(key, value, record, profile, found)
+    _only_trackers_there_are(found, registry)
+    found.defaults = {key: value for key, value in translation.defaults.items() if key not in found.values}
+    found.values |= found.defaults
+    return found
+
+
+def backend_of(given: Mapping[str, Any], registry: Registry) -> str:
+    """The backend that the keys are for: the one they name, else the one that has most of them."""
+    if (named := given.get(BACKEND)) is not None:
+        return str(named)
+    if any(path_of(key)[0] == OF_VERL for key in given):
+        return "verl"
+    own = {entry.plugin.name: known_keys(entry.plugin.params) for entry in registry.all("backend")}
+    counts = {name: sum(path_of(key) in keys for key in given) for name, keys in own.items()}
+    best = max(counts, key=lambda name: (counts[name], name == "local"), default="local")
+    return best if counts.get(best) else "local"
+
+
+def leaves_of(tree: Mapping[str, Any], at: KeyPath = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted keys of nested mappings with their values. A mapping that is one value of the core stays whole."""
+    for name, value in tree.items():
+        path = (*at, str(name))
+        if isinstance(value, Mapping) and value and key_around(RunConfig, path) is None:
+            yield from leaves_of(value, path)
+        else:
+            yield ".".join(path), value
+
+
+def _classify(key: str, value: Any, record: Any, profile: str | None, found: Converted) -> None:
+    if key.startswith("--") or path_of(key)[0] in _HYDRA:
+        found.left_out[key] = _OF_HYDRA
+    elif (row := next((row for row in record.shared_keys if row.native == key), None)) is not None:
+        ours = {theirs: core for core, theirs in row.spelled if isinstance(theirs, str | None)}
+        found.values.setdefault(row.rllm, ours.get(value, value) if isinstance(value, str | None) else value)
+        found.renamed[key] = row.rllm
+    elif (reason := _refused(key, value)) is not None:
+        found.left_out[key] = reason
+    elif (reason := idle_reason(record, key, profile)) is not None:
+        found.left_out[key] = _where_it_holds_anyway(key, value, record, profile) or reason
+    elif _is_known(key, record, profile):
+        found.values.setdefault(key, value)
+        found.kept.append(key)
+    elif key == MODEL and record.model_key != MODEL:
+        found.values.setdefault(record.model_key, value)
+        found.renamed[key] = record.model_key
+    else:
+        found.left_out[key] = f"There is no such key. {did_you_mean(key, _all_keys(record, profile))}".strip()
+
+
+def _refused(key: str, value: Any) -> str | None:
+    """Why a value of the core's own keys is taken nowhere, or is always so."""
+    about = fields_of(RunConfig).get(path_of(key))
+    for mark in about.metadata if about else ():
+        if isinstance(mark, Redundant) and value == mark.value:
+            return mark.reason
+        if isinstance(mark, Refused) and about and value != about.default and mark.value in (None, value):
+            return mark.reason
+    return None
+
+
+def _where_it_holds_anyway(key: str, value: Any, record: Any, profile: str | None) -> str | None:
+    if record.config_yaml is None:
+        return None
+    packaged = value_at(packaged_values(record, profile), path_of(key))
+    return "It holds anyway." if packaged is not ABSENT and packaged == value else None
+
+
+def _all_keys(record: Any, profile: str | None) -> list[str]:
+    packaged = [path for path, _ in leaves(packaged_values(record, profile))] if record.config_yaml else []
+    return [".".join(path) for path in (*known_keys(RunConfig), *known_keys(record.params), *packaged)]
+
+
+def _is_known(key: str, record: Any, profile: str | None) -> bool:
+    path = path_of(key)
+    of_core = key_around(RunConfig, path) is not None
+    return of_core or path in fields_of(record.params) or takes_key(record, profile, path)
+
+
+def _only_trackers_there_are(found: Converted, registry: Registry) -> None:
+    names = found.values.get(TRACKERS)
+    if names is None:
+        return
+    names = names if isinstance(names, list) else [names]
+    known = {entry.plugin.name for entry in registry.all("tracker")}
+    unknown = [name for name in names if isinstance(name, str) and name not in known and not home_of("tracker", name)]
+    if unknown:
+        theirs = next((key for key, ours in found.renamed.items() if ours == TRACKERS), TRACKERS)
+        found.left_out[f"{theirs}: {', '.join(unknown)}"] = "No such tracker: rllm plugins list --kind tracker."
+    found.values[TRACKERS] = [name for name in names if name not in unknown]
+
+
+def _rank(key: str, order: list[str]) -> tuple[int, str]:
+    section = path_of(key)[0]
+    return (order.index(section) if section in order else len(order), key)

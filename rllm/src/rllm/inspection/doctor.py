@@ -1,0 +1,158 @@
+"""A checkup of everything installed: what is broken, blocked, ambiguous or old, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.chosen import Registered
+from rllm_core.contracts.finding import Finding, Severity
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.backend_files import search_folder
+from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalise
+from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.loading import reason_of
+from rllm_core.plugins.registry import Registry
+
+
+def examine(registry: Registry) -> list[Finding]:
+    """Look at all plugins and call every `load`, which may import torch and take a while. Worst findings first."""
+    findings = [
+        *_broken(registry),
+        *_loads(registry),
+        *_clashes(registry),
+        *_entry_points(registry),
+        *_unknown_names(registry),
+        *_deprecated(registry),
+        *_blocked(registry),
+    ]
+    return worst_first(findings)
+
+
+def examine_gpus(registry: Registry) -> list[Finding]:
+    """What backends say of this machine's GPUs and of what they need there. What several say is said once."""
+    findings: list[Finding] = []
+    for entry in registry.all("backend"):
+        if entry.plugin.examine_gpus is None:
+            continue
+        try:
+            findings.extend(entry.plugin.examine_gpus())
+        except Exception as error:  # noqa: BLE001  (another's code; the checkup goes on)
+            problem = f"it cannot look at GPUs: {reason_of(error)}"
+            remedy = f"report it to the authors of {entry.distribution}"
+            findings.append(
+                Finding(
+                    severity="error", subject=f"{entry.kind} {entry.qualified_name}", problem=problem, remedy=remedy
+                )
+            )
+    return list(dict.fromkeys(findings))
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors, then warnings, then notes, and else as they come."""
+    order: tuple[Severity, ...] = ("error", "warning", "note")
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+
+def _broken(registry: Registry) -> Iterator[Finding]:
+    for plugin in registry.broken:
+        yield Finding(
+            severity="error",
+            subject=f"{plugin.name} ({plugin.distribution} {plugin.version})",
+            problem=f"broken: {plugin.reason}",
+            remedy=(plugin.remedy or f"upgrade or uninstall {plugin.distribution}")
+            + f", or go without: {BLOCK_VARIABLE}={plugin.name}",
+            traceback=plugin.traceback,
+        )
+
+
+def _loads(registry: Registry) -> Iterator[Finding]:
+    for kind in KINDS:
+        for entry in registry.all(kind):
+            severity: Severity = "error"
+            remedy = f"install what is missing, or report it to the authors of {entry.distribution}"
+            try:
+                problem = _problem_of_load(entry)
+            except (PluginError, ConfigError) as error:
+                # A PluginError knows itself what is missing, such as an optional package.
+                severity = "note" if isinstance(error, PluginError) else "error"
+                problem, remedy = error.message, error.hint
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
+                problem = f"it cannot be loaded: {reason_of(error)}"
+            if problem:
+                yield Finding(
+                    severity=severity, subject=f"{kind} {entry.qualified_name}", problem=problem, remedy=remedy
+                )
+
+
+def _problem_of_load(entry: Registered[Any]) -> str:
+    if not callable(entry.plugin.load()):
+        return "its load returns something that cannot be called"
+    if isinstance(entry.plugin, BackendPlugin) and entry.plugin.config_yaml is not None:
+        try:
+            search_folder(entry.plugin)
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def _clashes(registry: Registry) -> Iterator[Finding]:
+    for entries in registry.conflicts():
+        yield Finding(
+            severity="warning",
+            subject=f"{entries[0].kind} {entries[0].name}",
+            problem="offered by " + " and by ".join(f"{entry.distribution} {entry.version}" for entry in entries),
+            remedy="in config, write " + " or ".join(entry.qualified_name for entry in entries),
+        )
+
+
+def _entry_points(registry: Registry) -> Iterator[Finding]:
+    for candidate in (*registry.discovery.candidates, *registry.discovery.blocked):
+        if normalise(candidate.entry_point) != normalise(candidate.distribution):
+            yield Finding(
+                severity="warning",
+                subject=f"{candidate.distribution} {candidate.version}",
+                problem=f"its entry point is named {candidate.entry_point!r}, not like the distribution",
+                remedy=f"its authors should write {candidate.distribution} = … under [project.entry-points]",
+            )
+
+
+def _unknown_names(registry: Registry) -> Iterator[Finding]:
+    for setting, names in (
+        (BLOCK_VARIABLE, registry.discovery.unknown_blocks),
+        ("rllm.plugins.allow", registry.discovery.unknown_allows),
+    ):
+        for name in names:
+            core = normalise(name) in (CORE, PROGRAM)
+            yield Finding(
+                severity="warning",
+                subject=setting,
+                problem=f"names {name!r}, "
+                + ("which cannot be blocked" if core else "and no such plugin is installed"),
+                remedy=f"take it out of {setting}" + ("" if core else ", or correct its spelling"),
+            )
+
+
+def _deprecated(registry: Registry) -> Iterator[Finding]:
+    for kind in KINDS:
+        for entry in registry.all(kind):
+            if entry.plugin.deprecated:
+                yield Finding(
+                    severity="note",
+                    subject=f"{kind} {entry.qualified_name}",
+                    problem=f"deprecated: {entry.plugin.deprecated}",
+                    remedy="choose another one in new runs",
+                )
+
+
+def _blocked(registry: Registry) -> Iterator[Finding]:
+    commands = [command for command in registry.discovery.commands if command.blocked_by]
+    blocked = {candidate.distribution: candidate for candidate in (*commands, *registry.discovery.blocked)}
+    for _, candidate in sorted(blocked.items()):
+        yield Finding(
+            severity="note",
+            subject=f"{candidate.distribution} {candidate.version}",
+            problem=f"blocked by {candidate.blocked_by}",
+            remedy="nothing, if that is what you want",
+        )

@@ -1,0 +1,45 @@
+"""``rllm plugins doctor``: whether everything that is installed works."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--gpu", is_flag=True, help="And this machine's GPUs, with what backends need to train on them.")
+@click.pass_obj
+def doctor(debug: bool | None, gpu: bool) -> int:
+    """Check every installed plugin and command, and say what to do about what is wrong.
+
+    Loads everything, so it takes a few seconds. Exits with 1 when something cannot be used.
+
+    \b
+    Examples:
+      rllm plugins doctor
+      rllm plugins doctor --gpu            (on a machine with GPUs, before the first run)
+      rllm plugins doctor --debug          (with the traceback of each broken plugin)
+    """
+    from rllm.cli import commands_in
+    from rllm.inspection.command_doctor import examine_commands
+    from rllm.inspection.doctor import examine, examine_gpus, worst_first
+    from rllm.inspection.package_doctor import examine_packages
+    from rllm_core.plugins.kinds import KINDS
+    from rllm_core.plugins.registry import Registry
+
+    registry = Registry.load()
+    commands = commands_in(registry.discovery)
+    of_packages = examine_packages(registry.discovery)
+    of_gpus = examine_gpus(registry) if gpu else []
+    findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands), *of_gpus])
+    for finding in findings:
+        click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
+        if debug and finding.traceback:
+            click.echo(finding.traceback)
+    errors = sum(finding.severity == "error" for finding in findings)
+    count = f"{sum(len(registry.all(kind)) for kind in KINDS)} plugins"
+    if number := len(commands.usable):
+        count += f" and {number} command{'s' * (number > 1)}"
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    verdict = f"{errors} cannot be used" if errors else "all load, with warnings" if warnings else "all work"
+    click.echo(f"{count} checked, {verdict}.")
+    return 1 if errors else 0

@@ -1,0 +1,165 @@
+"""All that is known of one config key: meaning, type, default, its value in a run, and who acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rllm.config import (
+    ABSENT,
+    DEFAULT,
+    KeyPath,
+    as_config_error,
+    fields_of,
+    idle_reason,
+    known_keys,
+    packaged_values,
+    show_value,
+    unknown_key,
+    value_at,
+)
+from rllm.inspection.describe import Option, describe_field
+from rllm.planning import RunPlan, acting_plugins, core_key
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import AsPackaged, ByPlugins, Names, Redundant, Refused
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is known of a key."""
+
+    about: Option
+    """Name, type, default and meaning."""
+    facts: dict[str, str]
+    """What else there is to say, by label: value, who acts on it, names to choose from, …"""
+
+
+def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | list[Option]:
+    """Explain a key; a section gives the keys in it.
+
+    Raises:
+        ConfigError: there is no such key; says which was probably meant.
+    """
+    path = tuple(part for part in key.strip().split(".") if part)
+    schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
+    found = [fields_of(schema)[path] for schema in schemas if path in fields_of(schema)]
+    found = found or _option_at(path, plan) or list(_packaged_at(path, plan))
+    if not found:
+        keys = [known for schema in schemas for known in known_keys(schema)]
+        raise as_config_error([unknown_key(path or (key,), "the key to explain", keys)])
+    if sections := [section for field in found if (section := _section(field)) is not None]:
+        return [option for section in sections for option in _options_in(section, path)]
+    return _explanation(path, found[0], plan, registry)
+
+
+def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Registry) -> Explanation:
+    dotted = ".".join(path)
+    known = core_key(RunConfig(), path)
+    acting = acting_plugins(registry, known) if known else []
+    used = {(entry.kind, entry.qualified_name) for entry in plan.registered()}
+    in_this_run = [entry for entry in acting if (entry.kind, entry.qualified_name) in used]
+    by_plugins = known is not None and known.mark(ByPlugins) is not None
+    backends = registry.all("backend")
+    if known is None:
+        of_backend: type[BaseModel] = plan.backend.plugin.params
+        own = path in fields_of(of_backend) or any(_packaged_at(path, plan))
+        owner = _owner(path, plan)
+        of_option = f"{owner.registered.kind} {owner.plugin.name}" if owner else ""
+        acts = f"backend {plan.backend.name}" if own else of_option
+        honouring = [entry for entry in backends if _has_key(entry, path, plan)] if own else backends
+    elif by_plugins:
+        acts = _names(acting) or "no installed plugin"
+        kinds = {entry.kind for entry in acting}
+        honouring = [entry for entry in acting if entry.kind == "backend"] if kinds == {"backend"} else backends
+        honouring = honouring if acting else []
+    else:
+        acts, honouring = "the core", backends
+    refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
+    if instead := idle_reason(plan.backend.plugin, dotted, plan.config.rllm.profile):
+        acts, honouring, refused = "nobody", [], [*refused, instead]
+    if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
+        acts, honouring = "nobody", []
+    about = describe_field(dotted, field)
+    facts = {
+        "type": about.type,
+        "default": about.default,
+        "value": f"{show_value(_value(path, plan))} (from {plan.composed.origin(dotted) or DEFAULT})",
+        "choices": ", ".join(
+            entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
+        ),
+        "acts through": acts,
+        "in this run": (_names(in_this_run) or "nothing") if by_plugins and acting else "",
+        "backends": ", ".join(entry.name for entry in honouring) or "none",
+        "also known as": ", ".join(_shared_as(dotted, plan, backends)),
+        "refused": " ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
+    }
+    return Explanation(about, {label: fact for label, fact in facts.items() if fact})
+
+
+def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> Iterator[str]:
+    for entry in backends:
+        yield from (f"{shared.native} ({entry.name})" for shared in entry.plugin.shared_keys if shared.rllm == dotted)
+    yield from (shared.rllm for shared in plan.backend.plugin.shared_keys if shared.native == dotted)
+
+
+def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
+    """Whether a backend has the key: the run's, or another whose schema names it."""
+    return backend == plan.backend or path in fields_of(backend.plugin.params)
+
+
+def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:
+    """An option of one of the plugins whose names and options are separate keys."""
+    owner = _owner(path, plan)
+    fields = owner.plugin.params.model_fields if owner else {}
+    return [fields[path[-1]]] if path and path[-1] in fields else []
+
+
+def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
+    """A key of a section that another system reads, from the packaged YAML; that system says what it means."""
+    section = plan.backend.plugin.params.model_fields.get(path[0]) if len(path) > 1 else None
+    if section is None or not any(isinstance(mark, AsPackaged) for mark in section.metadata):
+        return
+    value = value_at(plan.composed.tree, path)
+    if value is ABSENT or isinstance(value, Mapping):
+        return
+    default = value_at(packaged_values(plan.backend.plugin, plan.config.rllm.profile), path)
+    about = f"A key of the section `{path[0]}`: {section.description or 'not described.'}"
+    yield FieldInfo(annotation=type(value), default=None if default is ABSENT else default, description=about)
+
+
+def _owner(path: KeyPath, plan: RunPlan) -> Chosen[Any] | None:
+    """The plugin that has the key as an option, where its options lie in a separate section."""
+    players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
+    return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
+    for name, field in section.model_fields.items():
+        inner = _section(field)
+        dotted = ".".join((*path, name))
+        if inner is None:
+            yield describe_field(dotted, field)
+        else:
+            yield Option(dotted, "section", "", field.description or "")
+
+
+def _value(path: KeyPath, plan: RunPlan) -> Any:
+    """The value in the run; for an option that nobody sets, the plugin's own default."""
+    value = value_at(plan.composed.written, path)
+    owner = _owner(path, plan)
+    return getattr(owner.params, path[-1]) if value is ABSENT and owner else value
+
+
+def _names(entries: list[Registered[Any]]) -> str:
+    return ", ".join(f"{entry.kind} {entry.name}" for entry in entries)

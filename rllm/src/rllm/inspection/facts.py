@@ -1,0 +1,75 @@
+"""What a plugin's record says about it, in words for people. Its options are for ``rllm.inspection.describe``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from rllm_core.contracts.backend import DerivedKey, SharedKey
+from rllm_core.contracts.plugin import GIVES_FACT, Plugin
+
+Rows = list[tuple[str, ...]]
+"""A fact that is a list: a name with a word or two on it in each row."""
+HEADINGS = {
+    "shared keys": ("backend", "core"),
+    "derived keys": ("key", "follows from"),
+    "idle keys": ("key", "what to do instead"),
+    "idle keys of profiles": ("profile", "key", "what to do instead"),
+}
+NOTHING: Rows = [("nothing",)]
+_COMMON = {field.name for field in fields(Plugin)} - {"honours"}
+_CALLED = {"honours": "acts on"}
+
+
+def facts_of(plugin: Plugin[Any]) -> dict[str, Rows]:
+    """What the record says beyond what all kinds say: a level and a scope, what it needs, what it can do, …
+
+    What is one fact is one row of one cell.
+    """
+    return dict(_facts(plugin))
+
+
+def in_words(rows: Rows) -> str:
+    """A fact on one line."""
+    return ", ".join(": ".join(row) for row in rows)
+
+
+def _facts(record: Any) -> Iterator[tuple[str, Rows]]:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        # A function is what a plugin does, unless its field says that it gives a fact.
+        if field.name in _COMMON or (callable(value) and field.metadata != GIVES_FACT):
+            continue
+        value = value() if callable(value) else value
+        if is_dataclass(value):
+            yield from _facts(value)
+        elif value is not None and (rows := list(_rows(value))) and (field.name, rows) != ("honours", NOTHING):
+            yield _CALLED.get(field.name, field.name.replace("_", " ")), rows
+
+
+def _rows(value: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            rows = [(name, _words(each)) for name, each in inner.items()] if isinstance(inner, Mapping) else None
+            yield from [(key, *row) for row in rows] if rows is not None else [(key, _words(inner))]
+    elif isinstance(value, frozenset | set):
+        yield from [(each,) for each in sorted(value)] or NOTHING
+    elif isinstance(value, tuple):
+        yield from (_row(each) for each in value)
+    else:
+        yield (_words(value),)
+
+
+def _row(value: Any) -> tuple[str, ...]:
+    if isinstance(value, SharedKey):
+        return value.native, value.rllm
+    if isinstance(value, DerivedKey):
+        return value.native, ", ".join(value.of)
+    return (_words(value),)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -1,0 +1,8 @@
+"""From a configuration to a plan: every name looked up, every setting checked.
+
+What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

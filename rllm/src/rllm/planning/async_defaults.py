@@ -1,0 +1,52 @@
+"""What holds in asynchronous training unless the user says otherwise: rollouts of older weights are corrected.
+
+Trained as if they were new, tokens of 4 updates ago cost 18 points of 42 on AIME24; corrected, they cost none (AReaL,
+Fu et al. 2025, arXiv:2505.24298).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from rllm.config.compose import Composed
+from rllm.config.layers import Tier
+from rllm.config.paths import path_of, put_at
+from rllm.planning.async_checks import BYPASS, THRESHOLD, TIS
+from rllm.planning.plan import RunPlan
+from rllm.planning.unused_keys import changed
+
+
+def with_correction(plan: RunPlan) -> RunPlan:
+    """The plan with old log-probs of the trainer, and ratios per token of these to the sampler's (decoupled PPO, Hilton
+    et al. 2022, arXiv:2110.00641), where nobody set otherwise.
+
+    Losses that weigh by that ratio themselves get no second one.
+    """
+    composed = plan.composed
+    if not plan.config.rllm.async_training.staleness:
+        return plan
+    if not _is_set(composed, BYPASS):
+        composed = _with_value(composed, BYPASS, False)
+    correct_themselves = all(loss.plugin.corrects_rollouts for loss in plan.losses)
+    if not _is_set(composed, TIS) and not composed.value(BYPASS) and not correct_themselves:
+        composed = _with_value(composed, TIS, "token")
+    return replace(plan, composed=composed)
+
+
+def _is_set(composed: Composed, key: str) -> bool:
+    """Whether a user set it, now or at an earlier start of the run."""
+    return composed.tiers[key] >= Tier.SAVED
+
+
+def _with_value(composed: Composed, key: str, value: Any) -> Composed:
+    tree = deepcopy(composed.tree)
+    put_at(tree, path_of(key), value)
+    return replace(
+        composed,
+        config=changed(composed.config, path_of(key), value),
+        tree=tree,
+        origins={**composed.origins, key: THRESHOLD},
+        tiers={**composed.tiers, key: Tier.PACKAGED},
+    )

@@ -1,0 +1,58 @@
+"""Every check of a plan, in the order in which they are made.
+
+A new check is a function in a module beside this one, and a line here. What a key says of itself (who acts on it, which
+other key makes it idle) is a mark in the schema: `rllm.planning.unused_keys` looks at these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rllm.planning import async_checks, group_checks, idle_checks, plugin_checks, term_checks
+from rllm.planning.plan import RunPlan
+from rllm.planning.plan_losses import other_losses
+from rllm.planning.problem import Problem
+
+Check = Callable[[RunPlan], Iterator[Problem]]
+
+CHECKS: tuple[Check, ...] = (
+    plugin_checks.needed_keys_are_set,
+    plugin_checks.backend_computes_losses,
+    plugin_checks.needs_are_filled,
+    plugin_checks.steps_are_wide_enough,
+    plugin_checks.reward_weights_count,
+    plugin_checks.batches_are_not_multiplied_twice,
+    plugin_checks.trackers_differ,
+    plugin_checks.replies_end_at_texts,
+    plugin_checks.prompts_are_token_ids,
+    term_checks.bounds_leave_something,
+    term_checks.rollouts_are_corrected_once,
+    term_checks.old_rollouts_are_weighed,
+    term_checks.truncated_sampling,
+    term_checks.divergence_has_a_gradient,
+    term_checks.column_sections_are_needed,
+    idle_checks.options_have_an_environment,
+    idle_checks.step_rewards_are_read,
+    idle_checks.something_is_trained,
+    idle_checks.thoughts_have_a_later_prompt,
+    idle_checks.rejection_rejects,
+    idle_checks.filtering_masks,
+    idle_checks.checkpoints_are_many,
+    async_checks.staleness_is_whole,
+    async_checks.staleness_is_within_the_run,
+    async_checks.rounds_are_played_ahead,
+    async_checks.rollouts_may_overlap,
+    async_checks.stages_may_play_ahead,
+    async_checks.losses_have_a_ratio,
+    group_checks.groups_of_one,
+    group_checks.choices_by_role,
+    group_checks.stages_learn_and_log,
+    other_losses,
+)
+"""Each takes a plan and says what is wrong with it."""
+
+
+def problems_of(plan: RunPlan) -> Iterator[Problem]:
+    """What all checks find."""
+    for check in CHECKS:
+        yield from check(plan)

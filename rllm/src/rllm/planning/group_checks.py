@@ -1,0 +1,61 @@
+"""What of groups and stages works, but perhaps not as meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rllm.planning.plan import RunPlan
+from rllm.planning.problem import Problem, warning
+from rllm_core.contracts.grouping import MIXED_ROLES
+
+GROUPING, STAGES = "rllm.transform.grouping", "rllm.pipeline"
+
+
+def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
+    """By what the grouping compares; one that does not say is not doubted."""
+    compares, workflow = plan.grouping.plugin.compares, plan.workflow.plugin
+    differs = {
+        "attempts": plan.config.rllm.rollout.n > 1 or plan.off_policy,
+        "tasks": plan.tasks_per_step > 1,
+        "roles": not workflow.one_role,
+    }
+    alone = sorted({entry.plugin.name for entry in plan.estimators if entry.plugin.scope == "group"})
+    if not alone or not compares or any(differs[what] for what in compares):
+        return
+    because = {
+        "attempts": "rllm.rollout.n=1",
+        "tasks": "data.train_batch_size=1",
+        "roles": f"the one role of workflow {workflow.name}",
+    }
+    causes = [because[what] for what in because if what in compares]
+    unless = "" if workflow.one_role else ", unless an attempt has several trajectories of one role"
+    yield warning(
+        GROUPING,
+        f"{' and '.join(causes)} {'leave' if len(causes) > 1 else 'leaves'} estimator {' and '.join(alone)} "
+        f"groups of one{unless}: there is nothing to compare an attempt with",
+    )
+
+
+def choices_by_role(plan: RunPlan) -> Iterator[Problem]:
+    """They say nothing about groups that hold several roles."""
+    if "roles" not in plan.grouping.plugin.compares:
+        return
+    algorithm = plan.config.rllm.algorithm
+    for name, mapping in (("estimator_map", algorithm.estimator_map), ("loss_map", algorithm.loss_map)):
+        if others := [role for role in mapping if role != MIXED_ROLES]:
+            key = f"rllm.algorithm.{name}"
+            yield warning(
+                key,
+                f"{key} names {', '.join(others)}, and grouping {plan.grouping.plugin.name} compares roles with each "
+                f"other: all its groups have the role {MIXED_ROLES}. Name that role",
+            )
+
+
+def stages_learn_and_log(plan: RunPlan) -> Iterator[Problem]:
+    """What no stage does is not done."""
+    missing = {
+        "weights": "no stage of rllm.pipeline updates the weights: the run plays and learns nothing",
+        "metrics": "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
+    }
+    written = frozenset[str]().union(*(stage.plugin.writes for stage in plan.stages))
+    yield from (warning(STAGES, line) for what, line in missing.items() if what not in written)

@@ -1,0 +1,137 @@
+"""Settings of a user that change nothing in a run, where it takes more than the key's marks to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rllm.config.keys import where_acts
+from rllm.config.layers import Tier
+from rllm.config.paths import path_of
+from rllm.config.unused import covers
+from rllm.planning.plan import RunPlan
+from rllm.planning.problem import Problem, unused, warning
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.plugins.discovery import CORE
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import NO_ENVIRONMENT
+from rllm_core.schema.section import ReadsStepRewards, ShapesStepRewards, marked
+
+NEVER = (0, -1)
+"""Values of a frequency that mean never."""
+NAMED = 5
+"""Keys that a warning names."""
+
+
+def options_have_an_environment(plan: RunPlan) -> Iterator[Problem]:
+    """Options of an environment, and none chosen."""
+    key, env = "rllm.env.env_args", plan.config.rllm.env
+    if env.env_args and plan.environment is None:
+        yield unused(
+            key,
+            f"{key} is {env.env_args!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
+            "Name an environment: `rllm train NAME`.",
+        )
+
+
+def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
+    """Shaping the rewards of steps means nothing to estimators that do not look at them."""
+    params = plan.workflow.params
+    if any(_reads_step_rewards(entry) for entry in plan.estimators):
+        return
+    switches = sorted({name for entry in plan.estimators for name in marked(type(entry.params), ReadsStepRewards)})
+    for name in marked(type(params), ShapesStepRewards):
+        key = f"rllm.workflow.workflow_args.{name}"
+        if getattr(params, name) and key in plan.composed.by_user:
+            names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
+            switch = f", set its option {' or '.join(switches)}" if switches else ""
+            yield unused(
+                key,
+                f"{plan.composed.given(key)} and has no effect: it changes the rewards of steps, and estimator {names} "
+                "reads those of whole trajectories.",
+                f"Choose an estimator that needs step_rewards{switch}, or leave it out.",
+            )
+
+
+def _reads_step_rewards(estimator: Chosen[EstimatorPlugin[Any]]) -> bool:
+    switches = marked(type(estimator.params), ReadsStepRewards)
+    return "step_rewards" in estimator.plugin.needs and all(getattr(estimator.params, name) for name in switches)
+
+
+def thoughts_have_a_later_prompt(plan: RunPlan) -> Iterator[Problem]:
+    """Keeping thoughts in later prompts, and an attempt has one prompt."""
+    key, agent = "rllm.accumulate_reasoning", plan.config.rllm.agent
+    if plan.composed.is_by_user(key) and plan.config.rllm.accumulate_reasoning and agent.max_steps == 1:
+        yield unused(
+            key,
+            f"{plan.composed.given(key)} and has no effect: rllm.agent.max_steps is 1, and an attempt has no later "
+            "prompt that could keep a thought.",
+            "Raise rllm.agent.max_steps, or leave it out.",
+        )
+
+
+def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
+    """The mode `none` drops nothing; with a multiplier more tasks are drawn all the same."""
+    key, section = "rllm.rejection_sample.enable", plan.config.rllm.rejection_sample
+    keeps_all = plan.rejection.registered.qualified_name == f"{CORE}/none"
+    if section.enable and keeps_all and section.multiplier == 1 and plan.composed.is_by_user(key):
+        yield warning(
+            key,
+            f"{plan.composed.given(key)} and rllm.rejection_sample.mode is none: every group is trained on, as without "
+            "rejection",
+        )
+
+
+def filtering_masks(plan: RunPlan) -> Iterator[Problem]:
+    """Filtering is on and no way of ending is masked."""
+    key, section = "rllm.compact_filtering.enable", plan.config.rllm.compact_filtering
+    masks = [value for name, value in section if name.startswith("mask_")]
+    if section.enable and not any(masks) and plan.composed.is_by_user(key):
+        yield unused(
+            key,
+            f"{plan.composed.given(key)} and has no effect: every rllm.compact_filtering.mask_* is false.",
+            "Set one of them to true, or leave it out.",
+        )
+
+
+def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
+    """Each start of a run makes one checkpoint at its end, so that there are several only after several starts."""
+    key, trainer = "rllm.trainer.keep_checkpoints", plan.config.rllm.trainer
+    if trainer.save_freq in NEVER and plan.composed.is_by_user(key) and not trainer.val_only:
+        yield warning(
+            key,
+            f"{plan.composed.given(key)} and rllm.trainer.save_freq is {trainer.save_freq}: the run makes one "
+            "checkpoint, at its end. Set save_freq to make more",
+        )
+
+
+def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
+    """What is typed beside ``val_only`` must act in it. Files may hold what is for training: they serve both."""
+    if not plan.config.rllm.trainer.val_only:
+        return
+    composed = plan.composed
+    idle = [key for key in sorted(composed.by_user) if _acts_in_training(plan.backend.plugin, key)]
+    typed = [key for key in idle if composed.tiers[key] is Tier.COMMAND_LINE]
+    for key in typed:
+        yield unused(
+            key,
+            f"{composed.given(key)} and has no effect: rllm.trainer.val_only is true, and nothing is trained.",
+            "Leave one of the two out; rllm.rollout.n_val and sampling.val say how to validate.",
+        )
+    if not typed and idle:
+        more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
+        yield warning(
+            "rllm.trainer.val_only",
+            f"rllm.trainer.val_only is true, and nothing is trained: {', '.join(idle[:NAMED])}{more} have no effect",
+        )
+
+
+def _acts_in_training(backend: BackendPlugin[Any], key: str) -> bool:
+    """Whether a key acts in training alone. A key that the backend shares does not: the core's key is named."""
+    path = path_of(key)
+    if path[0] in RunConfig.model_fields:
+        return where_acts(RunConfig, path) == "training"
+    shared = any(key == row.native for row in backend.shared_keys)
+    return not shared and any(covers(pattern, key) for pattern in backend.training_keys)

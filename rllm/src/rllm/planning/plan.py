@@ -1,0 +1,140 @@
+"""RunPlan: every name in a config resolved to a plugin with its options. `rllm.planning.planner` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from rllm.config.compose import Composed
+from rllm_core.contracts.agent import AgentPlugin
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.engine import EnginePlugin, Overlap
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.observer import ObserverPlugin
+from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.contracts.renderer import RendererPlugin
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.pipeline.graph import ChosenStage
+from rllm_core.rollout.scoring import WeightedReward
+from rllm_core.schema.run_config import RunConfig
+
+PluginT = TypeVar("PluginT")
+
+
+@dataclass(frozen=True)
+class ByRole(Generic[PluginT]):
+    """One choice for all roles, and others for some."""
+
+    default: PluginT
+    by_role: Mapping[str, PluginT] = field(default_factory=dict)
+
+    def of(self, role: str) -> PluginT:
+        return self.by_role.get(role, self.default)
+
+    def __iter__(self) -> Iterator[PluginT]:
+        yield self.default
+        yield from self.by_role.values()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run will use."""
+
+    composed: Composed
+    backend: Registered[BackendPlugin[Any]]
+    engine: Chosen[EnginePlugin[Any]] | None
+    """The rollout engine that the backend hosts; None: its own."""
+    renderer: Chosen[RendererPlugin[Any]]
+    environment: Chosen[EnvironmentPlugin[Any]] | None
+    train_dataset: Chosen[DatasetPlugin[Any]] | None
+    """Where training tasks come from; None: the environment."""
+    val_dataset: Chosen[DatasetPlugin[Any]] | None
+    rewards: tuple[WeightedReward, ...]
+    agent: Chosen[AgentPlugin[Any]]
+    workflow: Chosen[WorkflowPlugin[Any]]
+    grouping: Chosen[GroupingPlugin[Any]]
+    rejection: Chosen[RejectionPlugin[Any]]
+    estimators: ByRole[Chosen[EstimatorPlugin[Any]]]
+    losses: ByRole[Chosen[LossPlugin[Any]]]
+    """`default` is the loss of `estimators.default`; a role with another estimator has the default loss of that one."""
+    trackers: tuple[Chosen[TrackerPlugin[Any]], ...]
+    observers: tuple[Chosen[ObserverPlugin[Any]], ...]
+    stages: tuple[ChosenStage, ...]
+    warnings: tuple[str, ...] = ()
+    """What will work, but perhaps not as meant."""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.composed.config
+
+    @property
+    def recorded(self) -> str:
+        """What is kept of every step: the value of `rllm.record` by which a tracker acts; ``off`` where none does."""
+        recording = (entry.params for entry in self.trackers if "record" in type(entry.params).model_fields)
+        return next((str(params.record) for params in recording), "off")
+
+    @property
+    def full_logprobs(self) -> bool:
+        """Whether rollouts have log-probs also where top-p or top-k truncate; see `Capabilities.full_logprobs`."""
+        own = self.backend.plugin.capabilities
+        return own.full_logprobs if self.engine is None else self.engine.plugin.full_logprobs
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether episodes are of other weights than those that are trained; see `StagePlugin.off_policy`."""
+        return any(stage.plugin.off_policy for stage in self.stages)
+
+    @property
+    def stop_texts(self) -> bool:
+        """Whether rollouts can end at texts; see `Capabilities.stop_texts`."""
+        return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts
+
+    @property
+    def overlap(self) -> frozenset[Overlap]:
+        """Under which weights rollouts go on during updates; see `Capabilities.overlap`."""
+        return self.backend.plugin.capabilities.overlap if self.engine is None else self.engine.plugin.overlap
+
+    @property
+    def rounds_ahead(self) -> int:
+        """How many rounds may be played ahead of the one that is trained on; 0: rollouts and updates take turns."""
+        return max(0, self.config.rllm.async_training.staleness - self.rejection.plugin.updates_waited)
+
+    @property
+    def versions_served(self) -> int:
+        """As `RunContext.versions_served`."""
+        return 1 + self.rounds_ahead if self.config.rllm.async_training.pins_weights else 1
+
+    @property
+    def tasks_per_step(self) -> int:
+        """How many tasks a step draws at a time; fewer where there are no more."""
+        rejection = self.config.rllm.rejection_sample
+        return self.config.data.train_batch_size * (rejection.multiplier if rejection.enable else 1)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Everything that estimators, losses and loss terms of the run want filled; see `EstimatorPlugin.needs`."""
+        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*self.estimators, *self.losses)))
+        return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
+
+    @property
+    def chosen(self) -> list[Chosen[Any]]:
+        """Every choice of a plugin in the run but that of the backend."""
+        one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
+        return [
+            *(*self.estimators, *self.losses, self.grouping, self.rejection, self.workflow, self.agent, self.renderer),
+            *(entry for entry in one_or_none if entry),
+            *(entry.chosen for entry in self.rewards),
+            *(*self.trackers, *self.observers, *self.stages),
+        ]
+
+    def registered(self) -> list[Registered[Any]]:
+        """Every plugin the run uses, once each."""
+        found = [self.backend, *(entry.registered for entry in self.chosen)]
+        return list({(entry.kind, entry.qualified_name): entry for entry in found}.values())

@@ -1,0 +1,243 @@
+"""From a composed configuration to a plan: every name looked up, every option validated, every setting acted on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rllm.config.compose import Composed
+from rllm.config.resolve import environment_hidden
+from rllm.planning.async_defaults import with_correction
+from rllm.planning.checks import problems_of
+from rllm.planning.plan import ByRole, RunPlan
+from rllm.planning.plan_losses import FALLBACK_LOSS
+from rllm.planning.problem import settle
+from rllm.planning.unused_keys import settle_effects, shared_options
+from rllm_core.contracts.chosen import FAMILY, Chosen
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.estimator import EstimatorPlugin
+from rllm_core.contracts.loss import LossPlugin
+from rllm_core.contracts.renderer import AUTO_RENDERER
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline.graph import order_stages
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.discovery import CORE
+from rllm_core.plugins.endings import dataset_of_file
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.scoring import WeightedReward
+from rllm_core.schema.algorithm_sections import AlgorithmSection
+from rllm_core.schema.run_sections import NO_ENVIRONMENT
+from rllm_core.schema.section import ROLE_LOSS, Choice, Names, OptionsOf, Section
+
+
+def make_plan(composed: Composed, registry: Registry) -> RunPlan:
+    """Resolve all names.
+
+    Raises:
+        ConfigError: a name or option is unknown, the backend cannot do what is asked, the stages do not fit together,
+            or a value that a user set would have no effect.
+    """
+    with environment_hidden(composed.from_environment):
+        return _plan(composed, registry)
+
+
+def _plan(composed: Composed, registry: Registry) -> RunPlan:
+    plan = with_correction(_Planner(composed, registry).plan())
+    taking = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
+    settled, unused_keys = settle_effects(plan.composed, plan.registered(), taking, registry)
+    # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
+    engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
+    # So are rewards that no workflow of the run asks for.
+    rewards = plan.rewards if settled.config.rllm.reward else ()
+    plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
+    mode = settled.config.rllm.unused_keys
+    lines = [*settle(unused_keys, mode), *settle(problems_of(plan), mode)]
+    return replace(plan, warnings=(*settled.warnings, *lines))
+
+
+class _Planner:
+    """Looks names up, with the shared options that plugins of some kinds take over from the config."""
+
+    def __init__(self, composed: Composed, registry: Registry) -> None:
+        self._composed = composed
+        self._registry = registry
+        self._config = composed.config.rllm
+
+    def plan(self) -> RunPlan:
+        config, data = self._config, self._composed.config.data
+        estimators, losses = self._algorithms(config.algorithm)
+        workflow = self._pick_named("workflow", config.workflow.name, "rllm.workflow", config.workflow.workflow_args)
+        rejection = config.rejection_sample
+        return RunPlan(
+            composed=self._composed,
+            backend=self._registry.get("backend", config.backend),
+            engine=self._pick_if("engine", config.rollout.engine, "rllm.rollout.engine"),
+            renderer=self._pick("renderer", self._renderer_name(), "rllm.renderer"),
+            environment=self._environment(workflow),
+            train_dataset=self._dataset(data.train_dataset, "data.train_dataset"),
+            val_dataset=self._dataset(data.val_dataset, "data.val_dataset"),
+            rewards=tuple(self._reward(choice, f"rllm.reward[{index}]") for index, choice in enumerate(config.reward)),
+            agent=self._agent(workflow),
+            workflow=workflow,
+            grouping=self._pick("grouping", config.transform.grouping, "rllm.transform.grouping"),
+            rejection=self._pick(
+                "rejection", rejection.mode if rejection.enable else "none", "rllm.rejection_sample.mode"
+            ),
+            estimators=estimators,
+            losses=losses,
+            trackers=self._trackers(config.trainer.logger),
+            observers=self._observers(config.trainer.observers),
+            stages=tuple(order_stages(config.pipeline, lambda choice, where: self._pick("stage", choice, where))),
+        )
+
+    def _renderer_name(self) -> Choice:
+        """Return the renderer in the config. If there is none: `AUTO_RENDERER` if installed, or the chat template."""
+        if self._config.renderer is not None:
+            return self._config.renderer
+        is_installed = any(entry.qualified_name == AUTO_RENDERER for entry in self._registry.all("renderer"))
+        # The library's renderers remove earlier thoughts, as the models' templates do.
+        return AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
+
+    def _pick(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+        if isinstance(choice, str):
+            choice = self._meant(kind, choice, where)
+        return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
+
+    def _pick_if(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
+        return self._pick(kind, choice, where) if choice is not None else None
+
+    def _dataset(self, choice: Choice | None, where: str) -> Chosen[Any] | None:
+        if isinstance(choice, str):
+            choice = dataset_of_file(self._registry, choice, where)
+        return self._pick_if("dataset", choice, where)
+
+    def _meant(self, kind: str, name: str, where: str) -> str:
+        """The name as a user wrote it; one that no user wrote means the core's, whoever else offers one of that name.
+
+        `where` is a place such as ``rllm.trainer.logger[0]``.
+        """
+        key, own = where.partition("[")[0], f"{CORE}/{name.partition(FAMILY)[0]}"
+        in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
+        return f"{CORE}/{name}" if in_core and not self._composed.is_by_user(key) else name
+
+    def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
+        return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
+
+    def _reward(self, choice: Choice, where: str) -> WeightedReward:
+        """``weight`` beside the name is the core's, not the plugin's."""
+        options = {} if isinstance(choice, str) else dict(choice)
+        weight = options.pop("weight", 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ConfigError(f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
+        return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
+
+    def _trackers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
+        """Those that are chosen, and those that every run has."""
+        chosen = self._pick_all("tracker", choices, "rllm.trainer.logger")
+        names = {entry.registered.qualified_name for entry in chosen}
+        always = [entry for entry in self._registry.all("tracker") if entry.plugin.every_run]
+        others = [entry.qualified_name for entry in always if entry.qualified_name not in names]
+        shared, where = shared_options(self._composed.config, "tracker"), "a tracker of every run"
+        return (*chosen, *(choose(self._registry, "tracker", name, where, shared) for name in others))
+
+    def _observers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
+        """Those that are chosen, and those that join such a run."""
+        chosen = self._pick_all("observer", choices, "rllm.trainer.observers")
+        names = {entry.registered.qualified_name for entry in chosen}
+        others = [
+            entry.qualified_name
+            for entry in self._registry.all("observer")
+            if entry.qualified_name not in names and entry.plugin.joins and entry.plugin.joins(self._composed.config)
+        ]
+        return (*chosen, *(choose(self._registry, "observer", name, "an observer of such a run") for name in others))
+
+    def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> Chosen[Any]:
+        """A plugin whose name and options are separate keys of a section."""
+        options_key = f"{section}.{section.rpartition('.')[2]}_args"
+        return self._pick_apart(kind, name, f"{section}.name", options, options_key)
+
+    def _pick_apart(
+        self, kind: str, name: str, name_key: str, options: Mapping[str, Any], options_key: str
+    ) -> Chosen[Any]:
+        if "name" in options:
+            raise ConfigError(
+                f"{options_key}.name is set to {options['name']!r}, and `name` is not an option.", f"Set {name_key}."
+            )
+        name = self._meant(kind, name, name_key)
+        return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
+
+    def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
+        env = self._config.env
+        if (own := self._of_workflow(workflow, "environment", "env", env)) is not None:
+            return own
+        return (
+            self._pick_named("environment", env.name, "rllm.env", env.env_args) if env.name != NO_ENVIRONMENT else None
+        )
+
+    def _agent(self, workflow: Chosen[Any]) -> Chosen[Any]:
+        agent = self._config.agent
+        own = self._of_workflow(workflow, "agent", "agent", agent)
+        return own or self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
+
+    def _of_workflow(self, workflow: Chosen[Any], kind: str, section: str, settings: Section) -> Chosen[Any] | None:
+        """The agent or environment that options of the workflow choose; ``rllm.<section>`` must not choose as well."""
+        fields, args = type(workflow.params).model_fields, "rllm.workflow.workflow_args"
+        for named in (name for name, field in fields.items() if Names(kind) in field.metadata):
+            held = next((name for name, field in fields.items() if OptionsOf(named) in field.metadata), None)
+            name, options = getattr(workflow.params, named), getattr(workflow.params, held) if held else {}
+            if name is None and not options:
+                continue
+            if name is None:
+                raise ConfigError(
+                    f"{args}.{held} is set and {args}.{named} is not.",
+                    f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
+                )
+            for other in ("name", f"{section}_args"):
+                if getattr(settings, other) != getattr(type(settings)(), other):
+                    raise ConfigError(f"{args}.{named} and rllm.{section}.{other} are both set.", "Set one of the two.")
+            return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
+        return None
+
+    def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[Chosen[Any]], ByRole[Chosen[Any]]]:
+        """Estimators and losses. A role's loss: its own, else `loss_fn`, else the default of its estimator."""
+        at = "rllm.algorithm"
+        pick = self._pick
+        roles = {role: _split_loss(choice) for role, choice in algorithm.estimator_map.items()}
+        estimators: ByRole[Chosen[EstimatorPlugin[Any]]] = ByRole(
+            pick("estimator", algorithm.adv_estimator, f"{at}.adv_estimator"),
+            {
+                role: self._pick("estimator", choice, f"{at}.estimator_map.{role}")
+                for role, (choice, _) in roles.items()
+            },
+        )
+        chosen_losses = {role: (loss, f"{at}.loss_map.{role}") for role, loss in algorithm.loss_map.items()}
+        for role, (_, loss) in roles.items():
+            if loss is None:
+                continue
+            if role in chosen_losses and chosen_losses[role][0] != loss:
+                other = chosen_losses[role][0]
+                raise ConfigError(
+                    f"{at}.estimator_map.{role}.{ROLE_LOSS} is {loss!r}, and {at}.loss_map.{role} is {other!r}.",
+                    "Set one of the two.",
+                )
+            chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
+
+        def unless_chosen(estimator: Chosen[EstimatorPlugin[Any]]) -> Chosen[LossPlugin[Any]]:
+            if algorithm.loss_fn is not None or estimator.plugin.default_loss is None:
+                chosen = FALLBACK_LOSS if algorithm.loss_fn is None else algorithm.loss_fn
+                return pick("loss", chosen, f"{at}.loss_fn")
+            where = f"default_loss of estimator {estimator.plugin.name}"
+            return pick("loss", estimator.plugin.default_loss, where)
+
+        by_role = {role: unless_chosen(estimator) for role, estimator in estimators.by_role.items()}
+        by_role |= {role: pick("loss", choice, where) for role, (choice, where) in chosen_losses.items()}
+        return estimators, ByRole(unless_chosen(estimators.default), by_role)
+
+
+def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:
+    """An entry of ``estimator_map`` without its loss, and the loss."""
+    if isinstance(choice, str) or ROLE_LOSS not in choice:
+        return choice, None
+    return {key: value for key, value in choice.items() if key != ROLE_LOSS}, choice[ROLE_LOSS]

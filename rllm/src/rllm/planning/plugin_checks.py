@@ -1,0 +1,154 @@
+"""Whether the plugins of a plan go together: losses, needs, scopes, trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from rllm.planning.plan import RunPlan
+from rllm.planning.problem import Problem, refused
+from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
+from rllm_core.plugins.discovery import CORE, IN_PROCESS
+from rllm_core.plugins.first_party import home_of
+from rllm_core.schema.section import TasksPerBatch, marked
+
+ADVANTAGES = "batch.advantages"
+LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
+
+
+def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
+    """An environment may not go without some keys."""
+    environment = plan.environment
+    given = {"rllm.reward"} if plan.workflow.plugin.gives_rewards else set()
+    for key, example in environment.plugin.needs_keys.items() if environment else ():
+        if environment and key not in given and not plan.composed.value(key):
+            text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."
+            yield refused(key, text, f'Add "{key}={example}".')
+
+
+def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
+    """What only samples has no use for losses."""
+    backend, can = plan.backend, plan.backend.plugin.capabilities
+    for loss in plan.losses if can.trains else ():
+        name, entry = loss.plugin.name, loss.registered
+        if loss.plugin.only_on and backend.name not in loss.plugin.only_on:
+            yield refused(
+                LOSS,
+                f"Loss {name!r} can only be computed by backend {' or '.join(sorted(loss.plugin.only_on))}, and this "
+                f"run has backend {backend.name}.",
+                f"Choose another loss with {LOSS}, or another backend.",
+            )
+        if can.installed_losses_only and entry.distribution == IN_PROCESS:
+            yield refused(
+                LOSS,
+                f"Loss {name!r} was registered by this program, and backend {backend.name!r} computes losses in other "
+                "processes, which see only installed plugins.",
+                "Put it into a package of its own: `rllm plugins new NAME --kind loss`, and install that.",
+            )
+        # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
+        well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
+        if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
+            yield refused(
+                LOSS,
+                f"Backend {backend.name!r} cannot compute loss {name!r}.",
+                f"It knows {', '.join(sorted(can.losses)) or 'none'}; set {LOSS} to one of these.",
+            )
+
+
+def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
+    """By stages before the advantages, or by the backend."""
+    backend = plan.backend
+    before = list(takewhile(lambda stage: ADVANTAGES not in stage.plugin.writes, plan.stages))
+    for chosen in (*plan.estimators, *plan.losses) if backend.plugin.capabilities.trains else ():
+        kind, who = chosen.plugin.kind, f"{chosen.plugin.kind.capitalize()} {chosen.plugin.name!r}"
+        key = ESTIMATOR if kind == "estimator" else LOSS
+        of_stages = chosen.plugin.needs & FILLED_BY_STAGES
+        if unwritten := of_stages.difference(*(stage.plugin.writes for stage in before)):
+            yield refused(
+                key,
+                f"{who} needs {', '.join(sorted(unwritten))}, and no stage before the advantages writes that.",
+                "The stage greedy_baseline writes greedy_rewards; put it after impute_names.",
+            )
+        if missing := chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED - of_stages:
+            yield refused(
+                key,
+                f"{who} needs {', '.join(sorted(missing))}; backend {backend.name!r} cannot fill that.",
+                f"Choose another {kind} or another backend.",
+            )
+
+
+def steps_are_wide_enough(plan: RunPlan) -> Iterator[Problem]:
+    """With as many tasks as the settings say."""
+    return too_few_tasks(plan, plan.tasks_per_step)
+
+
+def too_few_tasks(plan: RunPlan, tasks: int) -> Iterator[Problem]:
+    """With one task, statistics over all tasks of a step are those of one group under another name."""
+    wide = [entry.plugin for entry in plan.estimators if entry.plugin.scope in ("role", "batch")]
+    if wide and tasks == 1:
+        yield refused(
+            "data.train_batch_size",
+            f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares with all tasks of a step, and a step "
+            "of this run has one.",
+            "Give the run two tasks or more, set data.train_batch_size to 2 or more, or choose an estimator of scope "
+            "group, such as grpo.",
+        )
+
+
+def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
+    """A weight of another size than 1 means nothing to an estimator that brings every reward to one scale."""
+    rescaling = [chosen.plugin.name for chosen in plan.estimators if chosen.plugin.rescales_components]
+    lost = {entry.chosen.plugin.name: entry.weight for entry in plan.rewards if abs(entry.weight) not in (0.0, 1.0)}
+    if rescaling and lost:
+        said = ", ".join(f"{weight:g} of reward {name!r}" for name, weight in lost.items())
+        weights = ", ".join(f"{name}: {weight:g}" for name, weight in lost.items())
+        yield refused(
+            "rllm.reward",
+            f"Estimator {rescaling[0]!r} brings every reward to one scale, where the weight {said} has no effect.",
+            f"Leave it out of rllm.reward, and choose {{name: {rescaling[0]}, weights: {{{weights}}}}} as estimator.",
+        )
+
+
+def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
+    """Batches that are larger than what a mode fills would leave a surplus that grows with every step."""
+    multiplier, mode = plan.config.rllm.rejection_sample.multiplier, plan.rejection
+    if multiplier > 1 and any(marked(type(mode.params), TasksPerBatch)):
+        key = "rllm.rejection_sample.multiplier"
+        yield refused(
+            key,
+            f"`{key}` is {multiplier}, and mode {mode.plugin.name} draws as many tasks as it needs.",
+            "Leave multiplier out, or choose mode group.",
+        )
+
+
+def trackers_differ(plan: RunPlan) -> Iterator[Problem]:
+    """The same tracker with the same options would write everything twice, into one file."""
+    entries = [(chosen.registered.qualified_name, chosen.params) for chosen in plan.trackers]
+    for index, chosen in enumerate(plan.trackers):
+        if entries[index] in entries[:index]:
+            text = f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options."
+            remedy = "Leave one of the two out, or give them different options."
+            yield refused("rllm.trainer.logger", text, remedy)
+
+
+def replies_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
+    """Where the workflow asks for it."""
+    if plan.workflow.plugin.stop_texts and not plan.stop_texts:
+        engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
+        yield refused(
+            "rllm.workflow.name",
+            f"Workflow {plan.workflow.plugin.name!r} ends replies at texts, and {engine} cannot.",
+            "Choose another workflow or another backend; `rllm plugins info backend NAME` shows stop_texts.",
+        )
+
+
+def prompts_are_token_ids(plan: RunPlan) -> Iterator[Problem]:
+    """Where the workflow asks for it."""
+    if plan.workflow.plugin.renders_elsewhere and not plan.backend.plugin.capabilities.token_ids:
+        yield refused(
+            "rllm.workflow.name",
+            f"Workflow {plan.workflow.plugin.name!r} samples token ids, and backend {plan.backend.name!r} has text "
+            "alone.",
+            "Play with a model of this machine, such as --backend local --model FOLDER; or run the agent by itself, "
+            "with the address of the server.",
+        )

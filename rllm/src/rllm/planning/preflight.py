@@ -1,0 +1,154 @@
+"""The last checks before a run: what needs the tasks or the file system, and still no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rllm.planning.async_checks import too_stale
+from rllm.planning.idle_checks import NEVER
+from rllm.planning.plan import RunPlan
+from rllm.planning.plugin_checks import too_few_tasks
+from rllm.planning.problem import Problem, refused, settle, unused, warning
+from rllm.planning.task_checks import check_tasks
+from rllm_core.contracts.environment import Environment
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, PluginError, failures_as
+from rllm_core.notices import warn_once
+
+OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
+BATCH_SIZE = "data.train_batch_size"
+SLOW_TO_LOAD = ("backend", "loss")
+"""Kinds whose implementations import torch and the like, for seconds."""
+_GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
+
+
+def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None) -> None:
+    """Check what a user asked for against the run's tasks, environment and backend; warnings are said once.
+
+    Args:
+        plan: of the run.
+        train_tasks: None: nobody has read them, and nothing is checked that they could show.
+        val_tasks: as `train_tasks`.
+
+    Raises:
+        ConfigError: it cannot be done.
+        PluginError: the rollout engine cannot be loaded.
+    """
+    check_trains(plan)
+    check_plugins(plan)
+    if plan.engine is not None:
+        plan.engine.registered.load()  # what it needs is installed, or this says what is not
+    problems = [_step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks)]
+    # Stored episodes play nothing: where nothing is validated either, no workflow runs.
+    if not plan.off_policy or val_tasks:
+        problems.insert(0, _world_is_there(plan))
+    for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
+        warn_once(line)
+    check_tasks(plan, train_tasks or (), val_tasks or ())
+
+
+def load_plugins(plan: RunPlan) -> None:
+    """Load what a run loads before its first step, but for what takes seconds.
+
+    Raises:
+        PluginError: one cannot be loaded.
+    """
+    for entry in plan.registered():
+        if entry.kind not in SLOW_TO_LOAD:
+            entry.load()
+
+
+def check_to_play(plan: RunPlan, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError when tasks cannot be played and scored, where nothing is trained."""
+    check_plugins(plan)
+    settle(_world_is_there(plan), plan.config.rllm.unused_keys)
+    check_tasks(plan, (), tasks)
+
+
+def check_trains(plan: RunPlan) -> None:
+    """Raise ConfigError when a run shall train with a backend that only samples."""
+    if plan.backend.plugin.capabilities.trains or plan.config.rllm.trainer.val_only:
+        return
+    raise ConfigError(
+        f"Backend {plan.backend.name!r} samples from a model and cannot train it.",
+        "Train with another, such as --backend local; `rllm eval` plays with this one.",
+    )
+
+
+def check_plugins(plan: RunPlan) -> None:
+    """Raise ConfigError for what the chosen plugins see to be wrong without loading anything heavy."""
+    everything = [(plan.backend, plan.composed.backend_config)]
+    everything += [(chosen.registered, chosen.params) for chosen in plan.chosen]
+    for entry, params in everything:
+        if entry.plugin.check is not None:
+            with failures_as(PluginError, f"The check of {entry.kind} {entry.qualified_name}"):
+                entry.plugin.check(params)
+    backend, workflow = plan.backend, plan.workflow
+    if backend.plugin.check_run is not None:
+        with failures_as(PluginError, f"The check of backend {backend.qualified_name}"):
+            backend.plugin.check_run(plan.config, plan.composed.backend_config)
+    if workflow.plugin.check_run is not None:
+        with failures_as(PluginError, f"The check of workflow {workflow.qualified_name}"):
+            workflow.plugin.check_run(plan.config, workflow.params)
+    _check_tools(plan)
+
+
+def _check_tools(plan: RunPlan) -> None:
+    """Tools that no workflow runs would be left out of the prompts without a word."""
+    if plan.environment is None or plan.workflow.plugin.calls_tools:
+        return
+    made = plan.environment.registered.load()
+    if getattr(made, "tools", Environment.tools) is not Environment.tools:
+        raise ConfigError(
+            f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} calls "
+            "none.",
+            "Set rllm.workflow.name=tool_calling (pip install rllm), or another workflow that calls tools.",
+        )
+
+
+def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
+    if plan.environment is None and plan.workflow.plugin.needs_environment:
+        yield refused(
+            "rllm.env.name",
+            f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
+            "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
+        )
+
+
+def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:
+    """What a step draws, against what there is to draw from."""
+    composed, rollouts = plan.composed, plan.config.rllm.rollout.n
+    if plan.config.rllm.trainer.val_only:
+        return
+    if tasks is not None and not tasks:
+        yield refused("data.train_dataset", "There are no training tasks.", "Name an environment, or pass train tasks.")
+    count = plan.tasks_per_step if tasks is None else min(plan.tasks_per_step, len(tasks))
+    yield from too_few_tasks(plan, count)
+    if tasks and composed.is_by_user(BATCH_SIZE) and plan.config.data.train_batch_size > len(tasks):
+        text = (
+            f"{composed.given(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each of them once"
+        )
+        yield warning(BATCH_SIZE, text)
+    if tasks and plan.config.rllm.trainer.total_batches < 0:
+        yield from too_stale(plan, plan.config.rllm.trainer.total_epochs * -(-len(tasks) // count))
+    key = plan.backend.plugin.minibatches_key
+    if key and plan.workflow.plugin.one_role and composed.is_by_user(key) and composed.value(key) > count * rollouts:
+        yield warning(
+            key,
+            f"{composed.given(key)}, and a step makes {count * rollouts} attempts ({count} tasks, rllm.rollout.n="
+            f"{rollouts}): there are no more minibatches than rows",
+        )
+
+
+def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:
+    if tasks is None or tasks:
+        return
+    composed = plan.composed
+    if composed.config.rllm.trainer.val_only:
+        text = "`rllm.trainer.val_only` is true, and there are no validation tasks."
+        yield refused("rllm.trainer.val_only", text, _GIVE_SOME)
+    for key in sorted(composed.by_user):
+        value = composed.value(key) if key.startswith(OF_VALIDATION) else None
+        if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
+            text = f"{composed.given(key)} and has no effect: there are no validation tasks."
+            yield unused(key, text, _GIVE_SOME)

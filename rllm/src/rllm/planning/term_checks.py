@@ -1,0 +1,119 @@
+"""What a plan says about KL divergence, rollout correction and the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rllm.planning.plan import RunPlan
+from rllm.planning.problem import Problem, refused, unused, warning
+from rllm_core.contracts.backend import recomputes_old_logprobs
+
+SAMPLED = "sampling_logprobs"
+CORRECTION = "rllm.algorithm.rollout_correction"
+
+
+def bounds_leave_something(plan: RunPlan) -> Iterator[Problem]:
+    """Of the ratios that rollout correction bounds."""
+    correction = plan.config.rllm.algorithm.rollout_correction
+    if correction.tis_mode is not None and correction.tis_floor >= correction.tis_cap:
+        yield refused(
+            f"{CORRECTION}.tis_floor",
+            f"{CORRECTION}.tis_floor is {correction.tis_floor} and {CORRECTION}.tis_cap is {correction.tis_cap}: every "
+            "ratio is below the one or above the other.",
+            "Set a floor below 1 and a cap above 1; tokens that were as likely to be sampled as trained have ratio 1.",
+        )
+
+
+def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
+    """Weighing by the ratio to the sampler twice squares it, which corrects for nothing."""
+    key, mode = f"{CORRECTION}.tis_mode", plan.config.rllm.algorithm.rollout_correction.tis_mode
+    chosen = {"": plan.losses.default} | {f" of role {role!r}": loss for role, loss in plan.losses.by_role.items()}
+    for whose, loss in chosen.items():
+        if mode is not None and loss.plugin.corrects_rollouts:
+            yield refused(
+                key,
+                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the same ratio to "
+                "the policy that sampled: it would count twice.",
+                f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
+            )
+
+
+def old_rollouts_are_weighed(plan: RunPlan) -> Iterator[Problem]:
+    """Without a ratio to the weights that sampled, their tokens pass for tokens of the weights that are trained."""
+    stage = next((stage.plugin.name for stage in plan.stages if stage.plugin.off_policy), None)
+    if stage is None or plan.config.rllm.algorithm.rollout_correction.tis_mode is not None:
+        return
+    others = f"the episodes of stage {stage!r} were sampled by other weights"
+    for loss in plan.losses:
+        if not loss.plugin.has_ratio:
+            yield refused(
+                "rllm.algorithm.loss_fn",
+                f"Loss {loss.plugin.name!r} has no importance ratio, and {others}.",
+                f"Choose a loss with a ratio, such as ppo, or set {CORRECTION}.tis_mode=token.",
+            )
+        elif recomputes_old_logprobs(plan.config) and not loss.plugin.corrects_rollouts:
+            yield refused(
+                f"{CORRECTION}.bypass_mode",
+                f"{CORRECTION}.bypass_mode is false, so that ratios are to the weights that are trained, and {others}.",
+                f"Leave it out, or set {CORRECTION}.tis_mode=token.",
+            )
+
+
+def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
+    """What divides by the sampler's log-probs cannot do without them; ratios do not correct for truncation."""
+    train, tis_mode = plan.config.sampling.train, plan.config.rllm.algorithm.rollout_correction.tis_mode
+    settings = {"sampling.train.top_p": train.top_p} if train.top_p < 1 else {}
+    settings |= {"sampling.train.top_k": train.top_k} if train.top_k > 0 else {}
+    if not settings:
+        return
+    key, truncated = next(iter(settings)), " and ".join(f"{name}={value}" for name, value in settings.items())
+    if not plan.full_logprobs and (tis_mode is not None or SAMPLED in plan.needs):
+        who = f"{CORRECTION}.tis_mode={tis_mode}"
+        if tis_mode is None:
+            chosen = next(entry for entry in (*plan.estimators, *plan.losses) if SAMPLED in entry.plugin.needs)
+            who = f"{chosen.plugin.kind.capitalize()} {chosen.plugin.name!r}"
+        engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
+        yield refused(
+            key,
+            f"{who} needs the log-probs that the sampler reports, and {engine} reports none under {truncated}.",
+            "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or leave the former out.",
+        )
+    by_sampler = plan.full_logprobs and not recomputes_old_logprobs(plan.config)
+    old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
+    yield warning(
+        key,
+        f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
+        f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation",
+    )
+
+
+def divergence_has_a_gradient(plan: RunPlan) -> Iterator[Problem]:
+    """That of one of its estimators is noise."""
+    algorithm = plan.config.rllm.algorithm
+    if algorithm.kl_beta and algorithm.kl_estimator == "k1":
+        yield warning(
+            "rllm.algorithm.kl_estimator",
+            "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average, whatever kl_beta is: k2 and k3 are "
+            "those that hold the policy near the reference model",
+        )
+
+
+def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
+    """A section of the backend that serves one column, such as that of a critic."""
+    composed = plan.composed
+    for column, section in plan.backend.plugin.column_sections.items():
+        for key in sorted(_set_by_user(section, plan)) if column not in plan.needs else ():
+            yield unused(
+                key,
+                f"{composed.given(key)} and has no effect: no estimator or loss of this run needs {column}.",
+                f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",
+            )
+
+
+def _set_by_user(section: str, plan: RunPlan) -> Iterator[str]:
+    """Keys of a backend's section that a user gave another value than the default."""
+    values = getattr(plan.composed.backend_config, section)
+    for name, field in type(values).model_fields.items():
+        if getattr(values, name) != field.get_default(call_default_factory=True):
+            key = f"{section}.{name}"
+            yield from (given for given in plan.composed.beneath(key) if plan.composed.is_by_user(given))

@@ -1,0 +1,314 @@
+"""No setting without an effect: a user's value that nobody would act on stops the run, or is a warning.
+
+It is a warning where the key has that value anyway, and where ``rllm.unused_keys`` is ``warn``. Who acts on a key is
+marked in the schema (``rllm_core.schema.section``). Values that came from an environment or from
+an earlier run, and that another choice has made idle, go back to their defaults instead. An environment's do so without
+a word: they are suggestions for plugins that the user did not choose. An earlier run's did act there, so that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rllm.config.compose import Composed
+from rllm.config.layers import Tier
+from rllm.config.packaged import DEFAULT, packaged_values
+from rllm.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
+from rllm.config.problems import show_value
+from rllm.config.unused import covers, idle_reason, same_value
+from rllm.planning.problem import Problem, refused, unused, warning
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.plugins.discovery import IN_PROCESS
+from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import (
+    ByPlugins,
+    ChangesNothing,
+    IdleWhen,
+    IdleWithout,
+    Names,
+    Redundant,
+    Refused,
+    TakenOver,
+    WhileOff,
+    WhileOffAs,
+)
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+REFUSED = ", which is refused."
+NOBODY = ", and nothing this run uses acts on it."
+SWITCHES = ("enable", "log_episodes")
+"""A section with such a key is idle while that is false."""
+CHOSEN_BY = {
+    "estimator": "rllm.algorithm.adv_estimator",
+    "loss": "rllm.algorithm.loss_fn",
+    "grouping": "rllm.transform.grouping",
+    "rejection": "rllm.rejection_sample.mode",
+    "agent": "rllm.agent.name",
+    "engine": "rllm.rollout.engine",
+}
+"""Plugins that others call. Chosen, but with no plugin that honours the key that chooses them, they never run."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the core's schema with its value in a configuration."""
+
+    path: KeyPath
+    field: FieldInfo
+    value: Any
+    section: BaseModel
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def default(self) -> Any:
+        return self.field.get_default(call_default_factory=True)
+
+    def mark(self, kind: type[Any]) -> Any:
+        return next((mark for mark in self.field.metadata if isinstance(mark, kind)), None)
+
+
+def core_keys(config: BaseModel, at: KeyPath = ()) -> Iterator[Key]:
+    """Every key of a configuration that holds a value and not a section."""
+    for name, field in type(config).model_fields.items():
+        value = config.__dict__[name]
+        if isinstance(value, BaseModel):
+            yield from core_keys(value, (*at, name))
+        else:
+            yield Key((*at, name), field, value, config)
+
+
+def core_key(config: RunConfig, path: KeyPath) -> Key | None:
+    """One key of the core, if it is one."""
+    return next((key for key in core_keys(config) if key.path == path), None)
+
+
+def settle_effects(
+    composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[Chosen[Any]], registry: Registry
+) -> tuple[Composed, list[Problem]]:
+    """Find what a user set and nobody acts on; reset it, and such values of lower origin.
+
+    A value of an environment or its recipe is reset without a warning.
+
+    Args:
+        chosen: every plugin of the run.
+        taking: those of them that take options over from shared keys.
+    """
+    idle: list[Key] = []
+    problems = list(_idle_keys_of_backends(composed, chosen))
+    chosen = [entry for entry in chosen if _is_called(entry, chosen)]
+    taking = [entry for entry in taking if entry.registered in chosen]
+    for key in core_keys(composed.config):
+        if key.value == key.default:
+            continue
+        given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
+        if (redundant := key.mark(Redundant)) and key.value == redundant.value:
+            problems += [warning(key.dotted, f"{given}: {redundant.reason}.")] if by_user else []
+            continue
+        acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
+        why = _why_idle(key, chosen, registry, acts)
+        if why and why[0] == NOBODY and (own := [c for c in taking if _has_option(c.registered, key)]):
+            names = ", ".join(f"{entry.registered.kind} {entry.plugin.name}" for entry in own)
+            why = (
+                NOBODY,
+                f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
+            )
+        if why and by_user:
+            if why[0] != REFUSED and _happens_anyway(key, taking):
+                problems.append(warning(key.dotted, f"{given}, which is what happens anyway: the key changes nothing."))
+            else:
+                problem = refused if why[0] == REFUSED else unused
+                problems.append(problem(key.dotted, f"{given}{why[0]}", why[1]))
+        if why:
+            idle.append(key)
+            if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
+                problems.append(warning(key.dotted, f"{given}{NOBODY} It is back to its default."))
+        elif by_user and (same := key.mark(ChangesNothing)) and same.test(key.section):
+            problems.append(warning(key.dotted, f"{given} and changes nothing: {same.because}."))
+    return _with_defaults(composed, idle), problems
+
+
+def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]) -> Iterator[Problem]:
+    """A user's values under keys that the backend knows to be without effect; warnings of those that are defaults."""
+    profile = composed.config.rllm.profile
+    for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
+        for key in sorted(composed.by_user):
+            if instead := idle_reason(backend, key, profile):
+                given = composed.given(key)
+                of_profile = idle_reason(backend, key) is None
+                without_user = packaged_values(backend, profile) if of_profile else composed.in_force
+                if same_value(composed.value(key), value_at(without_user, path_of(key))):
+                    text = (
+                        f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
+                        f"act on it. {instead}"
+                    )
+                    yield warning(key, text)
+                else:
+                    yield unused(key, f"{given}, and backend {backend.name} does not act on it.", instead)
+
+
+def honours(plugin: Any, key: str) -> bool:
+    """Whether a record says, by `honours` or as a shared key, that it acts on a key of the core."""
+    return _lists(plugin, key) or any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
+
+
+def _lists(plugin: Any, key: str) -> bool:
+    return any(covers(name, key) for name in plugin.honours)
+
+
+def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
+    """Values of the core that plugins of a kind take over as options, by name; null leaves the plugin's own default."""
+    keys = ((key, key.mark(TakenOver)) for key in core_keys(config))
+    return {key.path[-1]: key.value for key, mark in keys if mark and kind in mark.kinds and key.value is not None}
+
+
+def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
+    """Installed plugins through which a key can act."""
+    return [entry for kind in KINDS for entry in registry.all(kind) if _could_act(entry, key)]
+
+
+def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> bool:
+    key = CHOSEN_BY.get(entry.kind)
+    return key is None or any(honours(other.plugin, key) for other in chosen)
+
+
+def _could_act(entry: Registered[Any], key: Key) -> bool:
+    return _acts_by_itself(entry, key) or _has_option(entry, key)
+
+
+def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
+    """Whether it acts on a key that is no option of it.
+
+    A backend that has the core's own key, the choice of a plugin, or the option of one, under another name does not act
+    on it.
+    """
+    through = key.mark(ByPlugins)
+    own = through is None or key.mark(TakenOver) or key.mark(Names)
+    acts = _lists if own else honours
+    return acts(entry.plugin, key.dotted) and (through is None or through.kind in (None, entry.kind))
+
+
+def _has_option(entry: Registered[Any], key: Key) -> bool:
+    mark = key.mark(TakenOver)
+    return mark is not None and entry.kind in mark.kinds and key.path[-1] in entry.plugin.params.model_fields
+
+
+def _takes_over(chosen: Chosen[Any], key: Key) -> bool:
+    """Whether a plugin has the option and its own mapping does not set it."""
+    return _has_option(chosen.registered, key) and key.path[-1] not in chosen.own
+
+
+def _why_idle(key: Key, chosen: Sequence[Registered[Any]], registry: Registry, acts: bool) -> tuple[str, str] | None:
+    """What is wrong and what to do; None when somebody acts on the key. `acts`: a chosen plugin does."""
+    refused = key.mark(Refused)
+    if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
+        reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
+        return REFUSED, reason
+    if name := _switched_off(key):
+        on, off = ".".join((*key.path[:-1], name)), getattr(key.section, name)
+        shown = show_value(off).removesuffix(".0")
+        return (
+            f" and has no effect while {on} is {shown}.",
+            f"Set {on}{'=true' if off is False else ''} as well, or leave it out.",
+        )
+    if (when := key.mark(IdleWhen)) and when.test(key.section):
+        return f" and has no effect: {when.because.format(**dict(key.section))}.", when.remedy
+    if acts or key.mark(ByPlugins) is None:
+        return None
+    return NOBODY, _who_would(key, chosen, registry)
+
+
+def _switched_off(key: Key) -> str | None:
+    """The switch of a key, where it is off: the one it is marked with, or that of its section."""
+    needed = key.mark(IdleWithout)
+    switch = needed.key if needed else next((name for name in SWITCHES if name in type(key.section).model_fields), None)
+    return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
+
+
+def _happens_anyway(key: Key, taking: Sequence[Chosen[Any]]) -> bool:
+    """Whether a key that nothing acts on has the value by which the run goes without it."""
+    values = list(_in_force(key, taking))
+    return bool(values) and all(same_value(key.value, value) for value in values)
+
+
+def _in_force(key: Key, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
+    """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
+    plugin does not say."""
+    if _switched_off(key):
+        if mark := key.mark(WhileOff):
+            yield mark.value
+        if other := key.mark(WhileOffAs):
+            yield getattr(key.section, other.key)
+    elif mark := key.mark(TakenOver):
+        for kind in mark.kinds:
+            values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
+            if any(value is not ABSENT for value in values):
+                yield from values
+
+
+def _acted_by(chosen: Chosen[Any], key: Key) -> Any:
+    """The value by which a plugin acts, whatever the core's key says; `ABSENT` where the record does not tell."""
+    name = key.path[-1]
+    if _has_option(chosen.registered, key):
+        return getattr(chosen.params, name)
+    return chosen.plugin.fixed_options.get(name, ABSENT)
+
+
+def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) -> str:
+    acting = acting_plugins(registry, key)
+    if key.dotted.startswith("rllm.sdk."):
+        return "rllm.sdk belongs to a gateway plugin, and none is installed." if not acting else _list("Add", acting)
+    if not acting and key.dotted == "rllm.record":
+        return "rllm-record does: pip install rllm-record. Without it nothing is recorded."
+    if not acting:
+        return "No installed plugin does; leave it out."
+    kinds = {entry.kind for entry in acting}
+    used = ", ".join(_used(entry, key) for entry in chosen if entry.kind in kinds)
+    own = [entry for entry in chosen if entry.kind in kinds and entry.distribution == IN_PROCESS]
+    declare = (
+        f" If {own[0].kind} {own[0].name} reads the key, register it with honours={{{key.dotted!r}}}." if own else ""
+    )
+    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}.{declare}"
+
+
+def _used(entry: Registered[Any], key: Key) -> str:
+    """A plugin of the run, with the options that it has where the key would have been one."""
+    options = ", ".join(entry.plugin.params.model_fields) if key.mark(TakenOver) else ""
+    return f"{entry.kind} {entry.name}" + (f" (its options: {options})" if options else "")
+
+
+def _list(label: str, entries: Iterable[Registered[Any]]) -> str:
+    return f"{label} {', '.join(f'{entry.kind} {entry.name}' for entry in entries)}."
+
+
+def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
+    if not idle:
+        return composed
+    config, tree = composed.config, deepcopy(composed.tree)
+    origins, tiers = dict(composed.origins), dict(composed.tiers)
+    for key in idle:
+        default = type(key.section)().model_dump(mode="json")[key.path[-1]]
+        put_at(tree, key.path, default)
+        for name in composed.beneath(key.dotted):
+            del origins[name], tiers[name]
+        origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
+        config = changed(config, key.path, key.default)
+    unused = tuple(key.path for key in idle)
+    return replace(composed, config=config, tree=tree, origins=origins, tiers=tiers, unused=unused)
+
+
+def changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:
+    """A copy of a frozen section with one key changed."""
+    head, *rest = path
+    inner = changed(getattr(section, head), tuple(rest), value) if rest else value
+    return section.model_copy(update={head: inner})

@@ -1,0 +1,59 @@
+"""The program's plugins: environments, rewards, a dataset, workflows, trackers, and the backend `endpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+import rllm.endpoint.plugin
+import rllm.environments.plugin
+import rllm.tasks.plugin
+import rllm.tools.plugin
+import rllm.trackers.plugin
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.reward import RewardPlugin
+from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.plugins import hookimpl
+
+requires_api = 1
+
+
+@hookimpl
+def rllm_backends() -> Iterable[BackendPlugin[Any]]:
+    return rllm.endpoint.plugin.backends()
+
+
+@hookimpl
+def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
+    return rllm.tasks.plugin.datasets()
+
+
+@hookimpl
+def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
+    yield from rllm.environments.plugin.environments()
+    yield from rllm.tasks.plugin.environments()
+
+
+@hookimpl
+def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
+    return rllm.tasks.plugin.rewards()
+
+
+@hookimpl
+def rllm_trackers() -> Iterator[TrackerPlugin[Any]]:
+    yield TrackerPlugin(
+        name="console",
+        summary="Progress in the terminal; plain lines where there is none.",
+        load=lambda: import_module("rllm.tracking.console").ConsoleTracker,
+    )
+    yield from rllm.trackers.plugin.trackers()
+
+
+@hookimpl
+def rllm_workflows() -> Iterator[WorkflowPlugin[Any]]:
+    yield from rllm.environments.plugin.workflows()
+    yield from rllm.tools.plugin.workflows()

@@ -1,0 +1,199 @@
+"""RunFolder: what a run leaves behind, `<output_dir>/<project>/<experiment>/`, owned by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from rllm.config.save import FILE_NAME as CONFIG, save_config
+from rllm.runs.metrics_file import METRICS, read_metrics
+from rllm_core.contracts.chosen import Registered
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.files import write_atomically
+from rllm_core.schema.run_sections import TrainerSection
+
+PICTURE = "reward_curve.png"
+REPORT = "report.html"
+PLUGINS = "plugins.json"
+LENGTH = "length.json"
+"""How many steps the run makes in all: ``{"total_steps": 240}``. Those of epochs follow from the tasks."""
+LOCK = ".lock"
+TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
+"""What the core's trackers write here."""
+FOLDERS = ("checkpoints", "episodes", "record", "journal", "gateway")
+WRITTEN = (CONFIG, LENGTH, METRICS, *FOLDERS, PICTURE, REPORT, *TRACKED, PLUGINS)
+"""Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
+
+
+def run_folder_path(trainer: TrainerSection) -> Path:
+    """Where a run of these settings leaves its files."""
+    return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
+
+
+def _unwritable(path: Path, reason: str) -> RllmError:
+    return RllmError(
+        f"The run folder {path} cannot be written: {reason}.", "Choose another with rllm.trainer.output_dir=FOLDER."
+    )
+
+
+class RunFolder:
+    """Holds the folder's lock until `close`; the lock ends with the process, however that ends."""
+
+    def __init__(self, path: Path, lock: TextIO) -> None:
+        self.path = path
+        self._lock = lock
+        self._replaces = False
+        self._metrics: TextIO | None = None
+
+    @classmethod
+    def open(cls, trainer: TrainerSection, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
+        """Create the folder, or take up an existing one.
+
+        Raises:
+            ConfigError: a run is there already and neither `resume` nor `overwrite` says what to do with it.
+            RllmError: the folder cannot be written, or another process is using it.
+        """
+        path = run_folder_path(trainer)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / LOCK).open("a", encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(path, str(error.strerror)) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise RllmError(
+                f"Another process is training in {path}, or another trainer of this program has it open.",
+                "Wait for it, or let go of it (`del trainer`), or choose another name with "
+                "rllm.trainer.experiment_name=NAME.",
+            ) from error
+        folder = cls(path, lock)
+        try:
+            cls.check(trainer, resume=resume, overwrite=overwrite)
+        except ConfigError:
+            lock.close()
+            raise
+        folder._replaces = folder.holds_a_run() and not resume
+        return folder
+
+    @staticmethod
+    def check(trainer: TrainerSection, *, resume: bool, overwrite: bool) -> None:
+        """Look at the place of a run; write nothing.
+
+        Raises:
+            ConfigError: a run is there already, and neither `resume` nor `overwrite` says what to do with it.
+            RllmError: the folder cannot be written.
+        """
+        path = run_folder_path(trainer)
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            reason = "may not be written" if there.is_dir() else "is a file"
+            raise _unwritable(path, f"{there} {reason}")
+        if (path / PLUGINS).exists() and not (resume or overwrite):
+            raise ConfigError(
+                f"{path} holds a run already.",
+                "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), or "
+                "choose another name with rllm.trainer.experiment_name=NAME.",
+            )
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes"
+
+    def holds_a_run(self) -> bool:
+        """Whether a run has begun here."""
+        return (self.path / PLUGINS).exists()
+
+    @property
+    def replaces(self) -> bool:
+        """True if the folder has an earlier run, which the first step removes."""
+        return self._replaces
+
+    def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], total_steps: int) -> None:
+        """The run is about to make its first step: remove the one it replaces, write what says how it was started.
+
+        Not before, so that a run that cannot start leaves everything as it was.
+
+        Args:
+            config: the whole configuration.
+            registered: the plugins in use.
+            total_steps: of the whole run, those of earlier starts included.
+        """
+        if self._replaces:
+            self._remove_run()
+            self._replaces = False
+        save_config(config, self.path)
+        write_atomically(self.path / LENGTH, json.dumps({"total_steps": total_steps}) + "\n")
+        used = [
+            {"kind": entry.kind, "name": entry.name, "distribution": entry.distribution, "version": entry.version}
+            for entry in registered
+        ]
+        write_atomically(self.path / PLUGINS, json.dumps(used, indent=1) + "\n")
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line to `metrics.jsonl`. Numbers JSON does not know become null."""
+        plain = {name: float(value) if math.isfinite(value) else None for name, value in sorted(metrics.items())}
+        line = json.dumps({"step": global_step} | plain | {"step": global_step}) + "\n"
+        try:
+            if self._metrics is None:
+                self._metrics = (self.path / METRICS).open("a", encoding="utf-8")
+            self._metrics.write(line)
+            self._metrics.flush()
+        except OSError as error:
+            self._close_metrics()
+            raise RllmError(
+                f"The metrics of step {global_step} could not be written to {self.path / METRICS}: {error.strerror}.",
+                "Make room, then continue from the newest checkpoint with --resume (in Python resume=True).",
+            ) from error
+
+    def sync(self) -> None:
+        """Wait until all metrics are on disk: a checkpoint must not be newer than they are."""
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())
+
+    def forget_after(self, finished_steps: int) -> None:
+        """Drop metrics of steps that a resumed run will make again, and a last line cut off by a crash.
+
+        A run that starts from the beginning also makes the validation before the first step again.
+        """
+        path = self.path / METRICS
+        if not path.exists():
+            return
+        kept = [line for line in read_metrics(self.path) if finished_steps and line["step"] < finished_steps]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def history(self) -> list[dict[str, Any]]:
+        """All lines of `metrics.jsonl`."""
+        return read_metrics(self.path)
+
+    def close(self) -> None:
+        self._close_metrics()
+        self._lock.close()
+
+    def _close_metrics(self) -> None:
+        # What could not be written has been reported; closing would only fail with it once more.
+        with contextlib.suppress(OSError):
+            if self._metrics is not None:
+                self._metrics.close()
+        self._metrics = None
+
+    def _remove_run(self) -> None:
+        """Remove what a run writes, and nothing else that may lie here."""
+        for name in WRITTEN:
+            entry = self.path / name
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Your data: the environment `question`, the dataset `jsonl`, and rewards."""

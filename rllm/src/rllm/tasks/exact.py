@@ -1,0 +1,27 @@
+"""`exact`: the reply is the answer."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
+from rllm.tasks.reward_options import ExactParams
+from rllm_core.contracts.reward import Score
+from rllm_core.data.messages import Reply
+
+
+class Exact(AnswerReward):
+    """1 where the reply and an answer are the same text, once both are normalised."""
+
+    def __init__(self, params: ExactParams) -> None:
+        super().__init__(params.column)
+        self._ignore_case = params.ignore_case
+
+    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
+        said = self._normalised(reply.content)
+        return right_or_wrong(any(said == self._normalised(as_text(each)) for each in answers), said)
+
+    def _normalised(self, text: str) -> str:
+        plain = " ".join(unicodedata.normalize("NFKC", text).split()).removesuffix(".").rstrip()
+        return plain.casefold() if self._ignore_case else plain

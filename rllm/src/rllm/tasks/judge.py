@@ -1,0 +1,78 @@
+"""`judge`: a model behind an API like OpenAI's says how good a reply is."""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakKeyDictionary
+
+from rllm.tasks.answers import NoAnswerError, answers_in, as_text
+from rllm.tasks.chat_client import ChatClient, ChatError
+from rllm.tasks.judge_options import PLACES, JudgeParams
+from rllm.tasks.judge_scores import UnreadableError, read_score
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.data.messages import text_of
+from rllm_core.rollout.calls import call
+
+SHOWN = 200
+"""Characters of the judge's words that a message shows."""
+
+
+class Judge:
+    """Asks about each reply by itself, `concurrency` at once. No score is a missing reward that says why."""
+
+    def __init__(self, params: JudgeParams) -> None:
+        self._params = params
+        self._client = ChatClient(
+            url=params.url,
+            api_key_env=params.api_key_env,
+            timeout=params.timeout,
+            retries=params.retries,
+            backoff=params.backoff,
+        )
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        """A semaphore belongs to the event loop in which somebody waited for it."""
+
+    async def __call__(self, attempt: Attempt) -> Score:
+        params = self._params
+        try:
+            messages = [{"role": "user", "content": self._asked(attempt)}]
+            if params.system_prompt is not None:
+                messages.insert(0, {"role": "system", "content": params.system_prompt})
+            async with self._place():
+                said = await self._client.ask(params.model, messages, params.body)
+        except NoAnswerError as error:
+            return Score(value=None, feedback=str(error))
+        except ChatError as error:
+            return Score(value=None, feedback=f"the judge at {params.url}: {error}")
+        try:
+            # A pattern waits for a process.
+            value, extracted = await call(read_score, said, params, blocking=params.read == "regex")
+        except UnreadableError as error:
+            return Score(value=None, feedback=f"the judge's answer is no score: {error}: {said!r:.{SHOWN}}")
+        return Score(value=value, correct=self._solved(value), extracted=extracted, feedback=said)
+
+    def _place(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if loop not in self._places:
+            self._places[loop] = asyncio.Semaphore(self._params.concurrency)
+        return self._places[loop]
+
+    def _asked(self, attempt: Attempt) -> str:
+        """The prompt for the judge, in which a reply that looks like a place stays as it is."""
+        texts = {"reply": attempt.reply.content, "question": _question(attempt)}
+        if self._params.asks_for_answer:
+            texts["answer"] = " or ".join(as_text(each) for each in answers_in(attempt.data, self._params.column))
+        return PLACES.sub(lambda match: texts[match[1]], self._params.prompt)
+
+    def _solved(self, value: float) -> bool | None:
+        if self._params.solved_from is not None:
+            return value >= self._params.solved_from
+        return value == 1.0 if self._params.read == "yes_no" else None
+
+
+def _question(attempt: Attempt) -> str:
+    """What was said before the reply: one message as its text, several with their roles."""
+    before = [message for message in attempt.messages[:-1] if message["role"] != "system"]
+    if len(before) == 1:
+        return text_of(before[0])
+    return "\n\n".join(f"{message['role']}: {text_of(message)}" for message in before)

@@ -1,0 +1,91 @@
+"""From what a judge says to a number."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rllm.tasks.bounded_regex import SlowPatternError, last_group
+from rllm.tasks.judge_options import JudgeParams
+
+YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
+
+LONGEST = 20_000
+"""Characters at the end of an answer that are looked at: a score is asked for there."""
+
+SECONDS = 5.0
+"""That a match may take."""
+
+
+class UnreadableError(Exception):
+    """A judge's words hold no score; the message says why."""
+
+
+def read_score(said: str, params: JudgeParams) -> tuple[float, str]:
+    """The reward, from 0 to 1, and the part of `said` that it was read from.
+
+    Raises:
+        UnreadableError: there is no score, or it is outside of `worst` and `best`.
+    """
+    said = said[-LONGEST:]
+    if params.read == "yes_no":
+        word = _last(YES_NO.findall(said), "neither yes nor no")
+        return float(word.lower() == "yes"), word
+    if params.read == "number":
+        text = _last(NUMBER.findall(said), "no number")
+    elif params.read == "regex":
+        text = _matched(said, params.pattern or "")
+    else:
+        text = _field(said, params.field or "")
+    return _scaled(text, params), text
+
+
+def _last(found: list[str], what: str) -> str:
+    if not found:
+        raise UnreadableError(f"it has {what}")
+    return found[-1]
+
+
+def _matched(said: str, pattern: str) -> str:
+    try:
+        found = last_group(pattern, said, SECONDS)
+    except SlowPatternError as error:
+        raise UnreadableError(str(error)) from None
+    return _last([] if found is None else [found], f"nothing that matches {pattern}")
+
+
+def _field(said: str, field: str) -> str:
+    value: Any = _last_object(said)
+    for part in field.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise UnreadableError(f"its JSON has no {field!r}")
+        value = value[part]
+    return json.dumps(int(value) if isinstance(value, bool) else value).strip('"')
+
+
+def _last_object(said: str) -> Mapping[str, Any]:
+    """The last JSON object that is not inside of another."""
+    decoder, found, start = json.JSONDecoder(), None, said.find("{")
+    while start >= 0:
+        try:
+            found, end = decoder.raw_decode(said, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = said.find("{", end)
+    if not isinstance(found, Mapping):
+        raise UnreadableError("it has no JSON object")
+    return found
+
+
+def _scaled(text: str, params: JudgeParams) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise UnreadableError(f"{text!r:.80} is no number") from None
+    value = (number - params.worst) / (params.best - params.worst)
+    if not 0 <= value <= 1:
+        raise UnreadableError(f"{text} is not between {params.worst:g} and {params.best:g}")
+    return value

@@ -1,0 +1,49 @@
+"""`math`: the reply and the answer are the same mathematics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+
+from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
+from rllm.tasks.reward_options import MathParams
+from rllm.tasks.worker_pool import WorkerPool
+from rllm_core.contracts.reward import Score
+from rllm_core.data.messages import Reply
+from rllm_serving.line_process import DiedError
+
+MOST_WORKERS = 8
+LONGEST_REPLY = 100_000
+"""Characters at the end of a reply that are looked at: the answer is there, and the parser takes its time."""
+
+
+@cache
+def _pool() -> WorkerPool:
+    """Shared by all rewards of the process: each worker holds sympy in its memory."""
+    return WorkerPool("rllm.tasks.math_worker", min(MOST_WORKERS, os.cpu_count() or 1))
+
+
+class Math(AnswerReward):
+    """1 where math-verify finds the reply's answer equal to the right one, such as ``0.5`` and ``\\frac{1}{2}``.
+
+    It compares in processes. One that takes longer than the deadline is killed; the reward is then missing.
+    """
+
+    def __init__(self, params: MathParams) -> None:
+        super().__init__(params.column)
+        self._deadline = params.deadline
+
+    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
+        texts = [as_text(each) for each in answers]
+        question = {"said": reply.content[-LONGEST_REPLY:], "answers": texts, "seconds": self._deadline}
+        try:
+            compared = _pool().ask(question)
+        except DiedError as error:
+            return Score(
+                value=None,
+                feedback=f"the reply cannot be compared with {texts[0]!r:.80} in {self._deadline:g} s ({error})",
+            )
+        if "problem" in compared:
+            return Score(value=None, feedback=compared["problem"])
+        return right_or_wrong(compared["correct"], compared["extracted"])

@@ -1,0 +1,62 @@
+"""The process that compares mathematical answers: ``python -m rllm.tasks.math_worker``.
+
+It reads lines ``{"said": …, "answers": […], "seconds": …}`` and writes a line for each. It ends by itself, killed by a
+timer of the system, when a comparison takes longer: Python cannot interrupt a power of large numbers, and a process
+that its owner has left behind must not compute for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from typing import Any
+
+LONGEST_EXTRACT = 200
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    from math_verify import parse, verify
+
+    logging.disable()  # It warns for every reply that its own time limits are off.
+    sys.set_int_max_str_digits(0)  # Long numbers are no error; the timer is for those that are too long.
+    replies = sys.stdout
+    sys.stdout = sys.stderr  # What a library prints is no reply.
+    replies.write("ready\n")
+    replies.flush()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+        try:
+            reply = _compared(parse, verify, asked["said"], asked["answers"])
+        except Exception as error:  # noqa: BLE001  (sympy raises anything; the reward says what)
+            reply = {"problem": f"{type(error).__name__}: {error}"[:200]}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[str, Any]:
+    right = [parse(written_out(each), parsing_timeout=None) for each in answers]
+    if unread := [each for each, parsed in zip(answers, right, strict=True) if not parsed]:
+        return {"problem": f"the answer {unread[0]!r:.80} cannot be read as mathematics"}
+    found = parse(said, parsing_timeout=None)
+    # The last entry is the text that the others were read from.
+    extracted = str(found[-1])[:LONGEST_EXTRACT] if found else None
+    return {"correct": any(verify(each, found, timeout_seconds=None) for each in right), "extracted": extracted}
+
+
+def written_out(answer: str) -> str:
+    """An answer as the library expects it: in a box, unless it is marked as mathematics.
+
+    Answers of GSM8K end with the number, after ``####``.
+    """
+    answer = answer.rpartition("####")[2].strip()
+    return answer if "$" in answer or "\\boxed" in answer or "\\(" in answer else f"\\boxed{{{answer}}}"
+
+
+if __name__ == "__main__":
+    main()

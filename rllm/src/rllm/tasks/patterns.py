@@ -1,0 +1,41 @@
+"""`regex` and `format`: replies that regular expressions read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
+from rllm.tasks.bounded_regex import SlowPatternError, last_group, matches_whole
+from rllm.tasks.reward_options import FormatParams, RegexParams
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.data.messages import Reply
+
+
+class Regex(AnswerReward):
+    """1 where what the pattern finds last is an answer, white space around it aside."""
+
+    def __init__(self, params: RegexParams) -> None:
+        super().__init__(params.column)
+        self._params = params
+
+    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
+        try:
+            found = last_group(self._params.pattern, reply.content, self._params.deadline)
+        except SlowPatternError as error:
+            return Score(value=None, feedback=str(error))
+        said = None if found is None else found.strip()
+        return right_or_wrong(said in [as_text(each).strip() for each in answers], said)
+
+
+class Format:
+    """1 where the whole reply matches the pattern. It does not say whether the task is solved."""
+
+    def __init__(self, params: FormatParams) -> None:
+        self._params = params
+
+    def __call__(self, attempt: Attempt) -> Score:
+        try:
+            matches = matches_whole(self._params.pattern, attempt.reply.text.strip(), self._params.deadline)
+        except SlowPatternError as error:
+            return Score(value=None, feedback=str(error))
+        return Score(value=float(matches))

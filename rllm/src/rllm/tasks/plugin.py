@@ -1,0 +1,203 @@
+"""The environment `question`, the dataset `jsonl`, and rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from rllm.tasks.judge_options import JudgeParams, check_judge
+from rllm.tasks.options import QuestionParams, TaskFileParams, check_question
+from rllm.tasks.reward_options import (
+    AnswerParams,
+    ChoiceParams,
+    ExactParams,
+    FormatParams,
+    LengthParams,
+    MathParams,
+    PythonParams,
+    RegexParams,
+)
+from rllm_core.contracts.dataset import Dataset, DatasetPlugin
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.reward import Reward, RewardPlugin
+from rllm_core.errors import ConfigError, PluginError
+
+WAIT_FOR_A_WORKER = 600.0
+"""Seconds. The deadline of a comparison begins when a process is free for it."""
+
+WAIT_FOR_A_PLACE = 3600.0
+"""Seconds. Requests and calls have deadlines of their own, which begin when it is their turn."""
+
+
+def _question() -> Callable[[Any], Environment]:
+    from rllm.tasks.question import Question
+
+    return Question
+
+
+def _jsonl() -> Dataset:
+    from rllm.tasks.task_file import read_tasks
+
+    return read_tasks
+
+
+def _reward(module: str, name: str) -> Callable[[], Callable[[Any], Reward]]:
+    def load() -> Callable[[Any], Reward]:
+        reward: Callable[[Any], Reward] = getattr(import_module(f"rllm.tasks.{module}"), name)
+        return reward
+
+    return load
+
+
+def _math() -> Callable[[Any], Reward]:
+    try:
+        _check_math(MathParams())
+    except ConfigError as error:
+        raise PluginError(error.message, error.hint) from error
+    return _reward("math_reward", "Math")()
+
+
+def _check_math(params: MathParams) -> None:
+    if find_spec("math_verify") is None:
+        raise ConfigError("Reward 'math' needs math-verify, which is not installed.", "Run: pip install 'rllm[math]'")
+
+
+def _check_python(params: PythonParams) -> None:
+    from rllm.tasks.reward_file import check_function
+
+    check_function(params.function)
+
+
+def _check_question_task(params: QuestionParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.question import Question
+
+    Question(params).reset(data)
+
+
+def _check_answer(params: AnswerParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.answers import check_answers
+
+    check_answers(data, params.column, "rllm.reward's `column`")
+
+
+def _check_judge_task(params: JudgeParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.answers import check_answers
+
+    if params.asks_for_answer:
+        check_answers(data, params.column, "`column` of reward judge, or a `prompt` without {answer}")
+
+
+def _check_python_task(params: PythonParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.reward_file import check_columns
+
+    check_columns(params.function, data)
+
+
+def _source_of_python(params: PythonParams) -> dict[str, str]:
+    from rllm.tasks.reward_file import source_of
+
+    return source_of(params.function)
+
+
+def _source_of_math(params: MathParams) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"math-verify": version("math-verify")}
+
+
+def environments() -> Iterable[EnvironmentPlugin[Any]]:
+    yield EnvironmentPlugin(
+        name="question",
+        summary="Ask the questions of a dataset, one answer each, rewarded by rllm.reward.",
+        params=QuestionParams,
+        load=_question,
+        blocking=False,
+        check=check_question,
+        needs_keys={"rllm.reward": "[exact]"},
+        check_task=_check_question_task,
+    )
+
+
+def datasets() -> Iterable[DatasetPlugin[Any]]:
+    yield DatasetPlugin(
+        name="jsonl",
+        summary="Tasks from a file, one JSON object per line.",
+        params=TaskFileParams,
+        load=_jsonl,
+        endings=frozenset({".jsonl"}),
+    )
+
+
+def rewards() -> Iterable[RewardPlugin[Any]]:
+    yield RewardPlugin(
+        name="exact",
+        summary="1 where the reply is the answer, up to case, white space and a final full stop.",
+        params=ExactParams,
+        load=_reward("exact", "Exact"),
+        blocking=False,
+        check_task=_check_answer,
+    )
+    yield RewardPlugin(
+        name="math",
+        summary="1 where the reply is mathematically equal to the answer (math-verify, in processes).",
+        params=MathParams,
+        load=_math,
+        check=_check_math,
+        sources=_source_of_math,
+        timeout=WAIT_FOR_A_WORKER,
+        check_task=_check_answer,
+    )
+    yield RewardPlugin(
+        name="choice",
+        summary="1 where the last option that the reply names is the right one.",
+        params=ChoiceParams,
+        load=_reward("choice", "Choice"),
+        blocking=False,
+        check_task=_check_answer,
+    )
+    yield RewardPlugin(
+        name="regex",
+        summary="1 where what a regular expression finds in the reply is the answer.",
+        params=RegexParams,
+        load=_reward("patterns", "Regex"),
+        timeout=WAIT_FOR_A_WORKER,
+        check_task=_check_answer,
+    )
+    yield RewardPlugin(
+        name="format",
+        summary="1 where the whole reply matches a regular expression.",
+        params=FormatParams,
+        load=_reward("patterns", "Format"),
+        timeout=WAIT_FOR_A_WORKER,
+    )
+    yield RewardPlugin(
+        name="length",
+        summary="0 at the target number of tokens, down to -1 further off.",
+        params=LengthParams,
+        load=_reward("length", "Length"),
+        blocking=False,
+    )
+    yield RewardPlugin(
+        name="python",
+        summary="A function in a file: ours, or one written for TRL or verl.",
+        params=PythonParams,
+        load=_reward("python_reward", "python_reward"),
+        blocking=False,
+        timeout=WAIT_FOR_A_PLACE,
+        check=_check_python,
+        sources=_source_of_python,
+        family_option="function",
+        check_task=_check_python_task,
+    )
+    yield RewardPlugin(
+        name="judge",
+        summary="What a model behind an API like OpenAI's says of the reply, from 0 to 1.",
+        params=JudgeParams,
+        load=_reward("judge", "Judge"),
+        check=check_judge,
+        blocking=False,
+        timeout=WAIT_FOR_A_PLACE,
+        check_task=_check_judge_task,
+    )

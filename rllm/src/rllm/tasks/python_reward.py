@@ -1,0 +1,89 @@
+"""`python`: a function in a file of the user's, called where it can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import weakref
+from typing import Any
+
+from rllm.tasks.attempt_json import json_of_attempt
+from rllm.tasks.function_call import FunctionCall
+from rllm.tasks.reward_file import check_function, digest_of, is_coroutine
+from rllm.tasks.reward_options import PythonParams
+from rllm.tasks.worker_pool import WorkerPool
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
+from rllm_serving.line_process import DiedError, LateError, RefusedError
+
+
+def python_reward(params: PythonParams) -> Any:
+    """A plain function in processes; in this one a coroutine function, which can be stopped, or with `processes` 0.
+
+    Raises:
+        ConfigError: the file or its function cannot be used.
+    """
+    check_function(params.function)
+    if params.processes == 0 or is_coroutine(params.function):
+        return InProcess(params)
+    return InProcesses(params)
+
+
+class InProcess:
+    """Waits for the function no longer than the deadline. A thread that computes on cannot be ended."""
+
+    def __init__(self, params: PythonParams) -> None:
+        self._deadline = params.deadline
+        self._call = FunctionCall(params.function)
+
+    async def __call__(self, attempt: Attempt) -> Any:
+        limit = asyncio.timeout(self._deadline)
+        try:
+            async with limit:
+                result = await call(self._call.called, attempt, blocking=True)
+                return self._call.settled(await result if inspect.isawaitable(result) else result)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
+            return _late(self._deadline) if limit.expired() else self._call.failed(error)
+
+
+class InProcesses:
+    """Kills the process whose call takes longer than the deadline; the next call gets another."""
+
+    def __init__(self, params: PythonParams) -> None:
+        self._deadline = params.deadline
+        arguments = (params.function, digest_of(params.function), json.dumps(sys.path))
+        self._pool = WorkerPool("rllm.tasks.function_worker", params.processes, arguments, stderr=None)
+        weakref.finalize(self, self._pool.close)
+        try:
+            self._pool.start()
+        except RefusedError as error:
+            raise ConfigError(**json.loads(error.said)) from error
+        except DiedError as error:
+            raise ConfigError(
+                f"{params.function}: {error}.", "Fix the file; it is run once in each process."
+            ) from error
+
+    async def __call__(self, attempt: Attempt) -> Any:
+        try:
+            question = json.dumps({"attempt": json_of_attempt(attempt), "seconds": self._deadline})
+        except (TypeError, ValueError) as error:
+            why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
+            return Score(value=None, feedback=why)
+        try:
+            return await call(self._asked, question, blocking=True)
+        except LateError:
+            return _late(self._deadline)
+        except DiedError as error:
+            return Score(value=None, feedback=str(error))
+        except RefusedError as error:
+            return Score(value=None, feedback=json.loads(error.said)["message"])
+
+    def _asked(self, question: str) -> Any:
+        return self._pool.ask_line(question, self._deadline)
+
+
+def _late(seconds: float) -> Score:
+    return Score(value=None, feedback=f"not there after {seconds:g} s")

@@ -1,0 +1,119 @@
+"""`question`: one prompt of a task, one answer. It pays nothing: ``rllm.reward`` does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rllm.tasks.options import QuestionParams
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.data.messages import Message
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+
+PROMPT_COLUMNS = ("prompt", "question", "problem", "messages")
+"""Where a prompt is looked for, in this order."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Of messages, as in OpenAI's chat API."""
+PLACES = re.compile(r"\\[A-Za-z]+\{\w*\}|\{\{\w+\}\}|\{(?P<column>[A-Za-z_]\w*)\}")
+"""A LaTeX command with its braces, which stays: the answer must not end up in ``\\boxed{answer}``; a name in double
+braces, which stays in single ones; and the name of a column."""
+PROMPT_KEY = "rllm.env.env_args.prompt"
+TEMPLATE_KEY = "rllm.env.env_args.template"
+
+
+class Question(Environment):
+    """Asks what a task's data says and ends with the first answer."""
+
+    def __init__(self, params: QuestionParams) -> None:
+        self._params = params
+
+    @classmethod
+    def tasks(cls, split: Split, params: QuestionParams) -> Sequence[Task]:
+        """None of its own: tasks are those of a dataset.
+
+        Raises:
+            ConfigError: it is asked for training tasks, so the run names no dataset.
+        """
+        if split == "val":
+            return []
+        raise ConfigError(
+            "Environment 'question' asks the tasks of a dataset, and `data.train_dataset` is not set.",
+            'Add --data FILE, or "data.train_dataset={name: jsonl, path: FILE}".',
+        )
+
+    def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
+        """The prompt, a text or chat messages.
+
+        Raises:
+            ConfigError: the task lacks a column, or one holds no prompt.
+        """
+        template, system = self._params.template, self._params.system_prompt
+        asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
+        if isinstance(asked, str) and not asked.strip():
+            raise ConfigError("A task asks nothing: its prompt is empty.", "Leave such tasks out of the data.")
+        if system is None:
+            return asked
+        messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        first = 1 if messages[0]["role"] == "system" else 0
+        return [{"role": "system", "content": system}, *messages[first:]]
+
+    def step(self, action: str) -> Outcome:
+        return Outcome(done=True)
+
+
+def prompt_column(task: Mapping[str, Any]) -> str | None:
+    """The first column that a prompt is looked for in, of those that the task has."""
+    return next((name for name in PROMPT_COLUMNS if task.get(name) is not None), None)
+
+
+def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
+    column = chosen or prompt_column(task)
+    if column is None or task.get(column) is None:
+        wanted = f"column {chosen!r}" if chosen else f"column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}"
+        raise ConfigError(f"A task has no {wanted}; it has {_names(task)}.", f"Set {PROMPT_KEY}=COLUMN.")
+    value = task[column]
+    if isinstance(value, str):
+        return value
+    return _messages(value, column)
+
+
+def _messages(value: Any, column: str) -> list[Message]:
+    hint = f"A prompt is text, or a list of messages {{role, content}}; set {PROMPT_KEY} to a column that has one."
+    shaped = isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value)
+    if not shaped or not all("role" in each and "content" in each for each in value):
+        raise ConfigError(f"Column {column!r} of a task holds {value!r:.80}, which is not a prompt.", hint)
+    for each in value:
+        if each["role"] not in ROLES:
+            said = f"a message of role {each['role']!r}"
+            raise ConfigError(f"Column {column!r} of a task has {said}.", f"Roles are {', '.join(ROLES)}.")
+        if not isinstance(each["content"], str | list | tuple | None):
+            said = f"a message with the content {each['content']!r:.80}"
+            raise ConfigError(f"Column {column!r} of a task has {said}.", "Give text, or a list of parts.")
+    if value[-1]["role"] == "assistant":
+        raise ConfigError(
+            f"Column {column!r} of a task ends with a message of the assistant, which the model must write.",
+            "Leave the last message out, and put its text into a column that a reward reads.",
+        )
+    return list(value)
+
+
+def _filled(template: str, task: Mapping[str, Any]) -> str:
+    def value(match: re.Match[str]) -> str:
+        column = match["column"]
+        if column is None:
+            return match[0].removeprefix("{").removesuffix("}") if match[0].startswith("{{") else match[0]
+        held = task.get(column)
+        if not isinstance(held, str | int | float):
+            what = f"holds {held!r:.80}, which is no text" if column in task else f"is not there; it has {_names(task)}"
+            raise ConfigError(
+                f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.", f"Fix {TEMPLATE_KEY}."
+            )
+        return str(held)
+
+    return PLACES.sub(value, template)
+
+
+def _names(task: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(task)) or "no columns"

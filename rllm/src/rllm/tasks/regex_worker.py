@@ -1,0 +1,39 @@
+"""The process that matches regular expressions: ``python -m rllm.tasks.regex_worker``.
+
+It reads lines ``{"pattern": …, "text": …, "whole": …, "seconds": …}`` and writes a line for each. A match that takes
+longer ends the process by a timer of the system: Python cannot interrupt a match, which holds the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+        found = _found(asked)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+def _found(asked: Any) -> Any:
+    """Whether the pattern matches the whole text; or what its first group is in the last match that has one."""
+    if asked["whole"]:
+        return re.fullmatch(asked["pattern"], asked["text"], re.DOTALL) is not None
+    found = [match[1] for match in re.finditer(asked["pattern"], asked["text"]) if match[1] is not None]
+    return found[-1] if found else None
+
+
+if __name__ == "__main__":
+    main()

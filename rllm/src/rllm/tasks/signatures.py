@@ -1,0 +1,164 @@
+"""The three signatures of reward functions, told apart by the names of their parameters.
+
+======== =================================================== =========================================
+native   ``score(attempt)``                                   returns a `Score`, a number or a mapping
+TRL      ``score(prompts, completions, **columns)``           returns a list, here of one number
+verl     ``score(data_source, solution_str, ground_truth,     returns a number, or a mapping with
+         extra_info)``                                        ``score``
+======== =================================================== =========================================
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal
+
+from rllm.tasks.question import prompt_column
+from rllm_core.contracts.reward import Attempt
+
+Style = Literal["native", "trl", "verl"]
+OF_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+OF_TRL = ("prompts", "completions")
+
+
+class UnfitError(Exception):
+    """A function and the data, or a function and its signature, do not fit; the message says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What a function takes."""
+
+    names: Sequence[str]
+    required: Sequence[str]
+    takes_any: bool
+    """Whether it has ``**columns``."""
+
+    @classmethod
+    def of_function(cls, function: Callable[..., Any]) -> Parameters:
+        """Those of a function.
+
+        Raises:
+            TypeError, ValueError: it has no signature.
+        """
+        every = list(inspect.signature(function).parameters.values())
+        named = [each for each in every if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        return cls(
+            names=[each.name for each in named],
+            required=[each.name for each in named if each.default is each.empty],
+            takes_any=any(each.kind is each.VAR_KEYWORD for each in every),
+        )
+
+    @classmethod
+    def of_source(cls, arguments: ast.arguments) -> Parameters:
+        """Those of a function that was read and not run."""
+        positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        keywords = [each.arg for each in arguments.kwonlyargs]
+        defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        required = positional[: len(positional) - len(arguments.defaults)]
+        return cls(
+            names=[*positional, *keywords],
+            required=[*required, *(each.arg for each, default in defaults if default is None)],
+            takes_any=arguments.kwarg is not None,
+        )
+
+    @property
+    def style(self) -> Style | None:
+        """Which signature it is; None: none of the three."""
+        if "completions" in self.names:
+            return "trl"
+        if "solution_str" in self.names:
+            return "verl" if set(self.required) <= set(OF_VERL) else None
+        return "native" if self.names[:1] == ["attempt"] and set(self.required) <= {"attempt"} else None
+
+    def of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of `given` that it takes."""
+        return {name: value for name, value in given.items() if self.takes_any or name in self.names}
+
+
+def call_as_trl(function: Callable[..., Any], parameters: Parameters, attempt: Attempt) -> Any:
+    """As for a batch of one: every column is a list of one.
+
+    Prompts and completions are texts where the task's prompt is one, and lists of messages where it is that, as in TRL.
+
+    Raises:
+        UnfitError: it asks for a column that the task does not have.
+    """
+    asked = attempt.data.get(prompt_column(attempt.data) or "")
+    conversational = asked is None or isinstance(asked, list | tuple)
+    columns = {name: [value] for name, value in attempt.data.items() if name not in OF_TRL}
+    given = columns | {
+        "prompts": [list(attempt.messages[:-1]) if conversational else asked],
+        "completions": [
+            [{"role": "assistant", "content": attempt.reply.text}] if conversational else attempt.reply.text
+        ],
+    }
+    check_fits(parameters, attempt.data)
+    return function(**parameters.of(given))
+
+
+def call_as_verl(function: Callable[..., Any], parameters: Parameters, attempt: Attempt) -> Any:
+    """With what verl takes from a row.
+
+    Raises:
+        UnfitError: the task's data has no answer.
+    """
+    check_fits(parameters, attempt.data)
+    data = attempt.data
+    given = {
+        "data_source": data.get("data_source", ""),
+        "solution_str": attempt.reply.text,
+        "ground_truth": _truth(data),
+        "extra_info": data.get("extra_info") or {},
+    }
+    return function(**parameters.of(given))
+
+
+def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:
+    """Whether a task's data has what a function takes.
+
+    Raises:
+        UnfitError: it asks TRL for a column that is not there, or verl, and there is no answer.
+    """
+    if parameters.style == "trl":
+        if lacking := [name for name in parameters.required if name not in {*OF_TRL, *data}]:
+            known = ", ".join(sorted(data)) or "nothing"
+            raise UnfitError(f"it takes {', '.join(lacking)}, and the task's data has {known}")
+    elif parameters.style == "verl" and _truth(data) is None:
+        raise UnfitError("the task's data has neither reward_model.ground_truth nor ground_truth nor answer")
+
+
+def _truth(data: Mapping[str, Any]) -> Any:
+    """The answer where verl has it, else where others do."""
+    model = data.get("reward_model")
+    places = (model if isinstance(model, Mapping) else {}, data, {"ground_truth": data.get("answer")})
+    return next((place["ground_truth"] for place in places if place.get("ground_truth") is not None), None)
+
+
+def result_of_trl(result: Any) -> Any:
+    """The one number of a list.
+
+    Raises:
+        UnfitError: it is no list of one.
+    """
+    if not hasattr(result, "__len__") or isinstance(result, str | Mapping) or len(result) != 1:
+        raise UnfitError(f"it returned {result!r:.80} for one completion, not a list of one number")
+    return next(iter(result))
+
+
+def result_of_verl(result: Any) -> Any:
+    """A mapping's ``score`` is the reward, its other numbers are figures.
+
+    Raises:
+        UnfitError: a mapping has no ``score``.
+    """
+    if not isinstance(result, Mapping):
+        return result
+    if "score" not in result:
+        raise UnfitError(f"it returned a mapping without 'score': {dict(result)!r:.80}")
+    figures = {name: float(value) for name, value in result.items() if name != "score" and isinstance(value, Real)}
+    return {"value": result["score"], "metrics": figures}

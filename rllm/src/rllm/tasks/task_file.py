@@ -1,0 +1,63 @@
+"""The dataset `jsonl`: a file of JSON lines."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rllm.tasks.options import DEFAULT_ID_KEY, TaskFileParams
+from rllm_core.data.task_rows import Row, ids_of_rows, source_of_row
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+from rllm_core.files import open_to_read
+
+
+def read_tasks(params: TaskFileParams) -> Sequence[Task]:
+    """The tasks of a file, in the order of its lines. Blank lines are passed over.
+
+    Raises:
+        ConfigError: the file cannot be read, has no tasks, or has a line that is not a task; says which.
+    """
+    path = Path(params.path).expanduser()
+    rows = dict(_lines(path))
+    if not rows:
+        raise ConfigError(f"{path} holds no tasks.", "Write one JSON object per line.")
+    if params.id_key != DEFAULT_ID_KEY and not any(params.id_key in row for row in rows.values()):
+        raise ConfigError(f"No line of {path} has {params.id_key!r}.", "Fix `id_key`; without it ids are line numbers.")
+    ids = ids_of_rows(rows, params.id_key, lambda number: f"{path}, line {number}")
+    return [
+        Task(id=ids[number], data=row, data_source=params.data_source or source_of_row(row) or path.stem)
+        for number, row in rows.items()
+    ]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Row]]:
+    """Line numbers, from 1, and what the lines hold."""
+    try:
+        # As bytes: text is also broken at characters that may stand unescaped in JSON, such as U+2028.
+        with open_to_read(path) as lines:
+            for number, line in enumerate(lines, 1):
+                stripped = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
+                if stripped:
+                    yield number, _row(stripped, f"{path}, line {number}")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            f"Option `path` of dataset jsonl starts from the folder the command runs in, {Path.cwd()}.",
+        ) from error
+
+
+def _row(line: bytes, where: str) -> Row:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: not UTF-8 ({error.reason}).", "Save the file as UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        # The decoder counts lines too, within this one.
+        why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise ConfigError(f"{where}: not JSON ({why}).", "Write one JSON object per line.") from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: {row!r:.80} is no JSON object.", 'Write one line like {"question": "2 + 2?"}.')
+    return row

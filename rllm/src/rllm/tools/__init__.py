@@ -1,0 +1,1 @@
+"""The workflow `tool_calling`: models that call Python functions."""

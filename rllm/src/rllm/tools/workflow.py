@@ -1,0 +1,66 @@
+"""The workflow `tool_calling`: turns in which the model calls tools, until it says something to the environment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rllm.tools.toolbox import Runnable, Toolbox, in_the_loop, runnable
+from rllm_core.contracts.environment import Environment
+from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.types import Episode
+from rllm_core.notices import warn_once
+from rllm_core.rollout.workflows import MultiTurnWorkflow
+
+CALLS = "tool_calls"
+MALFORMED, FAILED = f"{CALLS}_malformed", f"{CALLS}_failed"
+
+
+class ToolCallingWorkflow(MultiTurnWorkflow):
+    """A reply that calls tools is answered with their results; one that calls none is the agent's action.
+
+    Every reply is a turn of `rllm.agent.max_steps`. Metrics of an episode: how many tools were called, and which shares
+    of the calls were malformed (unreadable, of an unknown tool, with wrong arguments) and failed (raised, or took too
+    long); the shares are there where something was called.
+    """
+
+    def __init__(
+        self, context: WorkflowContext, *, tools: Sequence[str] = (), tool_timeout: float = 30.0, **options: Any
+    ) -> None:
+        # The files that `tools` names are open already: `context.resource` holds their functions.
+        super().__init__(context, **options)
+        self._of_files: Sequence[Runnable] = context.resource or ()
+        self._seconds = tool_timeout
+        self._toolbox = Toolbox((), tool_timeout)
+        self._outcomes: Counter[str] = Counter()
+
+    async def offered_tools(self, environment: Environment, task: Mapping[str, Any]) -> Sequence[Tool]:
+        """Those of the files and those of the environment.
+
+        Raises:
+            ConfigError: two have one name, or one of the environment cannot be described.
+        """
+        own = [runnable(each) for each in await self._ask(environment.tools, task)]
+        if not self.context.environment_blocks:
+            own = [in_the_loop(each) for each in own]
+        self._toolbox = Toolbox([*self._of_files, *own], self._seconds)
+        if not self._toolbox.schemas:
+            warn_once(
+                "workflow tool_calling plays without tools: name some with --tools FILE.py:FUNCTION, or choose an "
+                "environment that has some"
+            )
+        if self.episode is not None:
+            self.episode.metrics[CALLS] = 0.0
+        return self._toolbox.schemas
+
+    async def answers_to_calls(self, reply: Reply, episode: Episode) -> Sequence[Message]:
+        """The results of what `reply` calls, one message for each call."""
+        answers = await self._toolbox.answers(reply)
+        self._outcomes.update(answer.outcome for answer in answers)
+        if calls := self._outcomes.total():
+            episode.metrics[CALLS] = float(calls)
+            episode.metrics[MALFORMED] = self._outcomes["malformed"] / calls
+            episode.metrics[FAILED] = self._outcomes["failed"] / calls
+        return [answer.message for answer in answers]

@@ -1,0 +1,71 @@
+"""A table of a few trajectories of a step, for trackers that show texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rllm.trackers.options import EpisodeTableParams
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.messages import text_of
+from rllm_core.data.types import Episode, Trajectory
+
+TAG = "episodes"
+"""The name of the table."""
+COLUMNS = ("attempt", "role", "reward", "solved", "ending", "conversation")
+MOST_CHARACTERS = 4000
+"""Of a conversation; what is beyond is left out of its middle."""
+Row = tuple[str, str, float | None, bool, str, str]
+"""A value for each of `COLUMNS`."""
+
+
+def due_rows(step: TrainStep, params: EpisodeTableParams) -> list[Row]:
+    """Rows of trajectories of a step, from the lowest reward to the highest; empty where the step shows none.
+
+    They are evenly spaced in that order. A trajectory without a reward comes first.
+    """
+    if step.global_step % params.episodes_every:
+        return []
+    played = [(episode, each) for episode in step.generated for each in episode.trajectories]
+    played.sort(key=lambda pair: -math.inf if (reward := _reward(pair[1])) is None else reward)
+    spread = np.linspace(0, len(played) - 1, min(params.episodes, len(played)))
+    return [_row(*played[place]) for place in spread.round().astype(int).tolist()]
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """The table in Markdown, each value in one line."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _row(episode: Episode, trajectory: Trajectory) -> Row:
+    ending = episode.termination_reason.value
+    reward, text = _reward(trajectory), _conversation(trajectory)
+    return episode.id, trajectory.name, reward, bool(episode.is_correct), ending, text
+
+
+def _reward(trajectory: Trajectory) -> float | None:
+    """None where there is none, or a workflow gave something else than a number."""
+    reward: object = trajectory.reward
+    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else None
+
+
+def _conversation(trajectory: Trajectory) -> str:
+    parts: list[str] = []
+    for step in trajectory.steps:
+        parts += [f"[{message.get('role', '')}] {text_of(message)}" for message in step.messages]
+        parts.append(f"[reply] {step.text}")
+    text = "\n".join(parts).encode("utf-8", "replace").decode()
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[: MOST_CHARACTERS // 2]}\n…\n{text[-MOST_CHARACTERS // 2 :]}"
+
+
+def _cell(value: object) -> str:
+    """Text that stays in its cell, and is shown as it is."""
+    text = "" if value is None else str(value)
+    for character, stands_for in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("\n", "<br>")):
+        text = text.replace(character, stands_for)
+    return text

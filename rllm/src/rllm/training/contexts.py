@@ -1,0 +1,73 @@
+"""What backends, trackers and stages are told of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rllm.planning.plan import RunPlan
+from rllm.runs.run_folder import RunFolder
+from rllm_core.algorithms.options import clamp_tasks_per_batch
+from rllm_core.contracts.backend import Backend, RunContext
+from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.rollout.runner import RolloutRunner
+
+
+def run_context(plan: RunPlan, total_steps: int) -> RunContext:
+    """For the backend."""
+    return RunContext(
+        config=plan.config,
+        backend_config=plan.composed.backend_config,
+        seed=plan.config.rllm.trainer.seed,
+        total_steps=total_steps,
+        needs=plan.needs - ALWAYS_FILLED - FILLED_BY_STAGES,
+        engine=plan.engine,
+        renderer=plan.renderer,
+        calls_tools=plan.workflow.plugin.calls_tools,
+        versions_served=plan.versions_served,
+        overlaps=plan.rounds_ahead > 0 and not plan.config.rllm.trainer.val_only,
+    )
+
+
+def tracked_run(plan: RunPlan, folder: RunFolder) -> TrackedRun:
+    """For trackers, and for observers that look at the run's engine."""
+    trainer = plan.config.rllm.trainer
+    return TrackedRun(
+        folder=folder.path,
+        project_name=trainer.project_name,
+        experiment_name=trainer.experiment_name,
+        config=plan.composed.written,
+        origins=plan.composed.origins,
+    )
+
+
+def stage_context(
+    plan: RunPlan,
+    backend: Backend,
+    runner: RolloutRunner,
+    *,
+    tasks: int,
+    log: Callable[[int, Mapping[str, float]], None],
+) -> StageContext:
+    """For the stages of a step.
+
+    Args:
+        tasks: how many the run trains on.
+        log: gives trackers the metrics of a step.
+    """
+    rejection = plan.rejection
+    return StageContext(
+        config=plan.config,
+        seed=plan.config.rllm.trainer.seed,
+        backend=backend,
+        runner=runner,
+        grouping=plan.grouping,
+        rejection_name=rejection.registered.qualified_name,
+        rejection=rejection.registered.load()(clamp_tasks_per_batch(rejection.params, tasks)),
+        needs=plan.needs,
+        estimator_of=plan.estimators.of,
+        loss_of=plan.losses.of,
+        log=log,
+        traces_tokens=plan.recorded == "tokens" and plan.backend.plugin.capabilities.token_trace,
+    )

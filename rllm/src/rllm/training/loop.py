@@ -1,0 +1,382 @@
+"""TrainingLoop: from the first rollout to the last checkpoint, the same for every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rllm.planning.plan import RunPlan
+from rllm.planning.preflight import check_to_train
+from rllm.runs.checkpoint import Checkpoint, CheckpointStore
+from rllm.runs.episode_log import EpisodeLog
+from rllm.runs.run_folder import RunFolder
+from rllm.tracking.fan_out import Trackers
+from rllm.training.contexts import run_context, stage_context, tracked_run
+from rllm.training.first_replies import require_replies
+from rllm.training.identity import RunIdentity
+from rllm.training.observer_states import ObserverStates
+from rllm.training.rounds import Rounds
+from rllm.training.run_sources import RunSources
+from rllm.training.schedule import TaskSchedule
+from rllm.training.setup import open_runner, scorer_of
+from rllm.training.step_warnings import StepWarnings
+from rllm.training.validation import validate
+from rllm_core.contracts.backend import Backend
+from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Task
+from rllm_core.pipeline.pipeline import Pipeline
+from rllm_core.rollout.runner import RolloutRunner
+
+T = TypeVar("T")
+
+
+class _StoppedError(Exception):
+    """`stop` came before anything had begun."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What exists only while a run is under way."""
+
+    backend: Backend
+    runner: RolloutRunner
+    pipeline: Pipeline
+    rounds: Rounds
+    trackers: Trackers
+
+
+class TrainingLoop:
+    """One run. `fit` trains and returns the last validation's figures; `stop` makes it end after the current step."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        folder: RunFolder,
+        *,
+        train_tasks: Sequence[Task],
+        val_tasks: Sequence[Task],
+        observers: Sequence[Observer] = (),
+        resume: bool = False,
+        warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),  # noqa: T201
+    ) -> None:
+        check_to_train(plan, train_tasks, val_tasks)
+        self.plan = plan
+        self.folder = folder
+        self._tracked = tracked_run(plan, folder)
+        self._settings = plan.config.rllm.trainer
+        self._val_tasks = val_tasks
+        self._resume = resume
+        self._warn = warn
+        self._schedule = TaskSchedule(
+            train_tasks, min(plan.tasks_per_step, max(len(train_tasks), 1)), self._settings.seed
+        )
+        ahead = plan.config.rllm.async_training
+        self._identity = RunIdentity(
+            self._settings.seed, self._schedule.digest(), ahead.staleness, pins_weights=ahead.pins_weights
+        )
+        chosen = [entry.registered.load()(entry.params) for entry in plan.observers]
+        self._observers: list[Observer] = [*chosen, *observers, StepWarnings(plan.config, warn)]
+        self._states = ObserverStates(plan.observers, chosen)
+        self._begun_with: dict[int, int] = {}
+        """Versions of the weights that rounds began with which an earlier start has played, by round."""
+        logging = plan.config.rllm.episode_logging
+        if logging.log_episodes:
+            self._observers.append(_episode_log(folder, logging.episode_log_dir))
+        deciding: list[Chosen[Any]] = [plan.workflow, *(entry.chosen for entry in plan.rewards)]
+        self._sources = RunSources(deciding, self._settings.on_changed_source)
+        self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
+        self._finished = self._taken_up = 0
+        self._weight_version = 0
+        self._saved: int | None = None
+        self._stop_requested = False
+        self._interrupt: Callable[[], object] | None = None
+        self.has_begun = False
+        """Whether `fit` has changed something in the run folder."""
+        self.last_validation: dict[str, float] = {}
+        self._validated_after: int | None = None  # finished steps at that validation
+
+    @property
+    def total_steps(self) -> int:
+        if self._settings.total_batches > 0:
+            return self._settings.total_batches
+        return self._settings.total_epochs * self._schedule.steps_per_epoch
+
+    @property
+    def finished_steps(self) -> int:
+        return self._finished
+
+    @property
+    def steps_made(self) -> int:
+        """Steps of this start; fewer than `finished_steps` in a resumed run."""
+        return self._finished - self._taken_up
+
+    @property
+    def stopped_early(self) -> bool:
+        return self._stop_requested and self._finished < self.total_steps
+
+    @property
+    def _plays_again(self) -> bool:
+        """Whether a resumed run plays the rounds that were under way as they were: by weights that no checkpoint has,
+        so that what these sampled is answered from what is kept of it."""
+        return self._identity.pins_weights and self._states.answers_again
+
+    def _around(self, engine: RolloutEngine) -> RolloutEngine:
+        """What attempts sample with: the engine, and what observers have put around it."""
+        for observer in self._observers:
+            engine = observer.around_engine(engine, self._tracked)
+        return engine
+
+    def stop(self) -> None:
+        """End after the current step, with a checkpoint. While rewards or the backend start, end at once: nothing has
+        changed then."""
+        self._stop_requested = True
+        if self._interrupt is not None:
+            self._interrupt()
+
+    def fit(self) -> dict[str, float]:
+        """`fit_async` for callers without an event loop."""
+        return asyncio.run(self.fit_async())
+
+    async def fit_async(self) -> dict[str, float]:
+        """Train to the end, or until `stop`; returns the last validation's figures."""
+        for line in self.plan.warnings:
+            self._warn(line)
+        backend: Backend = self.plan.backend.load()()
+        trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked, self._warn)
+        try:
+            # Before anything starts: the wrong checkpoint is refused in seconds.
+            checkpoint = self._find_checkpoint(backend)
+            score = await self._unless_stopped(scorer_of(self.plan))
+            engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
+            opening = open_runner(self.plan, engine, self.folder.path, lambda: score, replaces=self.folder.replaces)
+            async with opening as runner:
+                pipeline = Pipeline(
+                    self.plan.stages,
+                    stage_context(self.plan, backend, runner, tasks=len(self._schedule.tasks), log=trackers.log),
+                )
+                self.has_begun = True
+                drawn = await self._take_up(checkpoint, backend, pipeline)
+                rounds = Rounds(
+                    partial(self._begin_step, engine.renderer), pipeline.play, ahead=self.plan.rounds_ahead, taken=drawn
+                )
+                parts = _Parts(backend, runner, pipeline, rounds, trackers)
+                if self._finished == 0 or self._makes_steps():
+                    self.folder.begin(self.plan.composed.whole(), self.plan.registered(), self.total_steps)
+                # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
+                # collection cost 10 to 30 ms of a step of 350 ms.
+                gc.collect()
+                gc.freeze()
+                try:
+                    await self._loop(parts)
+                finally:
+                    await rounds.close()
+        except _StoppedError:
+            return self.last_validation
+        finally:
+            gc.unfreeze()
+            trackers.close()
+            await backend.close()
+        return self.last_validation
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Raises _StoppedError when `stop` was called, before or meanwhile."""
+        task = asyncio.ensure_future(waiting)
+        # From a signal handler or another thread, neither of which wakes the loop by itself.
+        self._interrupt = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        if self._stop_requested:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self._stop_requested:
+                raise
+            raise _StoppedError from None
+        finally:
+            self._interrupt = None
+
+    def _makes_steps(self) -> bool:
+        return self._finished < self.total_steps and not self._settings.val_only
+
+    async def _loop(self, parts: _Parts) -> None:
+        first = self._finished
+        self._tell("on_train_start", self.total_steps, first)
+        if first >= self.total_steps and not self._settings.val_only:
+            self._warn(f"all {self.total_steps} steps are made already; set rllm.trainer.total_batches to go further")
+            await self._validate_last(parts)
+        before = self._settings.val_before_train and first == 0 and not self._stop_requested
+        if self._settings.val_only or before:
+            await self._validate(parts)
+        if not self._settings.val_only:
+            for global_step in range(first, self.total_steps):
+                if self._stop_requested:
+                    break
+                await self._train_step(global_step, parts)
+                if self._is_due(self._settings.test_freq) or self._is_last():
+                    await self._validate(parts)
+                if self._is_due(self._settings.save_freq):
+                    await self._save(parts)
+            if not self._plays_again:
+                await parts.rounds.close()
+            await self._save(parts)
+        self._tell("on_train_end", self._finished)
+
+    async def _train_step(self, global_step: int, parts: _Parts) -> None:
+        step = parts.rounds.start(self.total_steps - self._finished)
+        step.global_step = global_step
+        self._begin_epoch(parts.rounds)
+        self._tell("on_batch_start", step)
+        await parts.rounds.take()
+        step.weight_version = self._weight_version
+        await parts.pipeline.train(step, partial(self._next_round, parts.rounds))
+        if global_step == 0:
+            require_replies(step)
+        if step.weight_version != self._weight_version:
+            self._weight_version = step.weight_version
+            self._tell("on_policy_updated", step)
+        self._finished = global_step + 1
+        self._tell("on_batch_end", step)
+        self._end_epoch(parts.rounds)
+
+    async def _next_round(self, rounds: Rounds) -> TrainStep:
+        """A further round within a step, which may go past the end of an epoch."""
+        self._end_epoch(rounds)
+        rounds.start(self.total_steps - self._finished)
+        self._begin_epoch(rounds)
+        return await rounds.take()
+
+    def _begin_epoch(self, rounds: Rounds) -> None:
+        """Tell of the epoch that begins with the round that is taken up next, if one does."""
+        if rounds.taken % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_start", self._schedule.epoch_of(rounds.taken))
+
+    def _end_epoch(self, rounds: Rounds) -> None:
+        """Tell of the epoch that ended with the round that was taken up last, if one did."""
+        if rounds.taken % self._schedule.steps_per_epoch == 0:
+            self._tell("on_epoch_end", self._schedule.epoch_of(rounds.taken - 1))
+
+    def _begin_step(self, renderer: Renderer, index: int, before: int) -> TrainStep:
+        """The step that plays a batch of tasks, when `before` rounds are to be taken up before it."""
+        return TrainStep(
+            global_step=self._finished + before,
+            epoch=self._schedule.epoch_of(index),
+            total_steps=self.total_steps,
+            tasks=self._schedule.batch(index),
+            task_batch=index,
+            renderer=renderer,
+            weight_version=self._begun_with.get(index, self._weight_version),
+        )
+
+    async def _validate(self, parts: _Parts) -> None:
+        # Every observer is asked, so that one veto does not keep another from hearing of the validation.
+        votes = [observer.on_validation_start(self._finished) for observer in self._observers]
+        # Only a False is a veto: an observer that returns nothing has no opinion.
+        if not self._val_tasks or any(vote is False for vote in votes):
+            return
+        self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
+        self._validated_after = self._finished
+        # Logged with the step it follows; -1 is before the first.
+        parts.trackers.log(self._finished - 1, self.last_validation)
+        self._tell("on_validation_end", self._finished, self.last_validation)
+
+    async def _validate_last(self, parts: _Parts) -> None:
+        """Make up for the validation after the last step, where the run was stopped when there were more to come."""
+        before = self._validated_after
+        if before == self._finished:
+            return
+        await self._validate(parts)
+        if self._validated_after != before:
+            self._saved = None  # the checkpoint has the figures of an earlier validation
+
+    async def _save(self, parts: _Parts) -> None:
+        if self._saved == self._finished:
+            return
+        begun = await parts.rounds.settle() if self._plays_again else []
+        state = {
+            "finished_steps": self._finished,
+            "drawn_task_batches": parts.rounds.taken,
+            "weight_version": self._weight_version,
+            "identity": self._identity.state_dict(),
+            "begun_with": [step.weight_version for step in begun],
+            "sources": self._sources.state_dict(),
+            "stages": parts.pipeline.state_dict(),
+            "last_validation": self.last_validation,
+            "validated_after": self._validated_after,
+            "observers": self._states.state_dict(),
+        }
+        self.folder.sync()
+        # Trackers have no state here. They put steps on disk that a run does not make again after a resume.
+        self._trackers.tell("state_dict")
+        await self._store.save(self._finished, state, parts.backend.save)
+        self._saved = self._finished
+        self._tell("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])
+
+    def _find_checkpoint(self, backend: Backend) -> Checkpoint | None:
+        """The newest usable checkpoint, if this is a resumed run that has one.
+
+        Raises:
+            CheckpointError: this run cannot go on from it.
+        """
+        checkpoint = self._store.newest_usable(self._warn) if self._resume else None
+        if checkpoint is None:
+            return None
+        self._identity.check_same(checkpoint)
+        self._sources.check_same(checkpoint.state["sources"], checkpoint.folder, self._warn)
+        backend.check_checkpoint(run_context(self.plan, self.total_steps), checkpoint.backend_folder)
+        return checkpoint
+
+    async def _take_up(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
+        """Go on from a checkpoint; without one a resumed run begins anew.
+
+        Returns the rounds that training has taken up: more than steps, where rejection asked for more within a step.
+        """
+        if checkpoint is None:
+            if self._resume:
+                self._warn(f"{self.folder.path} has no checkpoint yet; starting from the beginning")
+                self.folder.forget_after(0)
+            return 0
+        self._store.point_latest_at(checkpoint.folder)
+        await backend.load(checkpoint.backend_folder)
+        pipeline.load_state_dict(checkpoint.state["stages"])
+        self._states.load_state_dict(checkpoint.state["observers"])
+        self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
+        self._weight_version = checkpoint.state["weight_version"]
+        self.last_validation = checkpoint.state["last_validation"]
+        self._validated_after = checkpoint.state.get("validated_after")
+        await backend.publish(self._weight_version)
+        self.folder.forget_after(self._finished)
+        drawn = int(checkpoint.state["drawn_task_batches"])
+        if begun := checkpoint.state["begun_with"]:
+            if self._plays_again:
+                self._begun_with = dict(enumerate(begun, drawn))
+            else:
+                self._warn(f"rounds that were under way are played again, with newer weights: {len(begun)}")
+        return drawn
+
+    def _is_due(self, frequency: int) -> bool:
+        return frequency > 0 and self._finished % frequency == 0
+
+    def _is_last(self) -> bool:
+        return self._finished == self.total_steps
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for observer in self._observers:
+            getattr(observer, event)(*arguments)
+        self._trackers.tell(event, *arguments)
+
+
+def _episode_log(folder: RunFolder, elsewhere: str | None) -> EpisodeLog:
+    """The log in the run folder, or in one that the user chose and other runs may be using."""
+    chosen = folder.episodes if elsewhere is None else Path(elsewhere).expanduser()
+    if chosen.resolve() == folder.episodes.resolve():
+        return EpisodeLog(folder.episodes)
+    return EpisodeLog(chosen, folder.path)

@@ -1,0 +1,179 @@
+"""From a plan to what plays it: the tasks, and the runner with its workflow, agent and environment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rllm.planning.plan import RunPlan
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.engine import RolloutEngine
+from rllm_core.contracts.environment import Environment, Split
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
+from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, PluginError, RllmError, described, failures_as
+from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.rollout.calls import call
+from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
+from rllm_core.rollout.scoring import Scorer
+from rllm_core.schema.section import AttemptSeconds, marked
+
+ScoreAttempt = Callable[[Attempt], Awaitable[Score]]
+MakeScore = Callable[[], ScoreAttempt | None]
+
+
+def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
+    """The tasks of a split: of its dataset, else of the environment.
+
+    A run that trains on a dataset, without an environment, has no validation tasks unless it names some.
+
+    Raises:
+        ConfigError: the run names neither, or two tasks have one id.
+    """
+    dataset = plan.train_dataset if split == "train" else plan.val_dataset
+    if dataset is not None:
+        give = dataset.registered.load()
+        return _checked(f"Dataset {dataset.plugin.name!r}", split, lambda: give(dataset.params))
+    if plan.environment is not None:
+        environment, params = plan.environment.registered.load(), plan.environment.params
+        name = f"Environment {plan.environment.plugin.name!r}"
+        return _checked(name, split, lambda: environment.tasks(split, params))
+    if split == "val" and plan.train_dataset is not None:
+        return []
+    raise ConfigError(
+        "No environment is named, and no dataset.",
+        "Name an environment: `rllm train NAME`; `rllm plugins list --kind environment` shows what is installed. "
+        f"Or a dataset: data.{split}_dataset={{name: jsonl, path: FILE}}, and a workflow that plays its tasks.",
+    )
+
+
+def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task] | None:
+    """The tasks of a split; None where its dataset is read over a network.
+
+    Raises:
+        ConfigError: as `tasks_of`.
+    """
+    dataset = plan.train_dataset if split == "train" else plan.val_dataset
+    is_remote = None if dataset is None else dataset.plugin.is_remote
+    return None if dataset and is_remote and is_remote(dataset.params) else tasks_of(plan, split)
+
+
+def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
+    """What `give` returns, if these are tasks with ids of their own. Lazy ones stay lazy."""
+    try:
+        given = give()
+        tasks: Sequence[Task] = given if isinstance(given, LazyTasks) else list(given)
+    except RllmError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{name} could not give its {split} tasks: {described(error)}.",
+            "Fix what gives them; add --debug to see where it failed.",
+        ) from error
+    strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
+    if strangers:
+        raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
+    seen: set[str] = set()
+    ids = task_ids(tasks)
+    for task_id in () if isinstance(ids, RowIds) else ids:  # numbers differ, and a set of millions takes memory
+        if task_id in seen:
+            raise ConfigError(
+                f"{name} has two {split} tasks with id {task_id!r}.",
+                "Ids must differ: seeds, groups and episodes are named by them.",
+            )
+        seen.add(task_id)
+    return tasks
+
+
+async def scorer_of(plan: RunPlan) -> Scorer | None:
+    """What scores attempts by the plan's rewards; None where it has none.
+
+    A reward may start processes, which takes a while: it is made in a thread, so that the wait can be cancelled.
+
+    Raises:
+        RllmError: a reward cannot be made.
+    """
+    return await call(Scorer, plan.rewards, blocking=True) if plan.rewards else None
+
+
+@asynccontextmanager
+async def open_runner(
+    plan: RunPlan,
+    engine: RolloutEngine,
+    folder: Path | None = None,
+    make_score: MakeScore | None = None,
+    *,
+    replaces: bool = False,
+) -> AsyncIterator[RolloutRunner]:
+    """A runner that gives every attempt its own workflow, agent and environment.
+
+    What the workflow shares between attempts (`WorkflowPlugin.open`) is open until the context is left.
+
+    Args:
+        plan: what plays.
+        engine: what samples.
+        folder: the run folder; None where nothing is trained.
+        make_score: called once per try, for what scores it in place of the plan's rewards.
+        replaces: see `OpenedRun.replaces`.
+    """
+    opening = plan.workflow.plugin.open
+    run = OpenedRun(config=plan.config, engine=engine, folder=folder, stop_texts=plan.stop_texts, replaces=replaces)
+    async with AsyncExitStack() as stack:
+        with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
+            shared = None if opening is None else opening(run, plan.workflow.params)
+            resource = None if shared is None else await stack.enter_async_context(shared)
+        yield _runner(plan, engine, resource, make_score or _always(await scorer_of(plan)))
+
+
+def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: MakeScore) -> RolloutRunner:
+    config = plan.config
+    workflow_class = plan.workflow.registered.load()
+    workflow_args = plan.workflow.params.model_dump()
+    make_agent: Callable[[], Agent] = partial(plan.agent.registered.load(), plan.agent.params)
+    make_environment: Callable[[], Environment] | None = None
+    if plan.environment is not None:
+        make_environment = partial(plan.environment.registered.load(), plan.environment.params)
+
+    def make_workflow(attempt: AttemptSetup) -> Workflow:
+        context = WorkflowContext(
+            engine=AttemptEngine(engine),
+            sampling=attempt.sampling,
+            max_prompt_length=config.data.max_prompt_length,
+            max_response_length=config.data.max_response_length,
+            max_steps=config.rllm.agent.max_steps,
+            accumulate_reasoning=config.rllm.accumulate_reasoning,
+            make_agent=make_agent,
+            make_environment=make_environment,
+            environment_blocks=plan.environment is None or plan.environment.plugin.blocking,
+            label=attempt.label,
+            attempt=attempt.number,
+            score=make_score(),
+            resource=resource,
+            task_batch=attempt.task_batch,
+        )
+        workflow: Workflow = workflow_class(context, **workflow_args)
+        return workflow
+
+    settings = RunnerSettings(
+        n_parallel_tasks=config.rllm.workflow.n_parallel_tasks,
+        retry_limit=config.rllm.workflow.retry_limit,
+        raise_on_error=config.rllm.workflow.raise_on_error,
+        trajectory_timeout=_time_limit(plan),
+    )
+    return RolloutRunner(make_workflow, settings)
+
+
+def _always(score: ScoreAttempt | None) -> MakeScore:
+    return lambda: score
+
+
+def _time_limit(plan: RunPlan) -> float | None:
+    """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
+    limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
+    own = [getattr(params, name) for name in marked(type(params), AttemptSeconds)]
+    return min([*own, *([] if limit is None else [limit])], default=None)

@@ -1,0 +1,267 @@
+"""Decorators for notebooks and scripts, and functions that give back what is registered or installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rllm_core
+from rllm_core import (
+    get_rllm_adv_estimator,
+    get_rllm_estimator,
+    get_rllm_grouping,
+    get_rllm_loss,
+    get_rllm_rejection,
+    register_rllm_adv_estimator,
+    register_rllm_estimator,
+    register_rllm_grouping,
+    register_rllm_loss,
+    register_rllm_rejection,
+)
+from rllm_core.algorithms.grouping import by_task_and_role
+from rllm_core.algorithms.rejection import KeepAll
+from rllm_core.contracts.estimator import AdvantageInput, Advantages
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.algorithm_sections import AlgorithmSection
+
+pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
+
+REWARDS = [np.array([1.0, 0.0, 0.0, 1.0]), np.array([2.0, 4.0])]
+EVERY_DECORATOR = {
+    "estimator": register_rllm_adv_estimator,
+    "new estimator": register_rllm_estimator,
+    "loss": register_rllm_loss,
+    "grouping": register_rllm_grouping,
+    "rejection": register_rllm_rejection,
+}
+
+
+class Strength(Params):
+    strength: float = 2.0
+
+
+def by_batch_mean(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
+    """Reward minus the mean of the role.
+
+    A second paragraph.
+    """
+    mean = np.concatenate(rewards).mean()
+    advantages = [array - mean for array in rewards]
+    return advantages, advantages
+
+
+def record_of(kind: str, name: str) -> Any:
+    return Registry.load(allow=[]).get(kind, f"in-process/{name}").plugin
+
+
+def lists(part: Any) -> list[list[float]]:
+    return [np.asarray(array).tolist() for array in part]
+
+
+def test_a_decorated_function_stays_what_it_is_and_is_given_back() -> None:
+    assert register_rllm_adv_estimator("mine")(by_batch_mean) is by_batch_mean
+    assert get_rllm_adv_estimator("mine") is by_batch_mean
+    assert get_rllm_adv_estimator("in-process/mine") is by_batch_mean
+
+
+def test_a_classic_estimator_is_a_record_like_any_other() -> None:
+    register_rllm_adv_estimator("plain")(by_batch_mean)
+    plain = record_of("estimator", "plain")
+    assert (plain.level, plain.scope, plain.params) == ("trajectory", "group", NoParams)
+    assert (plain.default_loss, plain.needs, plain.honours) == (None, frozenset(), frozenset())
+    assert plain.summary == "Reward minus the mean of the role."
+
+    register_rllm_adv_estimator(
+        "rich",
+        scope="group",
+        default_loss="ppo",
+        needs={"ref_logprobs"},
+        honours={"rllm.algorithm.norm_adv_by_std_in_grpo"},
+        summary="Mine.",
+    )(by_batch_mean)
+    rich = record_of("estimator", "rich")
+    assert (rich.scope, rich.default_loss, rich.summary) == ("group", "ppo", "Mine.")
+    assert rich.needs == frozenset({"ref_logprobs"})
+    assert rich.honours == frozenset({"rllm.algorithm.norm_adv_by_std_in_grpo"})
+
+
+def test_a_function_without_a_docstring_is_summed_up_by_its_name() -> None:
+    register_rllm_adv_estimator("mine")(lambda rewards, algorithm_config, **kwargs: (rewards, rewards))
+    assert record_of("estimator", "mine").summary.endswith("<lambda> of this process.")
+
+
+def test_a_notebook_s_cell_may_be_run_again() -> None:
+    cell = "@register_rllm_adv_estimator('mine')\ndef mine(rewards, algorithm_config, **kwargs):\n    return {result}"
+    names: dict[str, Any] = {"__name__": "__main__", "register_rllm_adv_estimator": register_rllm_adv_estimator}
+    exec(cell.format(result="1"), names)
+    exec(cell.format(result="2"), names)
+    function: Any = get_rllm_adv_estimator("mine")
+    assert function is names["mine"]
+    assert function([], None) == 2
+
+
+def test_two_functions_cannot_have_one_name() -> None:
+    def other(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        return rewards, rewards
+
+    register_rllm_adv_estimator("mine")(by_batch_mean)
+    with pytest.raises(PluginError) as caught:
+        register_rllm_estimator("mine")(other)
+    assert f"by {__name__}.by_batch_mean, and by {__name__}.test_two" in caught.value.message
+
+
+def test_one_function_may_have_two_names() -> None:
+    for name in ("first", "second"):
+        register_rllm_adv_estimator(name)(by_batch_mean)
+    assert get_rllm_adv_estimator("first") is get_rllm_adv_estimator("second")
+
+
+def test_a_callable_object_is_known_by_its_class() -> None:
+    class Scaled:
+        """Scaled."""
+
+        def __call__(self, inputs: AdvantageInput, params: NoParams) -> Advantages:
+            return Advantages(values=inputs.rewards)
+
+    register_rllm_estimator("scaled")(Scaled())
+    second = register_rllm_estimator("scaled")(Scaled())
+    assert get_rllm_estimator("scaled") is second
+
+
+@pytest.mark.parametrize("decorator", EVERY_DECORATOR.values(), ids=EVERY_DECORATOR)
+def test_a_decorator_without_a_name_is_refused_at_once(decorator: Any) -> None:
+    with pytest.raises(PluginError) as caught:
+        decorator(by_batch_mean)
+    assert f'Write @{decorator.__name__}("NAME").' in str(caught.value)
+
+
+@pytest.mark.parametrize("decorator", EVERY_DECORATOR.values(), ids=EVERY_DECORATOR)
+def test_an_unusable_name_or_argument_is_refused_at_once(decorator: Any) -> None:
+    with pytest.raises(PluginError, match="a name is lower-case letters"):
+        decorator("My-Own")(by_batch_mean)
+    with pytest.raises(PluginError, match="honours must be a frozenset of names, not 'rllm"):
+        decorator("mine", honours="rllm.algorithm.kl_beta")(by_batch_mean)
+
+
+def test_a_function_of_another_signature_is_refused_at_once() -> None:
+    with pytest.raises(PluginError, match=r"cannot be called as f\(rewards, algorithm_config, traj_groups=…\)"):
+        register_rllm_adv_estimator("mine")(lambda inputs, params: inputs)
+
+
+def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
+    def strong(inputs: AdvantageInput, params: Strength) -> Advantages:
+        return Advantages(values=inputs.rewards * params.strength)
+
+    register_rllm_estimator("strong", params=Strength, scope="trajectory")(strong)
+    assert get_rllm_estimator("strong") is strong
+    record = record_of("estimator", "strong")
+    assert (record.params, record.level, record.scope) == (Strength, "trajectory", "trajectory")
+    classic: Any = get_rllm_adv_estimator("strong")
+    assert lists(classic(REWARDS)[0]) == [[2, 0, 0, 2], [4, 8]]
+    assert lists(classic(REWARDS, AlgorithmSection(), strength=3.0)[0]) == [[3, 0, 0, 3], [6, 12]]
+    with pytest.raises(ConfigError, match=r"strenght is 3: estimator 'strong' has no such option\. Did you mean"):
+        classic(REWARDS, None, strenght=3)
+
+    register_rllm_estimator("per_step", level="step")(strong)
+    with pytest.raises(PluginError, match=r"get_rllm_estimator\('per_step'\) gives it in its own signature"):
+        get_rllm_adv_estimator("per_step")
+
+
+def test_losses_groupings_and_rejections_are_registered_with_their_options() -> None:
+    def loss(inputs: Any, params: Any) -> Any:
+        return -inputs.advantages * params.strength
+
+    def grouping(episodes: Any, params: Any) -> Any:
+        return []
+
+    class Mode(KeepAll):
+        """Keeps everything, too."""
+
+    own = {"needs": {"ref_logprobs"}, "honours": {"rllm.algorithm.kl_beta"}}
+    own |= {"corrects_rollouts": True, "has_ratio": False}
+    register_rllm_loss("mine", params=Strength, **own)(loss)
+    register_rllm_grouping("mine", params=Strength, summary="Mine.")(grouping)
+    register_rllm_rejection("mine", params=Strength)(Mode)
+    assert get_rllm_loss("mine") is loss
+    assert get_rllm_grouping("mine") is grouping
+    assert get_rllm_rejection("mine") is Mode
+    records = {kind: record_of(kind, "mine") for kind in ("loss", "grouping", "rejection")}
+    assert {record.params for record in records.values()} == {Strength}
+    assert records["loss"].needs == {"ref_logprobs"}
+    assert records["loss"].corrects_rollouts
+    assert not records["loss"].has_ratio
+    assert records["loss"].honours == {"rllm.algorithm.kl_beta"}
+    assert [records[kind].summary for kind in ("grouping", "rejection")] == ["Mine.", "Keeps everything, too."]
+
+
+def test_what_the_core_offers_is_given_as_well() -> None:
+    assert get_rllm_grouping("task_role") is by_task_and_role
+    assert get_rllm_rejection("rllm-core/none") is KeepAll
+    assert callable(get_rllm_loss("ppo"))
+    assert callable(get_rllm_estimator("grpo"))
+
+
+def test_a_built_in_estimator_works_on_lists_of_arrays() -> None:
+    grpo: Any = get_rllm_adv_estimator("grpo")
+    advantages, returns = grpo(REWARDS, AlgorithmSection())
+    half = 1 / (1 + 2e-6)
+    assert np.allclose(np.concatenate(advantages), [half, -half, -half, half, -1 / (1 + 1e-6), 1 / (1 + 1e-6)])
+    assert lists(returns) == lists(advantages)
+    assert lists(get_rllm_adv_estimator("rloo")(REWARDS, None)[0])[1] == [-2, 2]
+
+
+def test_a_built_in_estimator_takes_its_options_from_the_config_or_by_keyword() -> None:
+    grpo: Any = get_rllm_adv_estimator("grpo")
+    centred = [[0.5, -0.5, -0.5, 0.5], [-1, 1]]
+    config = AlgorithmSection(norm_adv_by_std_in_grpo=False)
+    assert lists(grpo(REWARDS, config)[0]) == centred
+    assert lists(grpo(REWARDS, norm_adv_by_std_in_grpo=False)[0]) == centred
+    assert lists(grpo(REWARDS, config, norm_adv_by_std_in_grpo=True)[0]) != centred
+
+
+def test_a_classic_function_can_stand_on_a_built_in_one() -> None:
+    @register_rllm_adv_estimator("clipped_grpo")
+    def clipped(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
+        advantages, returns = get_rllm_adv_estimator("grpo")(rewards, algorithm_config, **kwargs)
+        return [np.clip(array, -0.5, 0.5) for array in advantages], returns
+
+    assert lists(get_rllm_adv_estimator("clipped_grpo")(REWARDS, AlgorithmSection())[0])[1] == [-0.5, 0.5]
+
+
+def test_what_is_no_name_is_said() -> None:
+    with pytest.raises(PluginError, match=r"None is not the name of an estimator\."):
+        get_rllm_adv_estimator(None)  # type: ignore[arg-type]
+
+
+def test_a_name_that_nobody_has_is_answered_with_the_closest() -> None:
+    with pytest.raises(PluginError, match="Did you mean 'grpo'"):
+        get_rllm_adv_estimator("grop")
+
+
+def test_the_functions_are_names_of_the_package_and_cost_nothing_until_asked_for() -> None:
+    script = (
+        "import sys, rllm_core\n"
+        "assert not {'numpy', 'pydantic', 'rllm.api.registration'} & set(sys.modules)\n"
+        "from rllm_core import register_rllm_adv_estimator\n"
+        "assert register_rllm_adv_estimator.__module__ == 'rllm.api.registration'\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_function_of_the_module_is_a_name_of_the_package() -> None:
+    from rllm.api import registration
+
+    functions = {name for name in vars(registration) if name.startswith(("register_rllm_", "get_rllm_"))}
+    assert len(functions) == 10
+    for name in functions:
+        assert getattr(rllm_core, name) is getattr(registration, name)
+    with pytest.raises(AttributeError, match="No rllm_core attribute register_rllm_los"):
+        _ = rllm_core.register_rllm_los  # type: ignore[attr-defined]

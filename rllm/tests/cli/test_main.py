@@ -1,0 +1,224 @@
+import errno
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import click
+import pytest
+
+from rllm.cli import main as main_module
+from rllm.cli.lazy_group import LazyCommand
+from rllm.cli.main import COMMANDS, main
+from rllm_core import __version__
+from rllm_core.errors import ConfigError, RllmError
+from rllm_core.plugins import requirements
+from rllm_core.plugins.requirements import Unmet
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch):
+    """Makes `rllm act` do what the given function does."""
+
+    def install(act) -> None:
+        module = types.ModuleType("acting_command")
+        module.act = click.command(act)
+        monkeypatch.setitem(sys.modules, "acting_command", module)
+        monkeypatch.setitem(main_module.COMMANDS, "act", LazyCommand("acting_command", "act", "Act."))
+
+    monkeypatch.delenv("RLLM_DEBUG", raising=False)
+    return install
+
+
+def _raising(error: BaseException):
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def test_help_lists_every_command_with_its_summary(capsys) -> None:
+    assert main(["--help"]) == 0
+
+    printed = capsys.readouterr().out
+    for name, entry in COMMANDS.items():
+        assert f"{name} " in printed
+        assert entry.summary in printed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_exists_and_explains_itself(name: str, capsys) -> None:
+    assert main([name, "--help"]) == 0
+
+    assert f"Usage: rllm {name}" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_core(capsys) -> None:
+    assert main(["--version"]) == 0
+
+    assert capsys.readouterr().out == f"rllm {__version__}\n"
+
+
+def test_an_unexpected_error_names_packages_outside_the_bounds(command, capsys, monkeypatch) -> None:
+    old = Unmet(requirement="pydantic<3,>=2.10.1", name="pydantic", installed="1.10.21")
+    monkeypatch.setattr(requirements, "outside", lambda of: [old])
+    command(_raising(ImportError("cannot import name 'field_validator'")))
+
+    assert main(["act"]) == 1
+
+    assert capsys.readouterr().err == (
+        "error: unexpected ImportError: cannot import name 'field_validator'. rllm-core asks for pydantic<3,>=2.10.1 "
+        "(1.10.21 is installed). Run: pip install 'pydantic<3,>=2.10.1'. Add --debug to see where.\n"
+    )
+
+
+def test_an_unknown_command_gets_the_nearest_one(capsys) -> None:
+    assert main(["trian"]) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "error: There is no command 'trian'. Did you mean 'train'? `rllm --help` shows what is possible.\n"
+    )
+
+
+def test_an_unknown_subcommand_gets_the_nearest_one(capsys) -> None:
+    assert main(["plugins", "lst"]) == 2
+
+    assert "There is no command 'lst'. Did you mean 'list'? `rllm plugins --help`" in capsys.readouterr().err
+
+
+def test_a_command_unlike_any_other_gets_all_commands(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "*")
+
+    assert main(["zzz"]) == 2
+
+    assert f"Commands are {', '.join(COMMANDS)}." in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_one_paragraph_and_exit_code_2(capsys) -> None:
+    assert main(["plugins", "list", "--jsn"]) == 2
+
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: No such option")
+    assert printed.count("\n") == 1
+    assert "`rllm plugins list --help` shows what is possible." in printed
+
+
+def test_details_of_an_error_keep_their_lines(command, capsys) -> None:
+    command(_raising(RllmError("The lamp\nis off.", "Turn it on.", "  its log:\n    last words")))
+
+    assert main(["act"]) == 1
+    assert capsys.readouterr().err == "error: The lamp is off. Turn it on.\n  its log:\n    last words\n"
+
+
+@pytest.mark.parametrize("error_class", [RllmError, ConfigError])
+def test_an_error_raised_on_purpose_is_one_paragraph_with_its_own_exit_code(command, capsys, error_class) -> None:
+    command(_raising(error_class("The lamp is off.", "Turn it on.")))
+
+    assert main(["act"]) == error_class.exit_code
+
+    captured = capsys.readouterr()
+    assert captured.err == "error: The lamp is off. Turn it on.\n"
+    assert captured.out == ""
+
+
+def test_an_unexpected_error_says_so_and_how_to_see_more(command, capsys) -> None:
+    command(_raising(ValueError("seven\nis odd")))
+
+    assert main(["act"]) == 1
+
+    assert capsys.readouterr().err == (
+        "error: unexpected ValueError: seven is odd. This is a bug, in rllm or in a plugin. Add --debug to see where.\n"
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ENOSPC, errno.EACCES, errno.EMFILE])
+def test_error_of_operating_system_is_no_bug(command, capsys, number: int) -> None:
+    command(_raising(OSError(number, os.strerror(number), "some/path")))
+
+    assert main(["act"]) == 1
+
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: some/path: {os.strerror(number)}. ")
+    assert "bug" not in printed
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "act"], ["act", "--debug"]])
+@pytest.mark.parametrize("error", [ValueError("odd"), RllmError("The lamp is off.")])
+def test_debug_shows_the_traceback_wherever_it_stands(command, capsys, arguments, error) -> None:
+    command(_raising(error))
+
+    assert main(arguments) == 1
+
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback")
+    assert "in act\n" in printed
+    assert printed.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(("value", "shown"), [("1", True), ("0", False), ("", False)])
+def test_debug_is_also_an_environment_variable(command, capsys, monkeypatch, value: str, shown: bool) -> None:
+    monkeypatch.setenv("RLLM_DEBUG", value)
+    command(_raising(ValueError("odd")))
+
+    main(["act"])
+
+    assert ("Traceback" in capsys.readouterr().err) is shown
+
+
+def test_what_follows_two_dashes_is_left_to_the_command(command, capsys) -> None:
+    @click.argument("words", nargs=-1)
+    def act(words: tuple[str, ...]) -> None:
+        click.echo(" ".join(words))
+
+    command(act)
+
+    assert main(["act", "--debug", "--", "--debug"]) == 0
+    assert capsys.readouterr().out == "--debug\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupt_is_one_line_and_exit_code_130(command, capsys, error) -> None:
+    command(_raising(error))
+
+    assert main(["act"]) == 130
+
+    assert capsys.readouterr().err.strip() == "interrupted"
+
+
+@pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (3, 3)])
+def test_what_a_command_returns_is_the_exit_code(command, returned, exit_code: int) -> None:
+    command(lambda: returned)
+
+    assert main(["act"]) == exit_code
+
+
+def test_a_command_can_exit_the_way_click_does(command) -> None:
+    command(_raising(click.exceptions.Exit(4)))
+
+    assert main(["act"]) == 4
+
+
+def test_no_command_at_all_shows_the_help(capsys) -> None:
+    assert main([]) == 2
+
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_the_process_exits_with_what_main_returns(rllm) -> None:
+    finished = rllm("trian")
+
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: There is no command 'trian'")
+
+
+def test_python_m_rllm_is_rllm(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rllm", "train", "--no-such-flag"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: No such option")
+    assert "`rllm train --help`" in done.stderr

@@ -1,0 +1,195 @@
+"""Commands that distributions add to ``rllm`` through the entry-point group ``rllm.commands``."""
+
+from __future__ import annotations
+
+import pytest
+
+COMMANDS_OF_PLUGINS = "Commands of plugins:"
+
+
+def _paragraph(finished) -> str:
+    """What was said of a failure: one line on standard error."""
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    assert finished.stderr.startswith("error: ")
+    assert finished.stderr.count("\n") == 1
+    return finished.stderr.removeprefix("error: ").strip()
+
+
+def test_a_plugins_command_runs_with_its_words_and_its_exit_code(rllm, install_command) -> None:
+    install_command("third-party", "act")
+
+    finished = rllm("act", "a", "b", "--debug")
+
+    assert (finished.returncode, finished.stdout, finished.stderr) == (2, "acting on a b, debug True\n", "")
+
+
+def test_a_plugins_command_explains_itself_under_the_name_it_was_given(rllm, install_command) -> None:
+    install_command("third-party", "perform")
+
+    assert rllm("perform", "--help").stdout.startswith("Usage: rllm perform ")
+
+
+def test_help_lists_commands_of_plugins_with_their_distribution_and_imports_none(rllm, install_command) -> None:
+    install_command("third-party", "act", "raise RuntimeError('imported')")
+
+    finished = rllm("--help")
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+    core, _, plugins = finished.stdout.partition(COMMANDS_OF_PLUGINS)
+    assert "act" not in core.partition("Commands:")[2].split()
+    assert "act " in plugins
+    assert "From third-party." in plugins
+
+
+def test_help_lists_no_command_of_a_blocked_distribution(rllm, install_command) -> None:
+    install_command("third-party", "act")
+
+    assert COMMANDS_OF_PLUGINS not in rllm("--help", RLLM_BLOCK_PLUGINS="*").stdout
+
+
+@pytest.mark.parametrize("block", ["third-party", "Third_Party", "*"])
+def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_command, tmp_path, block: str) -> None:
+    trace = tmp_path / "imported"
+    install_command("third-party", "act", f"open({str(trace)!r}, 'w').close()")
+
+    said = _paragraph(rllm("act", RLLM_BLOCK_PLUGINS=block))
+
+    assert "Command 'act' cannot be used: third-party is blocked." in said
+    assert "RLLM_BLOCK_PLUGINS" in said
+    rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=block)
+    assert not trace.exists()
+    rllm("act")
+    assert trace.exists(), "the same command leaves its trace when it is not blocked"
+
+
+def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> None:
+    install_command("third-party", "train", "raise RuntimeError('imported')")
+
+    assert rllm("train", "--help").stdout.startswith("Usage: rllm train")
+    assert "From third-party" not in rllm("--help").stdout
+    assert (
+        "note: third-party 1.0: its command 'train' is ignored: `rllm train` is the core's"
+        in rllm("plugins", "doctor").stdout
+    )
+
+
+def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm, install_command) -> None:
+    install_command("one", "act")
+    install_command("two", "act")
+
+    assert _paragraph(rllm("act")) == (
+        "Command 'act' is offered by one 1.0 and two 1.0. "
+        "To use one, uninstall the other or block it: RLLM_BLOCK_PLUGINS=one or RLLM_BLOCK_PLUGINS=two."
+    )
+    assert rllm("act", RLLM_BLOCK_PLUGINS="one").stdout == "acting on , debug False\n"
+    assert "act From one and two: using it is an error." in " ".join(rllm("--help").stdout.split())
+    assert "warning: command act: offered by one 1.0 and two 1.0" in rllm("plugins", "doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "attribute", "reason"),
+    [
+        ("import a_package_that_is_not_there", "act", "ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)", "act", "SystemExit: 3"),
+        ("from rllm_core.errors import RllmError\nraise RllmError('Half installed.')", "act", "Half installed"),
+        ("", "act", "AttributeError: "),
+        ("act = 'words'", "act", "it is not a click command but 'words'"),
+        ("def act(): ...", "act", "it is not a click command but <function act"),
+        ("", "a b", "cannot be used: "),
+    ],
+)
+def test_a_command_that_cannot_be_used_is_one_paragraph_naming_its_distribution(
+    rllm, install_command, code: str, attribute: str, reason: str
+) -> None:
+    install_command("bad-plugin", "act", code, attribute)
+
+    said = _paragraph(rllm("act"))
+
+    assert said.startswith("Command 'act' of bad-plugin 1.0 cannot be used: ")
+    assert reason in said
+
+
+def test_why_a_command_cannot_be_used_is_shown_by_debug_and_doctor(rllm, install_command) -> None:
+    install_command("bad-plugin", "act", "raise RuntimeError('half installed')")
+
+    assert "raise RuntimeError('half installed')" in rllm("act", "--debug").stderr
+    checked = rllm("plugins", "doctor", "--debug")
+    assert checked.returncode == 1
+    assert "error: command act: Command 'act' of bad-plugin 1.0 cannot be used: RuntimeError: half" in checked.stdout
+    assert "Traceback" in checked.stdout
+
+
+def test_the_nearest_command_may_be_one_of_a_plugin(rllm, install_command) -> None:
+    install_command("third-party", "perform")
+
+    assert "There is no command 'perfrom'. Did you mean 'perform'?" in _paragraph(rllm("perfrom"))
+    assert ", perform" in _paragraph(rllm("zzz"))
+
+
+NOTHING_INSTALLED = """
+import importlib.metadata, sys
+importlib.metadata.entry_points = lambda: importlib.metadata.EntryPoints()
+from rllm.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "home"),
+    [
+        (["tinker"], "tinker", "rllm-tinker-server"),
+        (["rescore"], "rescore", "rllm-view"),
+        (["plugins", "new"], "plugins new", "rllm-plugin-kit"),
+    ],
+)
+def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
+    rllm_from_inside, words: list[str], command: str, home: str
+) -> None:
+    said = _paragraph(rllm_from_inside(NOTHING_INSTALLED, *words))
+
+    assert said == f"Command {command!r} is in {home}: pip install {home}"
+
+
+def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm_from_inside) -> None:
+    assert "Did you mean 'tinker'" in _paragraph(rllm_from_inside(NOTHING_INSTALLED, "tinkre"))
+    assert "Did you mean 'new'" in _paragraph(rllm_from_inside(NOTHING_INSTALLED, "plugins", "neww"))
+
+
+def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
+    told = " ".join(rllm_from_inside(NOTHING_INSTALLED, "--help", COLUMNS="120").stdout.split())
+
+    assert "rescore Show stored EPISODES under other estimators" in told
+    assert "Not installed: pip install rllm-view" in told
+    assert "Not installed: pip install rllm-plugin-kit" in " ".join(
+        rllm_from_inside(NOTHING_INSTALLED, "plugins", "--help", COLUMNS="120").stdout.split()
+    )
+
+
+def test_a_command_below_plugins_is_one_of_that_group_alone(rllm, install_command) -> None:
+    install_command("third-party", "act", group="rllm.commands.plugins")
+
+    assert rllm("plugins", "act", "a").stdout == "acting on a, debug False\n"
+    assert "From third-party." in rllm("plugins", "--help").stdout
+    assert "From third-party." not in rllm("--help").stdout
+    assert "There is no command 'act'." in _paragraph(rllm("act"))
+
+
+def test_plugins_list_names_commands_and_their_distribution(rllm, install_command) -> None:
+    install_command("third-party", "act")
+
+    assert "Command `rllm act` comes from third-party 1.0.\n" in rllm("plugins", "list").stdout
+    assert "rllm act" not in rllm("plugins", "list", "--kind", "estimator").stdout
+
+
+def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothing_else(rllm, install_command) -> None:
+    install_command("third-party", "act")
+    install_command("another", "play")
+    ours = "rllm-local,rllm-tinker-server,rllm-gateway,rllm-record,rllm-view,rllm-plugin-kit"
+
+    checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
+
+    assert checked.returncode == 0
+    assert "note: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout
+    assert "no such plugin is installed" not in checked.stdout
+    assert checked.stdout.splitlines()[-1].endswith(" plugins and 1 command checked, all work.")

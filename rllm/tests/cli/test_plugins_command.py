@@ -1,0 +1,143 @@
+import json
+
+import pytest
+
+LONG = "an_estimator_with_a_name_too_long_for_eighty_columns_beside_its_summary"
+
+
+def test_list_shows_installed_plugins_in_full_when_piped(rllm, install) -> None:
+    install("third-party")
+
+    finished = rllm("plugins", "list")
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+    (line,) = [line for line in finished.stdout.splitlines() if LONG in line]
+    assert line.split()[0] == "estimator"
+    assert "as simple as an estimator can be. (deprecated)" in line
+    assert line.endswith("third-party 1.0")
+    assert any(line.split()[:2] == ["estimator", "grpo"] for line in finished.stdout.splitlines())
+
+
+def test_list_can_be_kept_to_one_kind(rllm, install) -> None:
+    install("third-party")
+
+    rows = rllm("plugins", "list", "--kind", "estimator").stdout.splitlines()[2:]
+
+    assert {row.split()[0] for row in rows} == {"estimator"}
+
+
+def test_list_as_json_is_for_programs(rllm, install) -> None:
+    install("third-party")
+
+    entries = json.loads(rllm("plugins", "list", "--json").stdout)
+
+    (entry,) = [entry for entry in entries if entry["distribution"] == "third-party"]
+    assert entry == {
+        "kind": "estimator",
+        "name": LONG,
+        "qualified_name": f"third-party/{LONG}",
+        "distribution": "third-party",
+        "version": "1.0",
+        "summary": "The reward itself, times a constant, which is as simple as an estimator can be.",
+        "deprecated": "choose grpo",
+    }
+
+
+def test_list_shows_qualified_names_where_two_plugins_share_one(rllm, install) -> None:
+    install("one")
+    install("two")
+
+    printed = rllm("plugins", "list").stdout
+
+    assert f"one/{LONG}" in printed
+    assert f"two/{LONG}" in printed
+
+
+WITHOUT_DATA = """
+import sys
+from dataclasses import replace
+from rllm_core.plugins import discovery
+found = discovery.discover()
+left = [each for each in found.candidates if each.distribution != "rllm-data"]
+fewer = replace(found, candidates=tuple(left))
+discovery.discover = lambda *arguments: fewer
+from rllm.cli.main import main
+main(sys.argv[1:])
+print({"rllm_local", "rllm.environments"} & set(sys.modules), file=sys.stderr)
+"""
+"""`rllm` where `rllm-data` is not installed."""
+
+
+def test_what_is_not_installed_is_listed_with_what_it_adds_and_nothing_is_imported(rllm_from_inside) -> None:
+    finished = rllm_from_inside(WITHOUT_DATA, "plugins", "list", "--installable")
+
+    heading, row, last = finished.stdout.splitlines()
+    assert heading.split() == ["distribution", "what", "it", "does", "adds"]
+    assert row.split(maxsplit=1)[1].startswith("Data sets for rllm")
+    assert row.split()[0] == "rllm-data"
+    assert row.endswith("  dataset hf")
+    assert last == "To install one: pip install DISTRIBUTION"
+    assert finished.stderr == "set()\n"
+
+
+def test_what_is_not_installed_is_listed_for_programs(rllm_from_inside) -> None:
+    finished = rllm_from_inside(WITHOUT_DATA, "plugins", "list", "--installable", "--json", "--kind", "dataset")
+
+    (entry,) = json.loads(finished.stdout)
+    assert entry["distribution"] == "rllm-data"
+    assert entry["summary"].startswith("Data sets for rllm")
+    assert entry["offers"] == {"dataset": ["hf"]}
+    assert entry["install"] == "pip install rllm-data"
+
+
+def test_of_another_kind_nothing_is_missing(rllm_from_inside) -> None:
+    finished = rllm_from_inside(WITHOUT_DATA, "plugins", "list", "--installable", "--kind", "backend")
+
+    assert finished.stdout == "None.\n"
+
+
+def test_an_unknown_kind_is_an_error_in_both_lists(rllm) -> None:
+    finished = rllm("plugins", "list", "--installable", "--kind", "estimators")
+
+    assert finished.returncode == 2
+    assert "Did you mean 'estimator'?" in finished.stderr
+
+
+def test_an_unknown_kind_is_a_usage_error_with_the_nearest_kind(rllm) -> None:
+    finished = rllm("plugins", "list", "--kind", "estimators")
+
+    assert finished.returncode == 2
+    assert "Did you mean 'estimator'?" in finished.stderr
+
+
+def test_a_broken_plugin_is_named_and_takes_nothing_else_down(rllm, install) -> None:
+    install("bad-plugin", "raise RuntimeError('half installed')")
+    install("third-party")
+
+    finished = rllm("plugins", "list")
+
+    assert finished.returncode == 0
+    assert LONG in finished.stdout
+    assert finished.stderr == (
+        "warning: plugin bad-plugin is broken: RuntimeError: half installed. `rllm plugins doctor` shows more.\n"
+    )
+
+
+def test_a_blocked_plugin_is_not_imported(rllm, install, tmp_path) -> None:
+    trace = tmp_path / "imported"
+    install("tracing", f"open({str(trace)!r}, 'w').close()")
+
+    rllm("plugins", "list", RLLM_BLOCK_PLUGINS="*")
+    assert not trace.exists()
+
+    rllm("plugins", "list")
+    assert trace.exists()
+
+
+@pytest.mark.parametrize("command", [["plugins"], ["plugins", "list"]])
+def test_every_help_has_examples(rllm, command) -> None:
+    finished = rllm(*command, "--help")
+
+    assert finished.returncode == 0
+    assert "rllm plugins" in finished.stdout or "RLLM_BLOCK_PLUGINS" in finished.stdout
+    assert finished.stdout.count("rllm ") >= 3

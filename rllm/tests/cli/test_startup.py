@@ -1,0 +1,75 @@
+"""Start-up is fast because little is imported; what is imported can be tested without a clock."""
+
+import pytest
+
+HEAVY = {"torch", "transformers", "numpy", "ray", "omegaconf", "hydra", "matplotlib"}
+PROGRAM = """
+import sys
+from rllm.cli.main import main
+exit_code = main(sys.argv[1:])
+sys.stdout = sys.stderr
+print(*sys.modules, sep="\\n")
+sys.exit(exit_code)
+"""
+
+
+def _imported(rllm_from_inside, *arguments: str) -> set[str]:
+    finished = rllm_from_inside(PROGRAM, *arguments)
+    assert finished.returncode == 0, finished.stderr
+    return set(finished.stderr.split())
+
+
+def test_help_imports_no_command_no_plugin_and_no_pydantic(rllm_from_inside, install, install_command) -> None:
+    install("third-party")
+    install_command("with-command", "act")
+
+    imported = _imported(rllm_from_inside, "--help")
+
+    assert "rllm.cli.main" in imported
+    assert not imported & (HEAVY | {"pydantic", "pluggy", "rich", "third_party", "with_command", "rllm_tinker"})
+    assert {name for name in imported if name.startswith("rllm.cli.")} == {
+        "rllm.cli.main",
+        "rllm.cli.lazy_group",
+        "rllm.cli.extensible_group",
+        "rllm.cli.plugin_commands",
+    }
+
+
+def test_a_command_of_the_core_looks_for_no_commands_of_plugins(rllm_from_inside) -> None:
+    for arguments in (["plugins", "list", "--help"], ["train", "--help"], ["--version"]):
+        assert "rllm.cli.plugin_commands" not in _imported(rllm_from_inside, *arguments)
+    assert "importlib.metadata" not in _imported(rllm_from_inside, "plugins", "list", "--help")
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["info", "estimator", "grpo"]])
+def test_looking_at_plugins_imports_nothing_that_computes(rllm_from_inside, install, arguments) -> None:
+    install("third-party")
+
+    imported = _imported(rllm_from_inside, "plugins", *arguments)
+
+    assert "third_party" in imported
+    assert not imported & HEAVY
+
+
+def test_help_of_the_plugins_commands_loads_no_plugin(rllm_from_inside, install) -> None:
+    install("third-party")
+
+    imported = _imported(rllm_from_inside, "plugins", "list", "--help")
+
+    assert "rllm.cli.plugins" in imported
+    assert not imported & {"third_party", "pydantic", "pluggy", "rich"}
+
+
+def test_every_contract_can_be_imported_without_what_computes(rllm_from_inside) -> None:
+    program = """
+import importlib, pkgutil, sys
+import rllm_core.contracts as contracts
+names = [module.name for module in pkgutil.iter_modules(contracts.__path__)]
+for name in names:
+    importlib.import_module(f"rllm_core.contracts.{name}")
+print(len(names), *sys.modules, sep="\\n")
+"""
+    count, *imported = rllm_from_inside(program).stdout.split()
+
+    assert int(count) > 5
+    assert not set(imported) & HEAVY

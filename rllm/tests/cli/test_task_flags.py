@@ -1,0 +1,66 @@
+"""The flags that name tasks and rewards, and what they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rllm.cli.configuring import PLANNING_FLAGS, Request, config_options, read_request
+
+OF_EVAL = ("seed", "val-data", "reward")
+
+
+def request_of(*words: str, flags: tuple[str, ...] = PLANNING_FLAGS) -> Request:
+    """What a command with these flags reads from its words."""
+    read: list[Request] = []
+
+    @click.command()
+    @config_options(*flags)
+    def command(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **given: Any) -> None:
+        read.append(read_request(words, model, files, given))
+
+    done = CliRunner().invoke(command, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return read[0]
+
+
+@pytest.mark.parametrize("word", ["train.jsonl", "../it's a {file}, v1.jsonl", "my-package/mine", "hf:org/data-v1.5"])
+def test_data_is_a_file_or_a_name_as_it_was_typed(word: str) -> None:
+    assert request_of("--data", word).choices == {"data.train_dataset": word}
+    assert request_of("--val-data", word).choices == {"data.val_dataset": word}
+
+
+def test_rewards_are_names_and_functions_in_files_in_order() -> None:
+    words = ("--reward", "exact", "--reward", "my rewards.py:score", "--reward", "python:rewards.py:score")
+    chosen = ["exact", "python:my rewards.py:score", "python:rewards.py:score"]
+    assert request_of(*words).choices == {"rllm.reward": chosen}
+
+
+def test_tools_are_functions_in_files_and_choose_the_workflow_that_calls_them() -> None:
+    assert request_of("--tools", "my tools.py:add, b.py:look").choices == {
+        "rllm.workflow.workflow_args.tools": ["my tools.py:add", "b.py:look"],
+        "rllm.workflow.name": "tool_calling",
+    }
+
+
+def test_stored_episodes_are_tasks_and_take_the_place_of_playing() -> None:
+    request = request_of("--stored", "my sessions/")
+    assert request.choices == {
+        "data.train_dataset": {"name": "stored", "path": "my sessions/"},
+        "rllm.pipeline.replace": {"generate": "stored"},
+    }
+    assert request.defaults == {"rllm.algorithm.rollout_correction.tis_mode": "token"}
+    with pytest.raises(click.UsageError, match="--data and --stored"):
+        read_request((), None, (), {"data": "a.jsonl", "stored": "b"})
+
+
+def test_without_the_flags_nothing_is_chosen() -> None:
+    assert request_of("question", "--seed", "3") == Request("question", None, (), ["rllm.trainer.seed=3"])
+
+
+def test_what_only_plays_has_one_set_of_tasks_with_the_shorter_name_too() -> None:
+    named = [request_of(flag, "val.jsonl", flags=OF_EVAL).choices for flag in ("--data", "--val-data")]
+    assert named == [{"data.val_dataset": "val.jsonl"}] * 2

@@ -1,0 +1,117 @@
+"""Whatever is given as a configuration: it makes a plan, or raises the one error type for configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+
+from rllm.config.compose import Composed, compose
+from rllm.config.keys import known_keys
+from rllm.config.layers import Layer, layers_from_overrides
+from rllm.config.paths import leaves
+from rllm.planning.planner import make_plan
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+
+VALID = [
+    [],
+    ["rllm.env.name=guess", "model.name=big", "rllm.trainer.total_batches=7", "sampling.val=${sampling.train}"],
+    ["rllm.algorithm.adv_estimator={name: grpo}", "rllm.algorithm.estimator_map={judge: {name: rloo, loss_fn: ppo}}"],
+    ["rllm.workflow.name=multi_turn_workflow", "rllm.trainer.logger=[{name: console}]", "rllm.rollout.n=4"],
+    ["rllm.rejection_sample.enable=true", "rllm.pipeline.remove=[log]", "rllm.compact_filtering.enable=true"],
+    ["rllm.episode_logging.log_episodes=true", "data.train_batch_size=7"],
+]
+INTERPOLATIONS = [
+    *("${", "${}", "${rllm}", "${.n}", "${..}", "${a.b}", "${model}", "${nope:1}", "${oc.env:HOME}"),
+    *("${oc.decode:'{a: 1}'}", "${oc.create:{a: 1}}", "${oc.dict.values:data}", "${oc.select:model,3}"),
+]
+TEXTS = ["???", "", "guess", "local", "needy", "1e-4", "\x00", "a/b/c", "/", *INTERPOLATIONS]
+
+core_alone = Registry.load(allow=[], environ={})
+of_plugins = [each.name for kind in KINDS for each in core_alone.all(kind)]
+keys = {name for path in known_keys(RunConfig) for name in path} | {"model", "training", "name", "stage", "after"}
+names = st.sampled_from(sorted(keys)) | st.text(max_size=3)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(2**4097)
+scalars |= st.sampled_from([*TEXTS, *of_plugins])
+json_like = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=8
+)
+paths = st.sampled_from([*known_keys(RunConfig), ("model",), ("model", "name"), ("training", "schedule")])
+anything = settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+
+
+@pytest.fixture
+def environment() -> dict[str, Any]:
+    return {"defaults": {"rllm.rollout.n": 3}, "recipes": {"local/big": {"training.learning_rate": 0.5}}}
+
+
+def _changed(node: Any, path: tuple[str, ...], value: Any) -> Any:
+    if not path:
+        return value
+    if isinstance(node, list):
+        index = int(path[0])
+        return [*node[:index], _changed(node[index], path[1:], value), *node[index + 1 :]]
+    return {**node, path[0]: _changed(node[path[0]], path[1:], value)}
+
+
+def _is_planned_or_refused(registry: Registry, config: Any) -> None:
+    try:
+        plan = make_plan(compose(registry, [Layer("my.yaml", config)]), registry)
+    except ConfigError as error:
+        assert error.message
+    else:
+        assert plan.config.rllm.backend
+
+
+@anything
+@given(config=json_like)
+@example(config={"rllm": {"rollout": {"n": 2**4097}}})
+def test_any_tree_is_planned_or_refused(installed: Registry, config: Any) -> None:
+    _is_planned_or_refused(installed, config if isinstance(config, dict) else {"rllm": config})
+
+
+@anything
+@given(values=st.lists(st.tuples(paths, json_like), max_size=4))
+def test_any_values_of_known_keys_are_planned_or_refused(installed: Registry, values: list[Any]) -> None:
+    config: dict[str, Any] = {}
+    for (*at, last), value in values:
+        node = config
+        for part in at:
+            node[part] = node[part] if isinstance(node.get(part), dict) else {}
+            node = node[part]
+        node[last] = value
+    _is_planned_or_refused(installed, config)
+
+
+@anything
+@given(words=st.sampled_from(VALID), data=st.data())
+def test_any_change_of_one_value_is_planned_or_refused(installed: Registry, words: list[str], data: Any) -> None:
+    valid = compose(installed, layers_from_overrides(words)).tree
+    path = data.draw(st.sampled_from([path for path, _ in leaves(valid, into_lists=True)]))
+    _is_planned_or_refused(installed, _changed(valid, path, data.draw(json_like)))
+
+
+@pytest.mark.parametrize("words", VALID)
+def test_without_the_change_it_is_planned(installed: Registry, words: list[str]) -> None:
+    valid = compose(installed, layers_from_overrides(words)).tree
+    assert make_plan(compose(installed, [Layer("my.yaml", valid)]), installed).composed.tree == valid
+
+
+@anything
+@given(path=paths | st.sampled_from([("actor",), ("actor", "clip_ratio"), ("trainer",)]), value=json_like)
+def test_any_change_of_a_shared_key_is_agreed_on_or_refused(
+    run_foreign: Callable[..., Composed], path: tuple[str, ...], value: Any
+) -> None:
+    for part in reversed(path):
+        value = {part: value}
+    try:
+        composed = run_foreign(Layer("my.yaml", value))
+    except ConfigError as error:
+        assert error.message
+    else:
+        assert composed.value("trainer.total_epochs") == composed.config.rllm.trainer.total_epochs

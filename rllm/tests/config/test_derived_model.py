@@ -1,0 +1,271 @@
+"""A backend whose model follows from a plain top-level key of its own, in the spirit of Tinker's `tinker_base_url`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_reference import reference_page
+from omegaconf import OmegaConf
+from program_registry import program_registry
+from pydantic import Field
+
+from rllm.config.compose import Composed, compose
+from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.save import save_config
+from rllm.runs.run_folder import run_folder_path
+from rllm.training.resuming import plan_resumed
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+
+Run = Callable[..., Composed]
+MODEL = "model.name"
+DERIVED = "service_url, by derivation"
+RATES = {"small": 0.1, "large": 0.2, "mine": 0.3}
+"""Learning rates of the recipes, by model."""
+CAPABLE = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
+
+
+class ModelSection(Params):
+    name: str = Field("large", description="Model.")
+    rank: int = Field(32, description="Rank of adapters.")
+
+
+class TrainingSection(Params):
+    learning_rate: float = Field(1.0, gt=0, description="Step size.")
+
+
+class RemoteSections(Params):
+    service_url: str | None = Field(None, description="Where the service is; `here` starts one.")
+    service_timeout: float = Field(30.0, gt=0, description="Seconds.")
+    model: ModelSection = Field(default_factory=lambda: ModelSection(rank=8), description="What is trained.")
+    training: TrainingSection = Field(default_factory=TrainingSection, description="How it is trained.")
+
+
+def _model_of(url: str | None) -> str:
+    return "small" if url == "here" else "large"
+
+
+def _registry(*derived: DerivedKey, yaml: Path | None = None, recipe: dict[str, Any] | None = None) -> Registry:
+    registry = Registry()
+    record = BackendPlugin(
+        name="remote",
+        summary="A backend that is never loaded.",
+        params=RemoteSections,
+        load=lambda: Backend,
+        config_yaml=None if yaml is None else lambda: yaml,
+        derived_keys=derived,
+        capabilities=Capabilities(),
+    )
+    registry.add(record, distribution="rllm-remote")
+    environment = EnvironmentPlugin(
+        name="guess",
+        summary="An environment that is never loaded.",
+        params=NoParams,
+        load=lambda: lambda params: None,  # type: ignore[arg-type,return-value]
+        recipes={f"remote/{name}": {"training.learning_rate": rate} | (recipe or {}) for name, rate in RATES.items()},
+    )
+    registry.add(environment, distribution="rllm")
+    return registry
+
+
+def _compose(registry: Registry, *given: str | Layer) -> Composed:
+    chosen = layer_from_dotted({"rllm.backend": "remote", "rllm.env.name": "guess"}, "my.yaml")
+    layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]
+    return compose(registry, [chosen, *layers])
+
+
+@pytest.fixture(params=["schema", "yaml"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Composes, with the defaults in the schema alone or in a YAML file too."""
+    file = tmp_path / "rllm" / "backend" / "remote.yaml"
+    if request.param == "yaml":
+        file.parent.mkdir(parents=True)
+        file.write_text("# @package _global_\nservice_url: null\nservice_timeout: 30.0\nmodel: {rank: 8}\n")
+    row = DerivedKey(native=MODEL, of=("service_url",), derive=_model_of)
+    registry = _registry(row, yaml=file if request.param == "yaml" else None)
+    return lambda *given: _compose(registry, *given)
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "origin"),
+    [
+        ([], "large", DERIVED),
+        (["service_url=here"], "small", DERIVED),
+        (["service_url=http://127.0.0.1:1"], "large", DERIVED),
+        (["service_url=${rllm.trainer.project_name}", "rllm.trainer.project_name=here"], "small", DERIVED),
+        (["service_url=here", "model.name=mine"], "mine", "command line"),
+        (["model.name=large", "service_url=here"], "large", "command line"),
+    ],
+)
+def test_the_model_follows_from_the_key_unless_a_user_sets_it_and_brings_its_recipe(
+    run: Run, words: list[str], model: str, origin: str
+) -> None:
+    result = run(*words)
+    assert result.value(MODEL) == model
+    assert result.origins[MODEL] == origin
+    assert result.value("training.learning_rate") == RATES[model]
+    assert result.origins["training.learning_rate"] == f"recipe guess remote/{model}"
+    assert (MODEL in result.by_user) is (origin == "command line")
+
+
+def test_a_users_file_sets_the_model_as_well(run: Run) -> None:
+    assert run(layer_from_dotted({MODEL: "mine", "service_url": "here"}, "a.yaml")).value(MODEL) == "mine"
+
+
+def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
+    result = run("service_url=here", "service_timeout=5")
+    assert isinstance(result.backend_config, RemoteSections)
+    assert (result.backend_config.service_url, result.backend_config.service_timeout) == ("here", 5.0)
+    assert result.origins["service_url"] == "command line"
+    assert {"service_url", "service_timeout"} <= result.by_user
+    assert run().value("service_timeout") == 30.0
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("service_ulr=here", r"`service_ulr` is neither a section nor a key .* Did you mean `service_url`\?"),
+        ("service=here", r"At the top are: rllm, data, sampling, service_url, service_timeout, model, training\."),
+        ("service_url=3", r"`service_url` is 3 \(from command line\): expected text"),
+        ("service_url.host=here", r"`service_url` is \{.*\} \(from command line\): expected text"),
+        ("service_timeout=0", r"`service_timeout` is 0 \(from command line\): expected more than 0"),
+        ("rllm.service_url=here", r"Did you mean `service_url`\?"),
+    ],
+)
+def test_mistakes_in_plain_values_at_the_top_are_named(run: Run, word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(word)
+
+
+WORDS: list[list[str]] = [[], ["service_url=here"], ["service_url=here", "model.name=mine"], ["model.name=mine"]]
+
+
+@pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
+@pytest.mark.parametrize("words", WORDS)
+def test_a_saved_configuration_given_back_is_the_same(run: Run, tmp_path: Path, words: list[str], tier: Tier) -> None:
+    first = run(*words)
+    saved = layer_from_file(save_config(first.whole(), tmp_path), tier=tier)
+    assert run(saved).tree == first.tree
+    assert run(saved, *words).tree == first.tree
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
+def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_the_users(
+    run: Run, words: list[str], tier: Tier
+) -> None:
+    first = run(*words)
+    whole = Layer("config.yaml", first.whole(), tier)
+    again = run(whole)
+    assert again.tree == first.tree
+    assert run(whole, *words).tree == first.tree
+    if tier is Tier.USER:
+        assert {word.partition("=")[0] for word in words} == again.by_user - {"rllm.backend", "rllm.env.name"}
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "model"),
+    [
+        ([], {"service_url": "here"}, "small"),
+        (["service_url=here"], {"service_url": "http://127.0.0.1:1"}, "large"),
+        (["service_url=here", "model.name=mine"], {"service_url": "http://127.0.0.1:1"}, "mine"),
+        (["model.name=mine"], {"service_url": "here"}, "mine"),
+        (["service_url=here"], {"model": {"name": "mine"}}, "mine"),
+    ],
+)
+def test_a_change_above_a_whole_configuration_reaches_the_model_unless_it_was_set(
+    run: Run, words: list[str], change: dict[str, Any], model: str
+) -> None:
+    whole = Layer("config.yaml", run(*words).whole())
+    assert run(whole, Layer("command line", change, Tier.COMMAND_LINE)).value(MODEL) == model
+
+
+def test_a_change_within_a_whole_configuration_reaches_the_model_as_well(run: Run) -> None:
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(run().whole(), {"service_url": "here"}))
+    assert run(Layer("the Python config", merged)).tree == run("service_url=here").tree
+
+
+def test_a_run_that_goes_on_keeps_a_model_that_was_set_when_only_the_rest_is_given_again(run: Run) -> None:
+    first = run("service_url=here", "model.name=mine")
+    saved = Layer("run/config.yaml", first.whole(), Tier.SAVED)
+    assert run(saved, "service_url=here", "service_timeout=5").value(MODEL) == "mine"
+
+
+def test_keys_of_the_core_and_of_sections_may_be_mixed_and_have_the_defaults_that_validation_gives() -> None:
+    given: list[Any] = []
+
+    def derive(*values: Any) -> str:
+        given.append(values)
+        return "small"
+
+    of = ("model.rank", "service_timeout", "service_url", "rllm.rollout.n", "model.nothing")
+    registry = _registry(DerivedKey(native=MODEL, of=of, derive=derive))
+    assert _compose(registry, "rllm.rollout.n=3").value("model.rank") == 32, "the derived name makes it a section"
+    assert set(given) == {(8, 30.0, None, 3, None)}
+
+
+def test_a_value_that_no_model_follows_from_is_a_config_error() -> None:
+    registry = _registry(DerivedKey(native=MODEL, of=("service_url",), derive=lambda url: url.upper()))
+    with pytest.raises(ConfigError, match=r"`model\.name` cannot be derived, as `service_url` is not set: "):
+        _compose(registry)
+    with pytest.raises(ConfigError, match=r"as `service_url` is 3 \(from command line\): "):
+        _compose(registry, "service_url=3")
+
+
+def test_a_recipe_cannot_change_what_its_model_follows_from() -> None:
+    row = DerivedKey(native=MODEL, of=("service_url",), derive=_model_of)
+    with pytest.raises(ConfigError, match=rf"`model\.name` is 'large' by the user's choice, but {DERIVED} sets it to"):
+        _compose(_registry(row, recipe={"service_url": "here"}))
+
+
+def test_the_reference_page_lists_plain_values_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    import config_reference
+
+    monkeypatch.setattr(config_reference, "DISTRIBUTIONS", ("rllm-remote",))
+    page = reference_page(_registry())
+    assert "## Backend `remote`" in page
+    below = page.partition("### `service_url`\n")[2].partition("\n###")[0]
+    assert below.split("\n\n")[:2] == ["\nWhere the service is; `here` starts one.", "text or null · default `null`\n"]
+
+
+@pytest.mark.parametrize(
+    ("started", "resumed", "problem"),
+    [
+        (["service_url=here"], ["service_url=here"], ""),
+        (["service_url=here", "model.name=mine"], ["service_url=here"], ""),
+        (
+            ["service_url=here"],
+            ["service_url=there"],
+            r"was small and is now large \(from service_url, by derivation\)\. Set model\.name=small as well, or start",
+        ),
+        (["service_url=here"], ["model.name=mine"], r"is now mine \(from command line\)\. Leave it out, or start"),
+    ],
+)
+def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[str], resumed: list[str], problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    registry = program_registry(without_environment="guess")
+    for entry in (mine := _registry(DerivedKey(native=MODEL, of=("service_url",), derive=_model_of))).all("backend"):
+        registry.add(replace(entry.plugin, capabilities=CAPABLE), distribution=entry.distribution)
+    registry.add(mine.get("environment", "guess").plugin, distribution="rllm")
+
+    def compose_over(beneath: Sequence[Layer], words: Sequence[str] = resumed) -> tuple[Composed, Registry]:
+        return _compose(registry, *beneath, *words), registry
+
+    first = compose_over([], started)[0]
+    folder = run_folder_path(first.config.rllm.trainer)
+    folder.mkdir(parents=True)
+    save_config(first.whole(), folder)
+    if problem:
+        with pytest.raises(ConfigError, match=problem):
+            plan_resumed(compose_over)
+    else:
+        assert plan_resumed(compose_over).composed.value(MODEL) == first.value(MODEL)

@@ -1,0 +1,167 @@
+"""Of what Hydra hands to a script, that is the user's which the packages do not say themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose as hydra_compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from rllm.config.compose import Composed, compose
+from rllm.config.from_python import layer_from_python, without_packaged
+from rllm.config.layers import layer_from_dotted, layers_from_overrides
+from rllm.config.packaged import FOLDER, HYDRA_VERSION_BASE
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+
+AddBackend = Callable[..., Path]
+HEADER = "# @package _global_\n"
+
+
+class Script:
+    """A script under way, with that registry installed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def config(self, *words: str) -> DictConfig:
+        """What Hydra hands to it for the words of its command line."""
+        with initialize_config_dir(str(FOLDER), version_base=HYDRA_VERSION_BASE):
+            config = hydra_compose("unified", list(words), return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+        assert isinstance(own, DictConfig)
+        return own
+
+    def composed(self, config: Any) -> Composed:
+        return compose(self._registry, without_packaged(layer_from_python(config), self._registry))
+
+
+@pytest.fixture
+def script(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    monkeypatch.setattr(Registry, "load", lambda **_: registry)
+    yield Script(registry)
+    HydraConfig.instance().cfg = None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["rllm/backend=local", "rllm.trainer.total_batches=-1"],
+        ["rllm.rollout.n=3", "rllm.rollout.n=4", "model.name=big", "training.learning_rate=1e-3"],
+        ["rllm.env.name=guess", "+rllm.env.env_args.low=3", "++rllm.env.env_args.high={x:1}"],
+        [
+            "+rllm.algorithm.estimator_map={solver: {name: rloo, x: 1}}",
+            "rllm.algorithm.adv_estimator={name: rloo, y: [1]}",
+        ],
+        ["rllm.rollout.n=${rllm.trainer.seed}", "rllm.trainer.seed=3", "sampling.val=${sampling.train}"],
+        ["rllm.env.name=guess", "rllm.workflow.name=other", "+training.betas=[0.5,1]"],
+    ],
+)
+def test_the_words_of_a_script_mean_what_they_mean_to_the_command(
+    script: Script, registry: Registry, words: list[str]
+) -> None:
+    by_script, by_command = script.composed(script.config(*words)), compose(registry, layers_from_overrides(words))
+    assert by_script.tree == by_command.tree
+    assert by_script.origins == by_command.origins
+    assert by_script.by_user == by_command.by_user
+
+
+def test_what_the_packages_say_is_not_the_users(script: Script) -> None:
+    result = script.composed(script.config("rllm.rollout.n=8"))
+    assert result.by_user == {"rllm.rollout.n"}
+
+
+def test_what_a_script_changes_is_its_own(script: Script) -> None:
+    config = script.config("rllm.trainer.seed=3")
+    result = script.composed(OmegaConf.merge(config, {"rllm": {"rollout": {"n": 3}}, "model": {"name": "big"}}))
+    assert result.by_user == {"rllm.rollout.n", "model.name", "rllm.trainer.seed"}
+    assert result.origins["rllm.rollout.n"] == "the Python config"
+    assert result.origins["rllm.trainer.seed"] == "command line"
+
+
+def test_options_may_have_dots_in_their_names(script: Script) -> None:
+    config = OmegaConf.merge(script.config(), {"rllm": {"env": {"env_args": {"a.b": {"c.d": 1}}}}})
+    assert script.composed(config).config.rllm.env.env_args == {"a.b": {"c.d": 1}}
+
+
+@pytest.mark.parametrize("text", ["rllm: {backend: far}\nmodel: {name: big}\n", "model: {name: big}\n"])
+def test_the_group_chooses_the_backend(script: Script, add_backend: AddBackend, text: str) -> None:
+    add_backend("far", HEADER + text)
+    result = script.composed(script.config("rllm/backend=far"))
+    assert result.config.rllm.backend == "far"
+    assert result.origins["rllm.backend"] == "command line"
+    assert result.origins["model.name"] == "backend far"
+    assert result.by_user == {"rllm.backend"}
+
+
+def test_a_backend_may_be_named_with_its_distribution(script: Script) -> None:
+    assert script.composed(script.config("rllm.backend=rllm-local/local")).config.rllm.backend == "rllm-local/local"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["rllm.backend=far"],
+            "is 'far'; the config was composed with rllm/backend=local. Choose it by rllm/backend",
+        ),
+        (["rllm/backend=far", "rllm.backend=local"], "is 'local'; the config was composed with rllm/backend=far."),
+        (["rllm.backend=null"], "`rllm.backend` is None; the config was composed with rllm/backend=local."),
+    ],
+)
+def test_two_ways_to_choose_the_backend_must_not_contradict_each_other(
+    script: Script, add_backend: AddBackend, words: list[str], message: str
+) -> None:
+    add_backend("far", HEADER)
+    config = script.config(*words)
+    with pytest.raises(ConfigError) as caught:
+        script.composed(config)
+    assert message in str(caught.value)
+
+
+def test_a_backend_that_is_no_plugin_is_a_config_error(script: Script, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "rllm" / "backend" / "ghost.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(HEADER)
+    config = script.config(f"hydra.searchpath=[file://{tmp_path}/own]", "rllm/backend=ghost")
+    with pytest.raises(ConfigError, match=r"`rllm\.backend` .*no backend named 'ghost'"):
+        script.composed(config)
+
+
+def test_groups_of_the_script_and_deletions_are_no_keys(script: Script, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "size" / "of_model" / "big.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(HEADER + "model: {name: big}\n")
+    words = ["+size/of_model=big", "~rllm.agent.engine_args", "rllm.rollout.n=3"]
+    result = script.composed(script.config(f"hydra.searchpath=[file://{tmp_path}/own]", *words))
+    assert result.by_user == {"model.name", "rllm.rollout.n"}
+
+
+def test_an_interpolation_to_nowhere_is_a_config_error(script: Script) -> None:
+    config = script.config("rllm.env.name=${nowhere}")
+    with pytest.raises(ConfigError, match=r"`rllm\.env\.name` is `\$\{nowhere\}` \(from command line\)"):
+        script.composed(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "by_user"),
+    [
+        ({"rllm": {"rollout": {"n": 3}}}, {"rllm.rollout.n"}),
+        ({"model": {"name": "x"}}, {"model.name"}),
+        (None, set()),
+    ],
+)
+def test_a_config_that_is_not_hydras_is_the_scripts_own(script: Script, config: Any, by_user: set[str]) -> None:
+    script.config("rllm.trainer.seed=3")
+    assert script.composed(config).by_user == by_user
+
+
+def test_without_a_script_everything_is_the_users(registry: Registry) -> None:
+    layer = layer_from_dotted({"rllm.rollout.n": 8}, "here")
+    assert without_packaged(layer, registry) == [layer]

@@ -1,0 +1,120 @@
+"""Configurations given in Python, and those that Hydra hands to a script."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from rllm.config.compose import Composed
+from rllm.config.from_python import layer_from_python
+from rllm.config.layers import Layer, Tier
+from rllm_core.errors import ConfigError
+
+TREE = {"rllm": {"rollout": {"n": 4}, "trainer": {"logger": ["console", {"name": "jsonl"}]}}}
+
+
+@dataclass
+class Structured:
+    n: int = 4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TREE,
+        MappingProxyType({"rllm": OrderedDict(TREE["rllm"])}),
+        OmegaConf.create(TREE),
+        {"rllm": {"rollout": OmegaConf.structured(Structured), "trainer": OmegaConf.create(TREE["rllm"]["trainer"])}},
+        {"rllm": {**TREE["rllm"], "trainer": {"logger": OmegaConf.create(["console", {"name": "jsonl"}])}}},
+        OmegaConf.create({**TREE, "hydra": {"run": {"dir": "."}}}),
+    ],
+)
+def test_mappings_of_all_kinds_are_a_layer(config: Any) -> None:
+    layer = layer_from_python(config)
+    assert layer == Layer("the Python config", TREE, Tier.USER)
+    assert type(layer.tree["rllm"]) is dict
+
+
+def test_nothing_is_an_empty_layer() -> None:
+    assert layer_from_python(None).tree == {}
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_a_file(tmp_path: Path, kind: type) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("rllm: {rollout: {n: 4}}\n")
+    assert layer_from_python(kind(file)) == Layer(str(file), {"rllm": {"rollout": {"n": 4}}}, Tier.USER)
+
+
+def test_interpolations_are_resolved_when_everything_is_known(composed: Callable[..., Composed]) -> None:
+    config = OmegaConf.create({"rllm": {"rollout": {"n_val": "${rllm.rollout.n}"}}, "model": {"name": "???"}})
+    result = composed(layer_from_python(config), layer_from_python({"rllm": {"rollout": {"n": 3}}}))
+    assert result.config.rllm.rollout.n_val == 3
+    assert result.value("model.name") == "tiny"
+
+
+def test_making_a_layer_leaves_the_config_alone() -> None:
+    config = {"hydra": {"a": 1}, "rllm": {"rollout": {"n": 4}}}
+    layer_from_python(config).tree["rllm"]["rollout"]["n"] = 5
+    assert config == {"hydra": {"a": 1}, "rllm": {"rollout": {"n": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (3, "The config is of type int. Give a mapping, an OmegaConf object or the path"),
+        ([{"rllm": 1}], "The config is of type list"),
+        (OmegaConf.create([1]), "The config is of type ListConfig"),
+        (DictConfig("${x}"), "The config is of type DictConfig"),
+        (DictConfig(None), "The config is of type DictConfig"),
+        (Structured(), "The config is of type Structured"),
+        ({1: 2}, "has the key 1, which is not text"),
+        ({"a": {None: 2}}, "`a` (from the Python config) has the key None, which is not text"),
+        ({"a": (1, 2)}, "`a` (from the Python config) is of type tuple"),
+        ({"a": [np.float64(1)]}, "`a.0` (from the Python config) is of type float64"),
+        ({"a": Path()}, "is of type PosixPath"),
+        ({"a": 10**5000}, "`a` (from the Python config) is a whole number of more than 63 bits"),
+        (Path("no/such.yaml"), "There is no configuration file `no/such.yaml`"),
+        (".", "`.` is a folder, not a configuration file"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(config: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        layer_from_python(config)
+    assert message in str(caught.value)
+
+
+def test_a_config_that_contains_itself_is_refused() -> None:
+    config: dict[str, Any] = {}
+    config["a"], config["b"] = config, [config]
+    with pytest.raises(ConfigError, match="nested deeper than 64 levels, or contains itself"):
+        layer_from_python(config)
+
+
+keys = st.text(max_size=3) | st.none() | st.integers()
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=1) | st.builds(object),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2) | st.tuples(inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(config=anything)
+@example(config="\x00")
+def test_any_object_is_a_layer_or_a_config_error(config: Any) -> None:
+    try:
+        layer = layer_from_python(config)
+    except ConfigError as error:
+        assert error.message
+    else:
+        assert isinstance(layer.tree, dict)

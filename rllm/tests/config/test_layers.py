@@ -1,0 +1,194 @@
+"""Making layers of files, of command-line words and of dotted keys."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import OrderedDict
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings, strategies as st
+
+from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm_core.errors import ConfigError
+
+same_folder = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "my.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_file_becomes_a_layer_named_by_its_path(tmp_path: Path) -> None:
+    file = _file(tmp_path, "rllm:\n  backend: local\n")
+    assert layer_from_file(file) == Layer(str(file), {"rllm": {"backend": "local"}})
+
+
+def test_a_layer_from_a_file_may_have_another_name(tmp_path: Path) -> None:
+    assert layer_from_file(_file(tmp_path, "a: 1"), origin="backend local").origin == "backend local"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n"])
+def test_an_empty_file_is_an_empty_layer(tmp_path: Path, text: str) -> None:
+    assert layer_from_file(_file(tmp_path, text)).tree == {}
+
+
+def test_numbers_in_files_read_as_in_hydra(tmp_path: Path) -> None:
+    tree = layer_from_file(_file(tmp_path, "a: 1e-4\nb: 2024-01-01\nc: '1e-4'\n")).tree
+    assert tree == {"a": 0.0001, "b": "2024-01-01", "c": "1e-4"}
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"There is no configuration file `.*nowhere\.yaml`"):
+        layer_from_file(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_config_file_without_end_is_rejected(tmp_path: Path, kind: str) -> None:
+    file = Path("/dev/zero") if kind == "device" else tmp_path / "my.yaml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "huge":
+        with file.open("wb") as sparse:
+            sparse.truncate(1 << 40)
+    with pytest.raises(ConfigError, match="more than" if kind == "huge" else "pipe or a device"):
+        layer_from_file(file)
+
+
+def test_a_folder_is_refused_as_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder, not a configuration file"):
+        layer_from_file(tmp_path)
+
+
+def test_an_unreadable_path_is_refused_with_the_systems_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read: .+ too long"):
+        layer_from_file(tmp_path / ("x" * 5000))
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.yaml"
+    file.write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match=r"latin\.yaml` is not UTF-8 text \(byte 3\)"):
+        layer_from_file(file)
+
+
+def test_a_yaml_error_names_file_line_and_column(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"YAML error in .*my\.yaml, line 2, column 4: "):
+        layer_from_file(_file(tmp_path, "a: 1\nb: ]\n"))
+
+
+def test_a_key_given_twice_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"line 2, column 1: found duplicate key a"):
+        layer_from_file(_file(tmp_path, "a: 1\na: 2\n"))
+
+
+@pytest.mark.parametrize(("text", "held"), [("- 1\n- 2", "a list"), ("hello", "only the value 'hello'"), ("3", "3")])
+def test_a_file_must_hold_a_mapping(tmp_path: Path, text: str, held: str) -> None:
+    with pytest.raises(ConfigError, match=rf"my\.yaml` holds .*{held}; a configuration is a mapping"):
+        layer_from_file(_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!int x", "YAML error in"),
+        ("a: !!bool x", "YAML error in"),
+        ("a: " + "[" * 3000, "nested deeper than 64 levels"),
+        ("a: &x\n  b: *x\n", "nested deeper than 64 levels, or contains itself"),
+        ("a: \x01", "YAML error in"),
+        ("a:\n  1: x\n", r"`a` \(from .*my\.yaml\) has the key 1, which is not text"),
+        ("null: 1\n", r"The top level \(from .*my\.yaml\) has the key None"),
+        ('a: {b: "x\\0y"}\n', r"`a\.b` \(from .*my\.yaml\) holds text that .* has a null byte"),
+        ("a: 9223372036854775808\n", r"`a` \(from .*my\.yaml\) is a whole number of more than 63 bits"),
+        ("a: [!!binary aGk=]\n", r"`a\.0` \(from .*my\.yaml\) is of type bytes"),
+    ],
+)
+def test_what_yaml_allows_and_a_configuration_does_not_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        layer_from_file(_file(tmp_path, text))
+
+
+class Word(StrEnum):
+    ONE = "one"
+
+
+@pytest.mark.parametrize(
+    "value", [datetime.date(2024, 1, 1), (1, 2), {1, 2}, object(), b"x", np.float64(1), Word.ONE, OrderedDict()]
+)
+def test_a_layer_holds_only_plain_values(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"`a` \(from here\) is of type"):
+        Layer("here", {"a": value})
+
+
+def test_a_layer_holds_only_valid_unicode() -> None:
+    with pytest.raises(ConfigError, match=r"`a` \(from here\) holds text that is not valid Unicode"):
+        Layer("here", {"a": "\udcff"})
+
+
+def test_a_layer_holds_no_number_that_arrays_cannot_hold() -> None:
+    assert Layer("here", {"a": [2**63 - 1, -(2**63) + 1]}).tree
+    with pytest.raises(ConfigError, match=r"`a` \(from here\) is a whole number of more than 63 bits"):
+        Layer("here", {"a": 2**63})
+
+
+@same_folder
+@given(text=st.text() | st.text(alphabet="ab:-[]{}&*!|>%@#,?'\" \n\t01e.~=<"))
+@example(text="a: 2001-01-01 00:00:99")
+@example(text="? [1]\n: 2")
+@example(text="a: 9" + "9" * 5000)
+def test_any_text_is_a_layer_or_a_config_error(tmp_path: Path, text: str) -> None:
+    try:
+        tree = layer_from_file(_file(tmp_path, text)).tree
+    except ConfigError as error:
+        assert "my.yaml" in error.message
+    else:
+        assert all(isinstance(key, str) for key in tree)
+
+
+def test_each_override_is_a_layer_of_its_own_in_order() -> None:
+    layers = layers_from_overrides(["a.b=1", "+a.b=2"])
+    assert layers == [Layer("command line", {"a": {"b": value}}, Tier.COMMAND_LINE) for value in (1, 2)]
+
+
+def test_files_and_python_are_the_users_unless_said_otherwise(tmp_path: Path) -> None:
+    assert layer_from_file(_file(tmp_path, "a: 1")).tier is Tier.USER
+    assert layer_from_dotted({"a": 1}, "here").tier is Tier.USER
+    assert layer_from_file(_file(tmp_path, "a: 1"), tier=Tier.SAVED).tier is Tier.SAVED
+
+
+def test_the_tiers_rise_from_what_is_shipped_to_what_is_typed() -> None:
+    assert [tier.name for tier in sorted(Tier)] == ["PACKAGED", "ENVIRONMENT", "SAVED", "USER", "COMMAND_LINE"]
+
+
+def test_dotted_keys_become_nested_mappings() -> None:
+    layer = layer_from_dotted({"rllm.workflow.name": "x", "rllm.rollout.n": 2, "data": {"a": 1}}, "environment guess")
+    tree = {"rllm": {"workflow": {"name": "x"}, "rollout": {"n": 2}}, "data": {"a": 1}}
+    assert layer == Layer("environment guess", tree)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"a": 1, "a.b": 2}, r"`a\.b` \(from here\) lies within a key that has a value"),
+        ({"a.b": 2, "a": 1}, r"`a` \(from here\) is given twice"),
+        ({"": 1}, r"`` \(from here\) is not a key"),
+        ({"a..b": 1}, r"`a\.\.b` \(from here\) is not a key"),
+        ({3: 1}, r"`3` \(from here\) is not a key"),
+        ({"a.b": (1,)}, r"`a\.b` \(from here\) is of type tuple"),
+    ],
+)
+def test_dotted_keys_that_contradict_each_other_are_refused(values: dict[Any, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        layer_from_dotted(values, "here")
+
+
+def test_making_a_layer_leaves_the_plugins_mapping_alone() -> None:
+    values = {"a": {"x": 1}, "a.y": 2}
+    layer_from_dotted(values, "here")
+    assert values == {"a": {"x": 1}, "a.y": 2}

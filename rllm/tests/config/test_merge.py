@@ -1,0 +1,214 @@
+"""Merging layers: like OmegaConf, with a rule for plugin choices, and with the origin of every value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings, strategies as st
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigTypeError
+
+from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.merge import Merged, merge_layers, remaining_options
+from rllm_core.errors import ConfigError
+from rllm_core.schema.run_config import RunConfig
+
+leaf = st.none() | st.integers(0, 3) | st.sampled_from(["text", "???"]) | st.lists(st.integers(0, 3), max_size=2)
+trees = st.dictionaries(
+    st.sampled_from("ab"),
+    st.recursive(leaf, lambda inner: st.dictionaries(st.sampled_from("ab"), inner, max_size=2)),
+    max_size=2,
+)
+
+
+def _merged(*values: Any, key: str = "rllm.algorithm.adv_estimator") -> Any:
+    """What becomes of one key when layers set it one after the other."""
+    *sections, last = key.split(".")
+    layers = []
+    for value in values:
+        tree: dict[str, Any] = {last: value}
+        for section in reversed(sections):
+            tree = {section: tree}
+        layers.append(Layer("a layer", tree))
+    node: Any = merge_layers(layers, [RunConfig]).tree
+    for part in (*sections, last):
+        node = node[part]
+    return node
+
+
+@settings(max_examples=300, deadline=None)
+@given(layers=st.lists(trees, min_size=1, max_size=4))
+def test_merging_is_what_omegaconf_does(layers: list[dict[str, Any]]) -> None:
+    try:
+        expected = OmegaConf.to_container(OmegaConf.merge(*layers))
+    except ConfigTypeError:
+        assume(False)  # OmegaConf refuses a list over a mapping; here the later one wins
+    assert merge_layers([Layer("", tree) for tree in layers], [RunConfig]).tree == expected
+
+
+@pytest.mark.parametrize(("lower", "upper"), [({"x": 1}, [1]), ([1], {"x": 1}), ([1, 2], [3]), ({"x": 1}, None)])
+def test_lists_scalars_and_values_of_another_kind_replace(lower: Any, upper: Any) -> None:
+    assert _merged(lower, upper, key="some.key") == upper
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "tier", "left"),
+    [
+        ("rllm.env.env_args", {"low": 1}, Tier.COMMAND_LINE, {}),
+        ("rllm.env.env_args", {"low": 1}, Tier.USER, {"low": 1}),
+        ("rllm.algorithm.estimator_map", {"judge": "rloo"}, Tier.COMMAND_LINE, {}),
+        ("rllm.rollout", {"n": 1}, Tier.USER, {"n": 1}),
+        ("rllm", {"backend": "local"}, Tier.USER, {"backend": "local"}),
+    ],
+)
+def test_an_empty_mapping_typed_empties_options_and_in_a_file_nothing(
+    key: str, value: Any, tier: Tier, left: Any
+) -> None:
+    layers = [layer_from_dotted({key: value}, "default", Tier.PACKAGED), layer_from_dotted({key: {}}, "typed", tier)]
+    node: Any = merge_layers(layers, [RunConfig]).tree
+    for part in key.split("."):
+        node = node[part]
+    assert node == left
+
+
+def test_merging_leaves_the_layers_alone() -> None:
+    first, second = {"a": {"x": [1]}}, {"a": {"y": [2]}}
+    merge_layers([Layer("", first), Layer("", second), Layer("", {"a": {"x": 5, "z": {}}})], []).tree["a"]["y"].append(
+        3
+    )
+    assert (first, second) == ({"a": {"x": [1]}}, {"a": {"y": [2]}})
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "expected"),
+    [
+        ("grpo", "rloo", "rloo"),
+        ({"name": "grpo", "x": 1}, "rloo", "rloo"),
+        ({"name": "grpo", "x": 1}, "grpo", "grpo"),
+        ("grpo", {"name": "rloo", "y": 2}, {"name": "rloo", "y": 2}),
+        ({"name": "grpo", "x": 1}, {"name": "rloo"}, {"name": "rloo"}),
+        ({"name": "grpo", "x": 1}, {"name": "grpo", "y": 2}, {"name": "grpo", "x": 1, "y": 2}),
+        ({"name": "grpo", "x": 1}, {"x": 2}, {"name": "grpo", "x": 2}),
+        ("grpo", {"x": 2}, {"name": "grpo", "x": 2}),
+        ({"name": "grpo", "x": 1}, {"name": "rllm-core/grpo"}, {"name": "rllm-core/grpo", "x": 1}),
+        ({"name": "a/grpo", "x": 1}, {"name": "b/grpo"}, {"name": "b/grpo"}),
+        ({"name": "grpo", "x": {"y": 1}}, {"x": {"z": 2}}, {"name": "grpo", "x": {"y": 1, "z": 2}}),
+        (None, {"name": "ppo"}, {"name": "ppo"}),
+        ([1], {"name": "ppo"}, {"name": "ppo"}),
+    ],
+)
+def test_options_of_a_replaced_plugin_do_not_reach_the_new_one(lower: Any, upper: Any, expected: Any) -> None:
+    assert _merged(lower, upper) == expected
+    assert _merged(lower, upper, key="rllm.algorithm.estimator_map.solver") == expected
+
+
+def test_the_rule_of_choices_is_one_function() -> None:
+    assert remaining_options({"name": "grpo", "x": 1}, {"name": "rloo"}) == {}
+    assert remaining_options({"name": "grpo", "x": 1}, {"y": 2}) == {"name": "grpo", "x": 1}
+
+
+def test_a_section_with_a_name_is_no_plugin_choice() -> None:
+    lower = {"name": "a", "n_parallel_tasks": 4}
+    assert _merged(lower, {"name": "b"}, key="rllm.workflow") == {"name": "b", "n_parallel_tasks": 4}
+
+
+def test_a_section_of_the_backend_with_a_name_is_no_plugin_choice() -> None:
+    assert _merged({"name": "tiny", "depth": 2}, {"name": "big"}, key="model") == {"name": "big", "depth": 2}
+
+
+def _workflow(*layers: tuple[str, dict[str, Any]]) -> Any:
+    made = [Layer(origin, {"rllm": {"workflow": tree}}) for origin, tree in layers]
+    return merge_layers(made, [RunConfig]).tree["rllm"]["workflow"]
+
+
+def test_another_workflow_drops_the_options_that_came_with_the_old_name() -> None:
+    old = ("environment guess", {"name": "multi", "workflow_args": {"turns": 7}})
+    assert _workflow(old, ("command line", {"name": "other"})) == {"name": "other", "workflow_args": {}}
+
+
+def test_another_workflow_keeps_the_options_that_came_from_elsewhere() -> None:
+    layers: list[tuple[str, dict[str, Any]]] = [
+        ("default", {"name": "single", "workflow_args": {}}),
+        ("my.yaml", {"workflow_args": {"depth": 2}}),
+        ("command line", {"name": "other"}),
+    ]
+    assert _workflow(*layers) == {"name": "other", "workflow_args": {"depth": 2}}
+
+
+def test_the_same_workflow_by_its_qualified_name_keeps_its_options() -> None:
+    old = ("my.yaml", {"name": "multi", "workflow_args": {"turns": 7}})
+    new = ("command line", {"name": "rllm-core/multi"})
+    assert _workflow(old, new) == {"name": "rllm-core/multi", "workflow_args": {"turns": 7}}
+
+
+def test_a_key_can_be_laid_over_an_interpolated_mapping() -> None:
+    layers = [
+        Layer("default", {"train": {"top_p": 0.9, "temperature": 1}}),
+        Layer("my.yaml", {"val": "${train}"}),
+        Layer("command line", {"val": {"temperature": 0}}),
+    ]
+    merged = merge_layers(layers, [])
+    assert merged.tree["val"] == {"top_p": 0.9, "temperature": 0}
+    assert merged.origin(("val", "top_p")) == "my.yaml"
+    assert merged.origin(("val", "temperature")) == "command line"
+
+
+@pytest.mark.parametrize("target", ["${nowhere}", "${val}", "${", "${number}"])
+def test_a_mapping_over_an_interpolation_that_is_no_mapping_replaces_it(target: str) -> None:
+    layers = [Layer("a", {"val": target, "number": 3}), Layer("b", {"val": {"x": 1}})]
+    assert merge_layers(layers, []).tree["val"] == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"),
+    [
+        ("a", "low, high"),
+        ("a.x", "low"),
+        ("a.y", "high"),
+        ("a.new.deep", "high"),
+        ("was_mapping", "high"),
+        ("was_mapping.x", "high"),
+        ("was_scalar.x", "high"),
+        ("empty", "high"),
+        ("untouched", "low"),
+        ("untouched.0", "low"),
+        ("left_open", "low"),
+        ("nowhere", ""),
+    ],
+)
+def test_every_value_has_the_origin_of_the_layer_that_set_it(path: str, origin: str) -> None:
+    low = {
+        "a": {"x": 1, "y": 1},
+        "was_mapping": {"x": 1},
+        "was_scalar": 1,
+        "untouched": [1],
+        "empty": {},
+        "left_open": 1,
+    }
+    high = {
+        "a": {"y": 2, "new": {"deep": 3}},
+        "was_mapping": 1,
+        "was_scalar": {"x": 1},
+        "empty": {},
+        "left_open": "???",
+    }
+    merged = merge_layers([Layer("low", low), Layer("high", high)], [])
+    assert merged.origin(tuple(path.split("."))) == origin
+
+
+def test_no_layers_make_an_empty_tree() -> None:
+    assert merge_layers([], [RunConfig]) == Merged({}, {})
+
+
+@pytest.mark.parametrize("key", ["adv_estimator", "loss_fn", "estimator_map.judge"])
+@pytest.mark.parametrize("tier", [Tier.USER, Tier.COMMAND_LINE])
+def test_an_empty_mapping_in_place_of_a_plugin_is_refused(key: str, tier: Tier) -> None:
+    dotted = f"rllm.algorithm.{key}"
+    layers = [
+        layer_from_dotted({dotted: "a"}, "default", Tier.PACKAGED),
+        layer_from_dotted({dotted: {}}, "somewhere", tier),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        merge_layers(layers, [RunConfig])
+    assert str(caught.value).startswith(f"`{dotted}` is {{}} (from somewhere): it chooses no plugin")

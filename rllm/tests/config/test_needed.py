@@ -1,0 +1,120 @@
+"""What a run needs and is not installed is said in one error, with one line of pip."""
+
+from __future__ import annotations
+
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from rllm.config import needed
+from rllm.config.compose import compose
+from rllm.config.layers import layers_from_overrides
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.errors import ConfigError
+from rllm_core.plugins import requirements
+from rllm_core.plugins.registry import Registry
+
+
+def _refusal(registry: Registry, *words: str) -> ConfigError:
+    with pytest.raises(ConfigError) as raised:
+        compose(registry, layers_from_overrides(list(words)))
+    return raised.value
+
+
+@pytest.fixture
+def core_alone(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The registry of a machine with rllm-core and rllm only."""
+    monkeypatch.setattr(needed, "is_installed", lambda name: False)
+    return Registry.load(environ={"RLLM_BLOCK_PLUGINS": "*"})
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "line"),
+    [
+        (
+            ["rllm.env.name=sum"],
+            "rllm-local for backend 'local'",
+            "rllm-local",
+        ),
+        (
+            ["rllm.env.name=sum", "rllm.backend=tinker", "tinker_base_url=local", "rllm.algorithm.loss_fn={name: dro}"],
+            "rllm-tinker for backend 'tinker'; rllm-estimators for loss 'dro'",
+            "'rllm-tinker[local]' rllm-estimators",
+        ),
+        (
+            ["rllm.backend=verl", "rllm.profile=cpu", "rllm.rollout.engine=vllm", "rllm.workflow.name=solver_judge"],
+            "rllm-verl for backend 'verl'; rllm-vllm for engine 'vllm'",
+            "'rllm-verl[cpu]' 'rllm-vllm[gpu]' (without a GPU 'rllm-vllm[cpu]')",
+        ),
+        (
+            ["rllm.backend=rllm-local/local", "rllm.algorithm.estimator_map={a: opo, b: {name: gae, loss_fn: sapo}}"],
+            "rllm-local for backend 'rllm-local/local'; rllm-estimators for estimator 'opo'",
+            "rllm-local rllm-estimators",
+        ),
+        (
+            ["rllm.reward=[exact]", "rllm.trainer.logger=[console, wandb]", "data.train_dataset={name: hf, path: p}"],
+            "rllm-local for backend 'local'; rllm-data for dataset 'hf'",
+            "rllm-local rllm-data",
+        ),
+        (
+            ["rllm.env.name=reasoning_gym:chain_sum"],
+            "rllm-local for backend 'local'; rllm-envs for environment 'reasoning_gym:chain_sum'",
+            "rllm-local 'rllm-envs[reasoning-gym]'",
+        ),
+        (
+            ["rllm.backend=verl"],
+            "rllm-verl for backend 'verl'",
+            "'rllm-verl[vllm]' (without a GPU 'rllm-verl[cpu]', and --profile cpu)",
+        ),
+    ],
+)
+def test_all_distributions_of_ours_that_a_run_lacks_are_named_at_once(
+    core_alone: Registry, words: list[str], what: str, line: str
+) -> None:
+    error = _refusal(core_alone, *words)
+
+    assert error.message == f"This run needs packages that are not installed: {what}."
+    assert error.hint == f"Run: pip install {line}"
+
+
+def test_what_an_installed_plugin_lacks_is_named_in_the_same_error(
+    core_alone: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "lacking_envs-1.0.dist-info"
+    info.mkdir()
+    asked = "Requires-Dist: absent-one>=1\nRequires-Dist: absent-two\nRequires-Dist: numpy\n"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lacking-envs\nVersion: 1.0\n{asked}")
+    monkeypatch.syspath_prepend(tmp_path)
+    world = EnvironmentPlugin(name="world", summary="A world.", params=NoParams, load=lambda: object, blocking=False)
+    core_alone.add(world, distribution="lacking-envs", version="1.0")
+
+    error = _refusal(core_alone, "rllm.env.name=world")
+
+    assert "rllm-local for backend 'local'; absent-one, absent-two for lacking-envs" in error.message
+    assert error.hint == "Run: pip install rllm-local lacking-envs"
+
+
+def test_what_is_named_for_one_plugin_is_not_named_again_for_another(
+    core_alone: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "on_envs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: on-envs\nVersion: 1.0\nRequires-Dist: rllm-envs>=99\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(requirements, "_installed", lambda name: None if name == "rllm-envs" else distribution(name))
+    flow = WorkflowPlugin(name="flow", summary="A workflow.", params=NoParams, load=lambda: object)
+    core_alone.add(flow, distribution="on-envs", version="1.0")
+
+    error = _refusal(core_alone, "rllm.env.name=textarena", "rllm.workflow.name=flow")
+
+    assert error.message.count("rllm-envs") == 2
+    assert error.hint == "Run: pip install rllm-local 'rllm-envs[textarena]' on-envs"
+
+
+def test_a_name_that_nobody_offers_is_left_to_the_one_that_looks_it_up(core_alone: Registry) -> None:
+    error = _refusal(core_alone, "rllm.env.name=nowhere", "rllm.backend=unheard_of")
+
+    assert "There is no backend named 'unheard_of'" in error.message

@@ -1,0 +1,178 @@
+"""Words of a command line mean what they mean to Hydra, or are refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rllm.config.layers import layers_from_overrides
+from rllm.config.merge import merge_layers
+from rllm.config.overrides import read_override
+from rllm_core.errors import ConfigError
+
+LOWEST = "++a={b: 1, c: [1], d: {x: 1}}"
+VALUES = [
+    *("", "''", "1", "-1", "1_000", "1e-4", "1e-4x", "'1'", "inf", "null", "true", "False", "on", "2024-01-01", "text"),
+    *("hello world", "http://host:1/x", "/x/y-z_1.yaml", "${a.b}", r"'\${a.b}'", "'a=b'", '"it\'s"', r"a\,b", "'a,b'"),
+    *("[]", "[1,2]", "[a b,'c,d',[null]]", "{}", "{x:1}", "{y: {z: [1, '2']}}", "[{x:1}]", "str(3)", "int('3')"),
+]
+
+
+@pytest.fixture(scope="module")
+def hydra() -> Iterator[None]:
+    with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
+        yield
+
+
+def _by_hydra(words: list[str]) -> Any:
+    try:
+        config = compose(overrides=[LOWEST, *words])
+    except (HydraException, OmegaConfBaseException, ValueError):  # ValueError: omegaconf, of a key below a list
+        return assume(False)
+    return OmegaConf.to_container(config, resolve=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("a.b=1", 1),
+        ("a.b=-1", -1),
+        ("a.b=1e-4", 0.0001),
+        ("a.b=1_000", 1000),
+        ("a.b=[1_000,{x:2_000.5}]", [1000, {"x": 2000.5}]),
+        ("a.b='1_0'", "1_0"),
+        ("a.b=step_1_0", "step_1_0"),
+        ("a.b=1e-4x", "1e-4x"),
+        ("a.b=010", 10),
+        ("a.b=1:30", "1:30"),
+        ("a.b=0x1F", 31),
+        ("a.b=[007,-01.5,{x:0o17}]", [7, -1.5, {"x": 15}]),
+        ("a.b='010'", "010"),
+        ("a.b=str(010)", "010"),
+        ("a.b=null", None),
+        ("a.b=true", True),
+        ("a.b=False", False),
+        ("a.b=", ""),
+        ("a.b=''", ""),
+        ("a.b=text", "text"),
+        ("a.b='1'", "1"),
+        ("a.b='c=d'", "c=d"),
+        ('a.b="it\'s"', "it's"),
+        ("a.b=[1,2]", [1, 2]),
+        ("a.b=[]", []),
+        ("a.b={x:1}", {"x": 1}),
+        ("a.b={x: {y: [1, 'z']}}", {"x": {"y": [1, "z"]}}),
+        ("a.b={}", {}),
+        ("a.b=${c.d}", "${c.d}"),
+        ("a.b=http://host:1/x", "http://host:1/x"),
+        ("a.b= 1 ", 1),
+        ("  a.b=1", 1),
+        ("+a.b=1", 1),
+        ("++a.b=1", 1),
+    ],
+)
+def test_values_read_as_hydra_users_expect(word: str, value: Any) -> None:
+    assert read_override(word) == ("a.b", value)
+    assert type(read_override(word)[1]) is type(value)
+
+
+@pytest.mark.parametrize("word", ["rllm/backend=local", "+rllm/backend=local", "rllm.backend=local"])
+def test_the_group_of_backends_is_a_key(word: str) -> None:
+    assert read_override(word) == ("rllm.backend", "local")
+
+
+@pytest.mark.parametrize("word", ["a.b", "", "=1", "=", "  =1", "--steps"])
+def test_a_word_without_key_or_equals_sign_is_shown_the_right_form(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_override(word)
+    assert caught.value.message == f"`{word}` is not an override."
+    assert caught.value.hint == "Write key=value, such as rllm.rollout.n=4."
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("~a", "would delete a key, which is not possible. Set the key to null"),
+        ("~a=1", "would delete a key, which is not possible. Set the key to null"),
+        ("a=1,2", "is a sweep over several values. Start one run per value; a list goes in brackets."),
+        ("a=range(1,3)", "is a sweep over several values"),
+        ("rllm/backend=local,other", "is a sweep over several values"),
+        ("db/name=x", "names a config group `db/name`, which does not exist. The only group is rllm/backend"),
+        ("rllm/backend@x=local", "names a config group"),
+        ("a=1_0", "holds 1_0, which Hydra takes for a number and YAML for text. Write digits in groups of three"),
+        ("a=-1_0.5e3", "holds -1_0.5e3, which"),
+        ("a=[1, 2024_11]", "holds 2024_11, which"),
+        ("a={x: 1_0}", "holds 1_0, which"),
+    ],
+)
+def test_what_has_no_meaning_for_a_single_run_is_refused_with_the_reason(word: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_override(word)
+    assert str(caught.value).startswith(f"`{word}` {reason}")
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("a=b=c", "mismatched input '=' expecting <EOF>"),
+        ("a=[1", "no viable alternative at input '[1'"),
+        ("a=x;y", "token recognition error at: ';'"),
+        ("a..b=1", "token recognition error at: '.'"),
+        (".a=1", "token recognition error at: '.'"),
+        ("a.=1", "token recognition error at: '.'"),
+        ("a=later(1)", "Unknown function 'later'"),
+        ("a={'x y': 1}", "no viable alternative"),
+        ("a=" + "[" * 500 + "]" * 500, "recursion"),
+        ("a=" + "9" * 5000, "4300 digits"),
+    ],
+)
+def test_what_hydra_cannot_read_gets_its_words_and_the_rule_of_quotes(word: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not an override that Hydra can read: ") as caught:
+        read_override(word)
+    assert reason in caught.value.message
+    assert "goes in quotes" in caught.value.hint
+    assert len(caught.value.message) < 400
+
+
+def test_a_key_that_is_no_text_is_told_how_to_be_written() -> None:
+    with pytest.raises(ConfigError, match=r"`a` .* has the key 1, which is not text\. .*a\.1=VALUE"):
+        layers_from_overrides(["a={1:2}"])
+    [layer] = layers_from_overrides(["a.1=2"])
+    assert layer.tree == {"a": {"1": 2}}
+
+
+words = st.text() | st.text(alphabet="ab.=[]{}:,'\"$ +~/!&*@\\()1") | st.sampled_from(VALUES).map("a={}".format)
+
+
+@settings(max_examples=300, deadline=None)
+@given(word=words)
+def test_any_word_is_an_override_or_a_config_error(word: str) -> None:
+    try:
+        [layer] = layers_from_overrides([word])
+    except ConfigError as error:
+        assert error.message
+    else:
+        assert len(layer.tree) == 1
+        assert all(layer.tree)
+
+
+merging = st.sampled_from([value for value in VALUES if value != "{}"])
+override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.d.x", "n.m"]), merging)
+
+
+@settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
+@given(words=st.lists(override, min_size=1, max_size=4))
+def test_a_list_of_words_makes_what_hydra_makes_of_it(hydra: None, words: list[str]) -> None:
+    assert merge_layers(layers_from_overrides([LOWEST, *words]), []).tree == _by_hydra(words)
+
+
+def test_an_empty_mapping_empties_a_mapping_which_nothing_else_could() -> None:
+    assert merge_layers(layers_from_overrides([LOWEST, "a.d={}"]), []).tree == {"a": {"b": 1, "c": [1], "d": {}}}

@@ -1,0 +1,216 @@
+"""What packages ship: the core's YAML files and those of backends, composed by Hydra."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import initialize_config_dir, version
+from hydra.core.global_hydra import GlobalHydra
+
+from rllm.config import packaged
+from rllm.config.compose import Composed
+from rllm.config.layers import Layer, Tier, layer_from_file
+from rllm.config.packaged import base_layer, packaged_layers, search_path_entries
+from rllm_core.errors import ConfigError
+from rllm_core.notices import forget_warnings
+from rllm_core.plugins.registry import Registry
+
+AddBackend = Callable[..., Path]
+Compose = Callable[..., Composed]
+HEADER = "# @package _global_\n"
+
+
+def _layer(registry: Registry, name: str) -> Layer:
+    base, own = packaged_layers(registry.get("backend", name).plugin)
+    assert base == base_layer()
+    return own
+
+
+def test_the_cores_defaults_are_the_lowest_layer() -> None:
+    file = packaged.FOLDER / "rllm" / "base.yaml"
+    assert base_layer() == layer_from_file(file, "default", Tier.PACKAGED)
+
+
+def test_a_backends_layer_is_what_its_file_adds_to_the_cores_or_changes(
+    registry: Registry, add_backend: AddBackend
+) -> None:
+    add_backend("far", HEADER + "rllm: {backend: far, rollout: {n: 4, n_val: 1}}\nmodel: {name: big}\n")
+    tree = {"rllm": {"backend": "far", "rollout": {"n": 4}}, "model": {"name": "big"}}
+    assert _layer(registry, "far") == Layer("backend far", tree, Tier.PACKAGED)
+
+
+def test_a_backend_without_a_file_adds_nothing(registry: Registry) -> None:
+    assert packaged_layers(registry.get("backend", "needy").plugin) == [base_layer()]
+
+
+@pytest.mark.parametrize("name", ["far", "local"])
+def test_a_file_may_forget_to_name_its_backend(add_backend: AddBackend, composed: Compose, name: str) -> None:
+    add_backend("far", HEADER + "model: {name: big}\n")
+    result = composed({"rllm": {"backend": name}})
+    assert result.config.rllm.backend == name
+    assert result.tree["model"]["name"] == ("big" if name == "far" else "tiny")
+
+
+def test_a_file_may_ask_for_others_with_a_defaults_list(registry: Registry, add_backend: AddBackend) -> None:
+    text = "defaults:\n  - /schedules@training: cosine\n  - _self_\ntraining:\n  betas: [0.5, 0.9]\n"
+    folder = add_backend("far", HEADER + text)
+    (folder / "schedules").mkdir()
+    (folder / "schedules" / "cosine.yaml").write_text("betas: [0, 0]\nschedule: {name: cosine, end: 0.1}\n")
+    training = {"betas": [0.5, 0.9], "schedule": {"name": "cosine", "end": 0.1}}
+    assert _layer(registry, "far").tree == {"rllm": {"backend": "far"}, "training": training}
+
+
+@pytest.mark.parametrize("kind", ["pkg", "file"])
+def test_a_file_may_ask_for_what_another_package_ships(
+    registry: Registry, add_backend: AddBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    upstream = tmp_path / f"upstream_of_{kind}"
+    upstream.mkdir()
+    (upstream / "__init__.py").touch()
+    (upstream / "trainer.yaml").write_text("training: {learning_rate: 3e-4}\nmodel: {name: theirs}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    place = f"pkg://{upstream.name}" if kind == "pkg" else f"file://{upstream}"
+    text = HEADER + "defaults: [/trainer@_global_, _self_]\nmodel: {name: ours}\n"
+    add_backend("far", text, config_search_path=(place,))
+    assert _layer(registry, "far").tree == {
+        "rllm": {"backend": "far"},
+        "training": {"learning_rate": 3e-4},
+        "model": {"name": "ours"},
+    }
+
+
+def test_interpolations_of_a_file_see_what_users_set(add_backend: AddBackend, composed: Compose) -> None:
+    add_backend("far", HEADER + "model: {name: '${rllm.trainer.project_name}'}\n")
+    result = composed({"rllm": {"backend": "far", "trainer": {"project_name": "mine"}}})
+    assert result.tree["model"]["name"] == "mine"
+    assert result.origins["model.name"] == "backend far"
+
+
+def test_of_two_backends_of_one_name_the_chosen_ones_file_counts(add_backend: AddBackend, composed: Compose) -> None:
+    for distribution in ("first", "second"):
+        add_backend("far", f"{HEADER}model: {{name: of_{distribution}}}\n", distribution=distribution)
+        result = composed({"rllm": {"backend": f"{distribution}/far"}})
+        assert result.tree["model"]["name"] == f"of_{distribution}"
+
+
+def test_a_changed_file_is_read_again(registry: Registry, backend_yaml: Path) -> None:
+    assert _layer(registry, "local").tree["model"] == {"name": "tiny"}
+    backend_yaml.write_text(HEADER + "model: {name: other}\n")
+    os.utime(backend_yaml, ns=(1, 1))  # a clock may be too coarse to tell the two apart
+    assert _layer(registry, "local").tree["model"] == {"name": "other"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER + "model: ]", r"YAML error in .*far\.yaml, line 2, column 8: "),
+        (HEADER + "a: 1\na: 2\n", r"YAML error in .*far\.yaml, line 3, column 1: found duplicate key a"),
+        (HEADER + "a: !!int x\n", r"The configuration of backend 'far' cannot be composed: "),
+        (HEADER + "defaults: [nowhere]\n", r"'far' cannot be composed: .*Could not load 'rllm/backend/nowhere'"),
+        (HEADER + "- 1\n- 2\n", r"'far' cannot be composed"),
+        (HEADER + "rllm: 5\n", r"far\.yaml of backend 'far' has its keys in the wrong place"),
+        (HEADER + "rllm: {rollout: 5}\n", r"`rllm\.rollout` is 5 \(from backend far\): expected a mapping"),
+        (HEADER + "model: {nmae: x}\n", r"`model\.nmae` from backend far"),
+        ("model: {name: big}\n", r"wrong place\. It must begin with the line `# @package _global_`"),
+    ],
+)
+def test_a_broken_file_of_the_chosen_backend_is_a_config_error(
+    add_backend: AddBackend, composed: Compose, text: str, message: str
+) -> None:
+    add_backend("far", text)
+    with pytest.raises(ConfigError, match=message):
+        composed({"rllm": {"backend": "far"}})
+
+
+def test_a_missing_file_of_the_chosen_backend_is_named(composed: Compose, backend_yaml: Path) -> None:
+    backend_yaml.unlink()
+    with pytest.raises(ConfigError, match=r"'local' cannot be composed: .*no file .*backend/local\.yaml\. Reinstall"):
+        composed()
+
+
+def test_a_misplaced_file_is_told_its_place(add_backend: AddBackend, composed: Compose, backend_yaml: Path) -> None:
+    add_backend("far", "", config_yaml=lambda: backend_yaml)
+    with pytest.raises(ConfigError, match=r"local\.yaml, which must end in rllm/backend/far\.yaml"):
+        composed({"rllm": {"backend": "far"}})
+
+
+def test_the_broken_file_of_another_backend_stops_nobody(
+    add_backend: AddBackend, composed: Compose, backend_yaml: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable() -> Path:
+        raise RuntimeError("no such resource")
+
+    forget_warnings()
+    add_backend("far", "", config_yaml=lambda: backend_yaml)
+    add_backend("farther", "", config_yaml=unreadable)
+    add_backend("farthest", "model: ]")
+    assert composed().config.rllm.backend == "local"
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_of_a_backend_that_nobody_chose_is_imported(add_backend: AddBackend, composed: Compose) -> None:
+    add_backend("far", "model: {name: tiny}", config_search_path=("pkg://a_package_that_fails_at_import.conf",))
+    assert composed().config.rllm.backend == "local"
+
+
+def test_runs_may_be_composed_in_several_threads(composed: Compose, backend_yaml: Path) -> None:
+    packaged._composed_by_hydra.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        made = [future.result() for future in [pool.submit(composed, {}) for _ in range(8)]]
+    assert all(run.tree == made[0].tree for run in made)
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_scripts_find_the_backends_that_can_be_used_and_are_told_of_the_others(
+    add_backend: AddBackend,
+    registry: Registry,
+    backend_yaml: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    forget_warnings()
+    monkeypatch.setattr(Registry, "load", lambda **_: registry)
+    folder = add_backend("far", "model: ]")
+    add_backend("farther", "", config_yaml=lambda: backend_yaml)
+    assert search_path_entries() == [
+        ("rllm-core", f"file://{packaged.FOLDER}"),
+        ("backend local", f"file://{backend_yaml.parents[2]}"),
+        ("backend far", f"file://{folder}"),
+    ]
+    assert "backend farther cannot be composed: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], False),
+        (["rllm/backend=far"], True),
+        (["+rllm/backend=far", "rllm.rollout.n=3"], True),
+        (["rllm/backend=far", "rllm/backend=local"], False),
+    ],
+)
+def test_scripts_look_into_another_package_only_for_the_chosen_backend(
+    add_backend: AddBackend, registry: Registry, monkeypatch: pytest.MonkeyPatch, words: list[str], found: bool
+) -> None:
+    monkeypatch.setattr(Registry, "load", lambda **_: registry)
+    monkeypatch.setattr(sys, "argv", ["script.py", *words])
+    add_backend("far", HEADER, config_search_path=("pkg://upstream",))
+    assert (("far", "pkg://upstream") in search_path_entries()) is found
+
+
+def test_composing_leaves_the_hydra_of_a_script_under_way_alone(
+    registry: Registry, add_backend: AddBackend, tmp_path: Path
+) -> None:
+    add_backend("far", HEADER)
+    with initialize_config_dir(str(tmp_path), version_base="1.2"):
+        under_way: Any = GlobalHydra.instance().hydra
+        _layer(registry, "far")
+        assert GlobalHydra.instance().hydra is under_way
+        assert str(version.getbase()) == "1.2"
+    assert not GlobalHydra.instance().is_initialized()

@@ -1,0 +1,94 @@
+"""Sections of another system: their keys and types are those of the packaged YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from rllm.config.compose import Composed, compose
+from rllm.config.layers import layers_from_overrides
+from rllm_core.contracts.plugin import Params
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.section import AsPackaged
+
+YAML = """\
+# @package _global_
+engine:
+  rate: 0.1
+  steps: 3
+  name: fast
+  switch: true
+  sizes: [1, 2]
+  anything: null
+  options: {}
+  passed_on: {known: 1}
+  same_steps: ${engine.steps}
+  inner: {deep: 1}
+data:
+  extra: 1
+"""
+MARK = AsPackaged(free=frozenset({"engine.passed_on"}), optional=frozenset({"engine.inner.left_out"}))
+
+
+class Extras(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Sections(Params):
+    engine: Annotated[dict[str, Any], MARK] = Field(default_factory=dict, description="Of another system.")
+    data: Annotated[Extras, MARK] = Field(default_factory=Extras, description="Beside the core's keys.")
+
+
+@pytest.fixture
+def run(registry: Registry, add_backend: Callable[..., Path]) -> Callable[..., Composed]:
+    add_backend("far", YAML, params=Sections)
+    return lambda *words: compose(registry, layers_from_overrides(["rllm.backend=far", *words]))
+
+
+def test_values_of_the_packaged_types_are_taken(run: Callable[..., Composed]) -> None:
+    words = ["engine.rate=1", "engine.steps=5", "engine.name=slow", "engine.switch=false", "engine.sizes=[]"]
+    composed = run(*words, "engine.name=[a, b]", "data.extra=2", "data.train_batch_size=3", "engine.steps=null")
+    assert composed.value("engine.rate") == 1
+    assert composed.backend_config.model_dump()["data"] == {"extra": 2}
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["engine.options.new=1", "engine.anything={a: 1}", "engine.passed_on.new=x", "engine.inner.left_out=1"],
+)
+def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Composed], word: str) -> None:
+    run(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("engine.step=1", "`step` is not a key of engine (`engine.step` from command line). Did you mean"),
+        ("engine.inner.depe=1", "Did you mean `engine.inner.deep`?"),
+        ("engine.inner.left_uot=1", "Did you mean `engine.inner.left_out`?"),
+        ("data.extras=1", "Did you mean `data.extra`?"),
+        ("engine.steps=1.5", "`engine.steps` is 1.5 (from command line): expected a whole number."),
+        ("engine.rate=x", '`engine.rate` is "x" (from command line): expected a number.'),
+        ("engine.switch=1", "`engine.switch` is 1 (from command line): expected true or false."),
+        ("engine.sizes=1", "`engine.sizes` is 1 (from command line): expected a list."),
+        ("engine.name=1", "`engine.name` is 1 (from command line): expected text."),
+        ("engine.inner=1", "`engine.inner` is 1 (from command line): expected a mapping."),
+        ("engine.options=1", "`engine.options` is 1 (from command line): expected a mapping."),
+        ("engine=1", "`engine` is 1 (from command line): expected a mapping."),
+    ],
+)
+def test_an_unknown_key_or_another_type_is_an_error(run: Callable[..., Composed], word: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        run(word)
+    assert message in raised.value.message
+
+
+def test_a_packaged_value_that_points_to_a_wrong_one_is_not_blamed(run: Callable[..., Composed]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        run("engine.steps=many")
+    assert raised.value.message == '`engine.steps` is "many" (from command line): expected a whole number.'

@@ -1,0 +1,86 @@
+"""Profiles: ready-made settings of a backend, chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm.config.compose import Composed, compose
+from rllm.config.layers import Layer, Tier, layers_from_overrides
+from rllm.config.save import read_config, save_config
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+
+PLAIN = "# @package _global_\nmodel: {name: tiny, lora_rank: 4}\ntraining: {learning_rate: 1e-4}\n"
+SMALL = (
+    "# @package _global_\ndefaults:\n  - /rllm/backend/far\n  - _self_\n"
+    "model: {lora_rank: 2}\ntraining:\n  learning_rate: ${rllm.trainer.seed}\n"
+)
+Run = Callable[..., Composed]
+
+
+@pytest.fixture
+def run(registry: Registry, add_backend: Callable[..., Path]) -> Run:
+    folder = add_backend("far", PLAIN, profiles={"small": "Little memory.", "lost": "Has no file."})
+    (folder / "rllm" / "backend" / "far").mkdir()
+    (folder / "rllm" / "backend" / "far" / "small.yaml").write_text(SMALL)
+
+    def composed(*given: str | Layer) -> Composed:
+        layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]
+        return compose(registry, [*layers_from_overrides(["rllm.backend=far"]), *layers])
+
+    return composed
+
+
+def test_without_a_profile_the_backends_file_counts(run: Run) -> None:
+    composed = run()
+    assert composed.value("rllm.profile") is None
+    assert composed.value("model.lora_rank") == 4
+
+
+def test_a_profile_lies_above_the_backends_file_and_its_values_say_so(run: Run) -> None:
+    composed = run("rllm.profile=small", "rllm.trainer.seed=3")
+    assert composed.value("model.lora_rank") == 2
+    assert composed.origins["model.lora_rank"] == "backend far, profile small"
+    assert composed.origins["model.name"] == "backend far"
+    assert composed.value("training.learning_rate") == 3
+
+
+def test_a_user_is_above_the_profile(run: Run) -> None:
+    assert run("rllm.profile=small", "model.lora_rank=8", "rllm.trainer.seed=1").value("model.lora_rank") == 8
+
+
+@pytest.mark.parametrize("value", ["big", "[]", "3", "{}"])
+def test_an_unknown_profile_names_those_of_the_backend(run: Run, value: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        run(f"rllm.profile={value}")
+    assert raised.value.message.startswith("`rllm.profile` is ")
+    assert "(from command line), and backend far has no such profile." in raised.value.message
+    assert raised.value.hint == "Its profiles: small, lost."
+
+
+def test_a_backend_without_profiles_says_so(registry: Registry) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose(registry, layers_from_overrides(["rllm.profile=small"]))
+    assert raised.value.hint == "It has none: leave it out."
+
+
+def test_a_profile_whose_file_is_missing_is_an_error_of_the_package(run: Run) -> None:
+    with pytest.raises(ConfigError, match="its profile lost is missing"):
+        run("rllm.profile=lost")
+
+
+def test_a_saved_configuration_and_a_resumed_run_keep_the_profile(run: Run, tmp_path: Path) -> None:
+    composed = run("rllm.profile=small", "rllm.trainer.seed=3")
+    save_config(composed.whole(), tmp_path)
+    assert run(Layer("config.yaml", read_config(tmp_path))).tree == composed.tree
+    resumed = run(Layer("config.yaml", composed.tree, Tier.SAVED))
+    assert resumed.tree == composed.tree
+
+
+def test_a_file_may_choose_the_profile(run: Run) -> None:
+    tree: dict[str, Any] = {"rllm": {"profile": "small", "trainer": {"seed": 2}}}
+    assert run(Layer("my.yaml", tree)).value("model.lora_rank") == 2

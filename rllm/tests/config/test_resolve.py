@@ -1,0 +1,86 @@
+"""Interpolations, and values left open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rllm.config.compose import Composed
+from rllm.config.layers import Layer, layers_from_overrides
+from rllm.config.merge import Merged, merge_layers
+from rllm.config.resolve import escape, resolve
+from rllm_core.errors import ConfigError
+
+Compose = Callable[..., Composed]
+
+
+def test_the_choice_of_backend_may_be_an_interpolation(composed: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOSEN_BACKEND", "local")
+    result = composed(*layers_from_overrides(["rllm.backend=${oc.env:CHOSEN_BACKEND}"]))
+    assert result.config.rllm.backend == "local"
+
+
+def test_interpolations_take_the_final_value_of_the_other_key(composed: Compose) -> None:
+    file = {"rllm": {"rollout": {"n_val": "${rllm.rollout.n}"}}, "sampling": {"val": "${sampling.train}"}}
+    result = composed(file, *layers_from_overrides(["rllm.rollout.n=3", "sampling.train.top_p=0.5"]))
+    assert result.config.rllm.rollout.n_val == 3
+    assert result.config.sampling.val.top_p == 0.5
+    assert result.origins["rllm.rollout.n_val"] == "my.yaml"
+    assert result.origins["sampling.val.top_p"] == "my.yaml"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["rllm.trainer.seed=${nowhere}"],
+            r"`rllm\.trainer\.seed` is `\$\{nowhere\}` \(from command line\).*not found",
+        ),
+        (["rllm.rollout.n=${rllm.rollout.n}"], r"`rllm\.rollout\.n` is .*cannot be resolved: Recursive"),
+        (
+            ["rllm.rollout.n=${rllm.rollout.n_val}", "rllm.rollout.n_val=${rllm.rollout.n}"],
+            r"`rllm\.rollout\.n` is .*cannot be resolved: Recursive",
+        ),
+        (["rllm.trainer.logger=['${']"], r"`rllm\.trainer\.logger\[0\]` is `\$\{` \(from command line\)"),
+        (["rllm.trainer.seed=${oc.env:NO_SUCH_VARIABLE}"], r"`rllm\.trainer\.seed` .*'NO_SUCH_VARIABLE' not found"),
+        (["rllm.trainer.seed=${no_such_resolver:1}"], r"`rllm\.trainer\.seed` .*no_such_resolver"),
+        (["rllm.backend=${nowhere}"], r"`rllm\.backend` is `\$\{nowhere\}` \(from command line\)"),
+        (["rllm.env.env_args={x: '???'}"], r"`rllm\.env\.env_args\.x` must be given: it is `\?\?\?` in command line"),
+        (["rllm.env.env_args={x: ['???']}"], r"`rllm\.env\.env_args\.x\.0` must be given"),
+    ],
+)
+def test_what_cannot_be_resolved_names_the_key_and_its_origin(
+    composed: Compose, words: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        composed(*layers_from_overrides(words))
+
+
+def test_a_value_left_open_by_the_backend_must_be_given(composed: Compose, backend_yaml: Path) -> None:
+    backend_yaml.write_text("# @package _global_\nmodel:\n  name: ???\ntraining:\n  learning_rate: ???\n")
+    with pytest.raises(ConfigError) as caught:
+        composed()
+    assert caught.value.message.splitlines() == [
+        "`model.name` must be given: it is `???` in backend local.",
+        "`training.learning_rate` must be given: it is `???` in backend local.",
+    ]
+    assert caught.value.hint == "Set it, such as model.name=VALUE."
+    assert composed({"model": {"name": "x"}, "training": {"learning_rate": 1}}).tree["model"]["name"] == "x"
+
+
+@pytest.mark.parametrize("text", ["${x}", r"\${x}", r"\\${x} ${", "plain", "a\\", "$ {x}", r"\\"])
+def test_escaped_text_resolves_to_itself(text: str) -> None:
+    tree = {"a": text, "b": [{"c": text}]}
+    assert resolve(Merged({"x": 1, **escape(tree)})) == {"x": 1, **tree}
+
+
+def test_a_resolver_that_gives_what_yaml_cannot_hold_is_a_config_error() -> None:
+    OmegaConf.register_new_resolver("rllm_test_bytes", lambda: b"x")
+    try:
+        with pytest.raises(ConfigError, match=r"`a` \(from interpolations\) is of type bytes"):
+            resolve(merge_layers([Layer("my.yaml", {"a": "${rllm_test_bytes:}"})], []))
+    finally:
+        OmegaConf.clear_resolver("rllm_test_bytes")

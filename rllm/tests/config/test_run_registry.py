@@ -1,0 +1,110 @@
+"""Modules of the user that register plugins are imported before any name is looked up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm.config.layers import layer_from_dotted
+from rllm.config.run_registry import registry_for
+from rllm_core.errors import ConfigError, PluginError
+from rllm_core.plugins import in_process
+from rllm_core.plugins.registry import Registry
+
+REGISTERING = """
+from rllm_core import register_rllm_adv_estimator
+
+@register_rllm_adv_estimator("NAME")
+def estimate(rewards, algorithm_config, **kwargs):
+    return rewards, rewards
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Writes a module into the current folder, which is not on the path yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    known = {(record.kind, record.name) for record in in_process.records()}
+    written: list[str] = []
+
+    def write(name: str, code: str) -> str:
+        (tmp_path / f"{name}.py").write_text(code)
+        written.append(name)
+        return name
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+    for record in in_process.records():
+        if (record.kind, record.name) not in known:
+            in_process.forget(record.kind, record.name)
+
+
+def registry(names: Any) -> Registry:
+    return registry_for([layer_from_dotted({"rllm.plugins.import_modules": names}, "my.yaml")])
+
+
+def failure(names: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        registry(names)
+    return caught.value
+
+
+def test_what_a_module_of_the_current_folder_registers_can_be_chosen(module: Callable[..., str]) -> None:
+    name = module("my_estimators", REGISTERING.replace("NAME", "from_my_module"))
+    assert registry([name]).get("estimator", "from_my_module").qualified_name == "in-process/from_my_module"
+
+
+def test_a_module_is_imported_once_however_often_it_is_asked_for(module: Callable[..., str]) -> None:
+    name = module("counted", "print('imported')\n" + REGISTERING.replace("NAME", "counted"))
+    assert registry([name]).get("estimator", "counted").plugin is registry([name]).get("estimator", "counted").plugin
+
+
+def test_nothing_is_put_on_the_path_unless_a_module_is_named(module: Callable[..., str]) -> None:
+    before = list(sys.path)
+    registry([])
+    assert sys.path == before
+    registry([module("harmless", "")])
+    assert sys.path == [str(Path.cwd()), *before]
+    registry(["harmless"])
+    assert sys.path == [str(Path.cwd()), *before]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed_anywhere'."),
+        ("raise RuntimeError('no\\nluck.')", "RuntimeError: no luck."),
+        ("import sys\nsys.exit(3)", "SystemExit: 3."),
+        ("def (", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_paragraph(module: Callable[..., str], code: str, reason: str) -> None:
+    error = failure([module("bad_module", code)])
+    assert error.message.startswith(
+        f"`rllm.plugins.import_modules` names 'bad_module', which cannot be imported: {reason}"
+    )
+    assert error.hint == f"Write it as in `import NAME`; the current folder is {Path.cwd()}."
+    assert "\n" not in error.message
+
+
+@pytest.mark.parametrize("name", ["absent_module", "", ".relative", "my_estimators.py"])
+def test_a_name_that_is_no_module_is_said(module: Callable[..., str], name: str) -> None:
+    module("my_estimators", "")
+    assert f"names {name!r}, which cannot be imported" in failure([name]).message
+
+
+def test_what_a_module_registers_wrong_is_said_in_its_own_words(module: Callable[..., str]) -> None:
+    with pytest.raises(PluginError, match="'My-Own': a name is lower-case letters"):
+        registry([module("misnamed", REGISTERING.replace("NAME", "My-Own"))])
+
+
+def test_one_module_is_still_a_list() -> None:
+    assert failure("my_estimators").message.startswith(
+        '`rllm.plugins.import_modules` is "my_estimators" (from my.yaml): expected a list'
+    )

@@ -1,0 +1,110 @@
+"""The schema, the file of defaults, and what importing them costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from rllm.config.keys import choice_keys, known_keys, matches, named_sections
+from rllm.config.layers import layer_from_file
+from rllm.config.packaged import FOLDER
+from rllm.config.paths import leaves
+from rllm_core.contracts.plugin import Params
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.run_sections import TrainerSection
+from rllm_core.schema.section import Choice
+
+
+def _sections(schema: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    yield schema
+    for field in schema.model_fields.values():
+        for variant in (field.annotation, *get_args(field.annotation)):
+            if isinstance(variant, type) and issubclass(variant, BaseModel):
+                yield from _sections(variant)
+
+
+@pytest.mark.parametrize("section", list(_sections(RunConfig)), ids=lambda section: section.__name__)
+def test_every_field_has_a_description(section: type[BaseModel]) -> None:
+    undescribed = [name for name, field in section.model_fields.items() if not field.description]
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("section", list(_sections(RunConfig)), ids=lambda section: section.__name__)
+def test_every_section_refuses_unknown_keys_and_changes(section: type[BaseModel]) -> None:
+    assert section.model_config.get("extra") == "forbid"
+    assert section.model_config.get("frozen") is True
+
+
+def test_base_yaml_holds_exactly_the_defaults_of_the_schema() -> None:
+    in_file = dict(leaves(layer_from_file(FOLDER / "rllm" / "base.yaml").tree))
+    in_schema = dict(leaves(RunConfig().model_dump(mode="json")))
+    assert in_file.keys() - in_schema.keys() == set()
+    assert in_schema.keys() - in_file.keys() == set()
+    assert {key: (in_file[key], value) for key, value in in_schema.items() if in_file[key] != value} == {}
+
+
+def test_base_yaml_has_the_types_of_the_defaults() -> None:
+    in_file = dict(leaves(layer_from_file(FOLDER / "rllm" / "base.yaml").tree))
+    in_schema = dict(leaves(RunConfig().model_dump(mode="json")))
+    assert {key: type(value) for key, value in in_file.items()} == {key: type(in_schema[key]) for key in in_file}
+
+
+def test_known_keys_are_the_keys_of_the_defaults() -> None:
+    known = set(known_keys(RunConfig))
+    assert {path for path, _ in leaves(RunConfig().model_dump())} <= known
+    assert ("rllm", "algorithm") in known
+
+
+def test_plugin_choices_are_found_by_their_type() -> None:
+    patterns = choice_keys(RunConfig)
+    for key in ("adv_estimator", "loss_fn", "estimator_map.solver", "loss_map.judge"):
+        assert matches(("rllm", "algorithm", *key.split(".")), patterns), key
+    for key in ("rllm.workflow", "rllm.env.env_args", "rllm.algorithm.entropy", "rllm.algorithm.estimator_map"):
+        assert not matches(tuple(key.split(".")), patterns), key
+
+
+def test_optional_sections_are_searched_too() -> None:
+    class Inner(Params):
+        schedule: Choice | None = Field(None, description="A choice.")
+
+    class Outer(Params):
+        inner: Inner | None = Field(None, description="A section that may be left out.")
+
+    assert ("inner", "schedule") in known_keys(Outer)
+    assert choice_keys(Outer) == {("inner", "schedule")}
+
+
+def test_sections_with_a_name_and_options_beside_it_are_found() -> None:
+    options = {"agent": "agent_args", "env": "env_args", "workflow": "workflow_args"}
+    assert named_sections(RunConfig) == {("rllm", section): key for section, key in options.items()}
+
+
+@pytest.mark.parametrize("module", sorted(file.stem for file in (FOLDER.parent / "config").glob("[a-z]*.py")))
+def test_importing_does_not_import_omegaconf_or_yaml(module: str) -> None:
+    program = f"import sys, rllm.config.{module}; print({{'omegaconf', 'yaml', 'hydra'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_a_choice_may_be_a_name_or_a_mapping() -> None:
+    choices: list[Any] = ["rloo", {"name": "grpo", "norm_adv_by_std_in_grpo": False}]
+    config = RunConfig.model_validate({"rllm": {"trainer": {"logger": choices}}})
+    assert config.rllm.trainer.logger == choices
+
+
+@pytest.mark.parametrize("name", ["a", "-", "_a", "run-2.5", "é"])
+def test_a_run_may_be_named_with_letters_digits_dashes_and_inner_dots(name: str) -> None:
+    section = TrainerSection(project_name=name, experiment_name=name)
+    assert (section.project_name, section.experiment_name) == (name, name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "a b"])
+@pytest.mark.parametrize("key", ["project_name", "experiment_name"])
+def test_a_run_cannot_be_named_like_a_hidden_file_or_another_folder(key: str, name: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        TrainerSection.model_validate({key: name})

@@ -1,0 +1,157 @@
+"""Keys that a backend shares with the core agree, whichever of the two was set, and where."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rllm.config.layers import Layer, Tier, layer_from_dotted
+from rllm.config.merge import Merged, merge_layers
+from rllm.config.resolve import resolve_interpolations
+from rllm.config.sharing import share_keys
+from rllm_core.contracts.backend import SharedKey
+from rllm_core.errors import ConfigError
+
+Table = tuple[SharedKey, ...]
+KL, NATIVE_KL = "rllm.algorithm.kl_beta", "actor.kl_loss_coef"
+EPS, EPS_HIGH = "rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"
+CLIP, CLIP_LOW, CLIP_HIGH = "actor.clip_ratio", "actor.clip_ratio_low", "actor.clip_ratio_high"
+STEPS, NATIVE_STEPS = "rllm.trainer.total_batches", "trainer.total_training_steps"
+ORIGINS = {
+    Tier.PACKAGED: "backend x",
+    Tier.ENVIRONMENT: "environment y",
+    Tier.SAVED: "run/config.yaml",
+    Tier.USER: "my.yaml",
+    Tier.COMMAND_LINE: "command line",
+}
+BY_USER = (Tier.USER, Tier.COMMAND_LINE)
+WARMUP, NATIVE_WARMUP = "rllm.algorithm.warmup_steps_ratio", "actor.warmup"
+DEFAULTS = {KL: 0.0, NATIVE_KL: 0.5, EPS: 0.2, CLIP: 0.2, CLIP_LOW: 0.2, EPS_HIGH: None, CLIP_HIGH: 0.28}
+DEFAULTS |= {WARMUP: None, NATIVE_WARMUP: 0.1, STEPS: -1, "rllm.trainer.total_epochs": 10, "trainer.total_epochs": 30}
+
+
+def _merged(*values: tuple[Tier, str, Any]) -> Merged:
+    """Packaged defaults and above them the values given, each of its tier."""
+    layers = [layer_from_dotted(DEFAULTS, "default", Tier.PACKAGED)]
+    layers += [layer_from_dotted({key: value}, ORIGINS[tier], tier) for tier, key, value in sorted(values, key=_tier)]
+    return merge_layers(layers, [])
+
+
+def _tier(value: tuple[Tier, str, Any]) -> Tier:
+    return value[0]
+
+
+def _at(merged: Merged | dict[str, Any], key: str) -> Any:
+    node: Any = merged.tree if isinstance(merged, Merged) else merged
+    for part in key.split("."):
+        node = node[part]
+    return node
+
+
+@pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
+def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table, core: Tier, native: Tier) -> None:
+    merged = _merged((core, KL, 0.1), (native, NATIVE_KL, 0.2))
+    share_keys(merged, table)
+    winner = 0.2 if native > core else 0.1
+    assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (winner, winner)
+    assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
+
+
+@pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
+def test_null_of_the_core_is_no_value(table: Table, core: Tier, native: Tier) -> None:
+    merged = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
+    share_keys(merged, table)
+    assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (0.2, 0.2)
+
+
+@pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
+def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Tier, native: Tier) -> None:
+    for nothing in (None, "???"):
+        layers = [
+            layer_from_dotted({NATIVE_KL: nothing}, ORIGINS[native], native),
+            layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
+        ]
+        merged = merge_layers(layers, [])
+        warnings = share_keys(merged, table)
+        said = nothing is None and native in BY_USER and native >= core
+        assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
+        assert _at(merged, NATIVE_KL) == 0.1
+
+
+@pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))
+def test_both_set_and_equal_is_deprecated(table: Table, core: Tier, native: Tier) -> None:
+    told = f"`{NATIVE_KL}` is 0.1 (from {ORIGINS[native]}), which is deprecated: set `{KL}` instead."
+    assert share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.1)), table) == [told]
+
+
+@pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))
+def test_both_set_and_different_names_both_and_which_counts(table: Table, core: Tier, native: Tier) -> None:
+    sides = [f"`{KL}` is 0.1 (from {ORIGINS[core]})", f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]})"]
+    loser, winner = sides if native > core else reversed(sides)
+    warnings = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table)
+    assert warnings == [f"{loser}, but {winner}: the latter counts. Set only `{KL}`."]
+
+
+@pytest.mark.parametrize("native", Tier)
+def test_a_user_of_a_deprecated_path_is_told_the_cores(table: Table, native: Tier) -> None:
+    told = f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]}), which is deprecated: set `{KL}` instead."
+    assert share_keys(_merged((native, NATIVE_KL, 0.2)), table) == ([told] if native in BY_USER else [])
+
+
+def test_a_path_that_is_not_deprecated_is_used_silently(table: Table) -> None:
+    merged = _merged((Tier.USER, NATIVE_WARMUP, 0.2))
+    assert share_keys(merged, table) == []
+    assert _at(merged, WARMUP) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "core", "native"),
+    [(STEPS, -1, -1, None), (STEPS, 7, 7, 7), (NATIVE_STEPS, None, -1, None), (NATIVE_STEPS, 7, 7, 7)],
+)
+def test_a_value_may_be_spelled_differently(table: Table, key: str, value: Any, core: Any, native: Any) -> None:
+    merged = _merged((Tier.ENVIRONMENT, STEPS, 3), (Tier.USER, key, value))
+    share_keys(merged, table)
+    assert (_at(merged, STEPS), _at(merged, NATIVE_STEPS)) == (core, native)
+
+
+def test_origins_say_through_which_key_a_value_came(table: Table) -> None:
+    merged = _merged((Tier.COMMAND_LINE, NATIVE_KL, 0.1), (Tier.USER, EPS, 0.3))
+    share_keys(merged, table)
+    assert merged.origin(("rllm", "algorithm", "kl_beta")) == f"command line, by {NATIVE_KL}"
+    assert merged.origin(("actor", "kl_loss_coef")) == "command line"
+    assert merged.origin(("actor", "clip_ratio_low")) == f"my.yaml, by {EPS}"
+    assert merged.origin(("rllm", "algorithm", "eps_clip")) == "my.yaml"
+
+
+def test_a_section_that_is_none_is_named(table: Table) -> None:
+    merged = merge_layers([Layer("my.yaml", {"actor": 5, "rllm": {"algorithm": {"kl_beta": 0.1}}})], [])
+    with pytest.raises(ConfigError, match=r"`actor` is 5 \(from my\.yaml\) and cannot hold `actor\.\w+`"):
+        share_keys(merged, table)
+
+
+rates = st.none() | st.sampled_from([0.1, 0.2, 0.28, 0.3, "???", "text", "${actor.warmup}"])
+counts = st.none() | st.sampled_from([-1, 1, 2, "???"])
+rated = st.sampled_from([KL, NATIVE_KL, EPS, EPS_HIGH, CLIP, CLIP_LOW, CLIP_HIGH])
+counted = st.sampled_from([STEPS, NATIVE_STEPS])
+tiers = st.sampled_from(Tier)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(values=st.lists(st.tuples(tiers, rated, rates) | st.tuples(tiers, counted, counts), max_size=6))
+def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Table, values: list[Any]) -> None:
+    merged = _merged(*values)
+    share_keys(merged, table)
+    tree = resolve_interpolations(merged)
+    for row in table:
+        core = _at(tree, row.rllm)
+        if core is None and row.while_null:
+            core = _at(tree, row.while_null)
+        if core not in (None, "???"):
+            assert _at(tree, row.native) == dict(row.spelled).get(core, core), row
+    before = deepcopy(merged)
+    share_keys(merged, table)
+    assert merged == before

@@ -1,0 +1,124 @@
+"""A composed configuration of a backend that shares keys with the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rllm.config.compose import Composed
+from rllm.config.layers import Layer, Tier, layer_from_file
+from rllm.config.save import save_config
+from rllm_core.errors import ConfigError
+
+Compose = Callable[..., Composed]
+CLIPS = ["rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"]
+NATIVE_CLIPS = ["actor.clip_ratio", "actor.clip_ratio_low", "actor.clip_ratio_high"]
+
+
+def _values(composed: Composed, keys: list[str]) -> list[Any]:
+    return [composed.value(key) for key in keys]
+
+
+def test_without_user_values_the_cores_defaults_hold_and_its_nulls_are_filled(run_foreign: Compose) -> None:
+    result = run_foreign()
+    assert result.tree["trainer"] == {"total_epochs": 10, "total_training_steps": None}
+    assert result.value("actor.kl_loss_coef") == 0
+    assert result.config.rllm.algorithm.warmup_steps_ratio == 0.1
+    assert _values(result, CLIPS + NATIVE_CLIPS) == [0.2, None, 0.2, 0.2, 0.2]
+    assert result.warnings == ()
+    assert result.by_user == {"rllm.backend"}
+
+
+@pytest.mark.parametrize(
+    ("words", "core", "native", "warned"),
+    [
+        (["rllm.algorithm.eps_clip=0.3"], [0.3, None], [0.3, 0.3, 0.3], 0),
+        (["rllm.algorithm.eps_clip_high=0.4"], [0.2, 0.4], [0.2, 0.2, 0.4], 0),
+        (["actor.clip_ratio=0.3"], [0.3, None], [0.3, 0.3, 0.3], 1),
+        (["actor.clip_ratio_low=0.3"], [0.3, None], [0.3, 0.3, 0.3], 1),
+        (["actor.clip_ratio_high=0.4"], [0.2, 0.4], [0.2, 0.2, 0.4], 1),
+        (["actor.clip_ratio=0.3", "actor.clip_ratio_low=0.1"], [0.3, None], [0.3, 0.3, 0.3], 2),
+        (["actor.clip_ratio=0.3", "rllm.algorithm.eps_clip=0.1"], [0.1, None], [0.1, 0.1, 0.1], 1),
+        (["actor.clip_ratio_high=0.4", "rllm.algorithm.eps_clip_high=0.1"], [0.2, 0.1], [0.2, 0.2, 0.1], 1),
+        (["rllm.algorithm.eps_clip=0.3", "actor.clip_ratio_high=0.3"], [0.3, None], [0.3, 0.3, 0.3], 0),
+    ],
+)
+def test_clipping_is_one_setting_of_five_keys(
+    run_foreign: Compose, words: list[str], core: list[Any], native: list[Any], warned: int
+) -> None:
+    result = run_foreign(*words)
+    assert _values(result, CLIPS) == core
+    assert _values(result, NATIVE_CLIPS) == native
+    assert len(result.warnings) == warned
+
+
+def test_interpolations_see_the_agreed_value(run_foreign: Compose) -> None:
+    result = run_foreign(
+        "actor.kl_loss_coef=0.3", "sampling.val.temperature=${rllm.algorithm.kl_beta}", "sampling.val.top_p=0.5"
+    )
+    assert result.config.sampling.val.temperature == 0.3
+    other = run_foreign("rllm.algorithm.kl_beta=0.3", "sampling.val.temperature=${actor.kl_loss_coef}")
+    assert other.config.sampling.val.temperature == 0.3
+
+
+def test_a_shared_value_may_be_an_interpolation_itself(run_foreign: Compose) -> None:
+    result = run_foreign("rllm.algorithm.kl_beta=${sampling.val.top_p}", "sampling.val.top_p=0.5")
+    assert result.value("actor.kl_loss_coef") == 0.5
+    assert result.origins["actor.kl_loss_coef"] == "command line, by rllm.algorithm.kl_beta"
+
+
+def test_derived_keys_follow_the_core_unless_a_user_sets_them(run_foreign: Compose) -> None:
+    result = run_foreign("data.train_batch_size=10", "rllm.rollout.n=${data.train_batch_size}")
+    assert result.value("actor.mini_batch_size") == 25
+    assert result.origins["actor.mini_batch_size"] == "data.train_batch_size and rllm.rollout.n, by derivation"
+    assert "actor.mini_batch_size" not in result.by_user
+    assert run_foreign("actor.mini_batch_size=3", "data.train_batch_size=10").value("actor.mini_batch_size") == 3
+
+
+@pytest.mark.parametrize("word", ["data.train_batch_size=many", "rllm.rollout.n=null"])
+def test_a_value_that_nothing_can_be_derived_from_is_a_config_error(run_foreign: Compose, word: str) -> None:
+    key, _, _ = word.partition("=")
+    with pytest.raises(ConfigError, match=rf"`actor\.mini_batch_size` cannot be derived, as .*`{key}"):
+        run_foreign(word)
+
+
+def test_a_value_in_place_of_a_section_is_named_before_anything_is_derived(run_foreign: Compose) -> None:
+    with pytest.raises(ConfigError, match=r"^`data` is 5 \(from command line\): expected a mapping\."):
+        run_foreign("data=5")
+
+
+@pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["rllm.algorithm.eps_clip=0.3"],
+        ["actor.clip_ratio_high=0.4", "trainer.total_training_steps=7", "rllm.rollout.n=3"],
+        ["actor.mini_batch_size=5", "rllm.trainer.total_epochs=2"],
+    ],
+)
+def test_a_saved_configuration_given_back_is_the_same(
+    run_foreign: Compose, tmp_path: Path, words: list[str], tier: Tier
+) -> None:
+    first = run_foreign(*words)
+    again = run_foreign(layer_from_file(save_config(first.whole(), tmp_path), tier=tier))
+    assert again.tree == first.tree
+    assert again.warnings == (first.warnings if tier is Tier.USER else ())
+
+
+def test_a_run_that_goes_on_may_change_what_others_fall_back_on(run_foreign: Compose, tmp_path: Path) -> None:
+    saved = layer_from_file(save_config(run_foreign("rllm.algorithm.eps_clip=0.3").whole(), tmp_path), tier=Tier.SAVED)
+    result = run_foreign(saved, "rllm.algorithm.eps_clip=0.1", "data.train_batch_size=6")
+    assert _values(result, CLIPS + NATIVE_CLIPS) == [0.1, None, 0.1, 0.1, 0.1]
+    assert result.value("actor.mini_batch_size") == 12
+    assert result.warnings == ()
+
+
+def test_what_omegaconf_merges_onto_a_composed_tree_counts(run_foreign: Compose) -> None:
+    tree = OmegaConf.merge(OmegaConf.create(run_foreign().tree), {"rllm": {"algorithm": {"kl_beta": 0.3}}})
+    result = run_foreign(Layer("the Python config", OmegaConf.to_container(tree)))
+    assert result.value("actor.kl_loss_coef") == 0.3

@@ -1,0 +1,157 @@
+"""`build_train_config`: what the command would compose, as an object that can be changed and given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from rllm.api.train_config import build_train_config
+from rllm.cli.configuring import plan_for, read_request
+from rllm.config.compose import compose
+from rllm.config.from_python import layer_from_python
+from rllm.planning.plan import RunPlan
+from rllm.planning.planner import make_plan
+from rllm_core.contracts.backend import BackendPlugin
+from rllm_core.errors import ConfigError
+from rllm_core.plugins.registry import Registry
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+@pytest.fixture
+def environment() -> dict[str, Any]:
+    return {"defaults": {"rllm.rollout.n": 3}, "recipes": {"local/big": {"training.learning_rate": 0.5}}}
+
+
+def _tree(**arguments: Any) -> Any:
+    tree: Any = OmegaConf.to_container(build_train_config(**arguments), resolve=True)
+    assert isinstance(tree["rllm"]["composed"], list)
+    return {**tree, "rllm": {**tree["rllm"], "composed": None}}
+
+
+def _plan(config: Any, registry: Registry) -> RunPlan:
+    return make_plan(compose(registry, [layer_from_python(config)]), registry)
+
+
+def _by_command(*words: str) -> Any:
+    return plan_for(read_request(words, None, (), {})).composed.tree
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "value"),
+    [
+        ("model_name", "model.name", "big"),
+        ("group_size", "rllm.rollout.n", 5),
+        ("batch_size", "data.train_batch_size", 5),
+        ("lr", "training.learning_rate", 0.25),
+        ("lora_rank", "model.lora_rank", 4),
+        ("total_epochs", "rllm.trainer.total_epochs", 4),
+        ("total_steps", "rllm.trainer.total_batches", 4),
+        ("val_freq", "rllm.trainer.test_freq", 4),
+        ("save_freq", "rllm.trainer.save_freq", 4),
+        ("project", "rllm.trainer.project_name", "p"),
+        ("experiment", "rllm.trainer.experiment_name", "e"),
+        ("output_dir", "rllm.trainer.output_dir", "o"),
+        ("environment", "rllm.env.name", "guess"),
+        ("backend", "rllm.backend", "rllm-local/local"),
+    ],
+)
+def test_every_argument_reaches_its_key_and_is_what_the_command_makes(argument: str, key: str, value: Any) -> None:
+    config = build_train_config(**{argument: value})
+    assert OmegaConf.select(config, key) == value
+    assert _tree(**{argument: value}) == _by_command(f"{key}={value}")
+
+
+def test_without_arguments_it_is_what_the_command_makes_without_words() -> None:
+    assert _tree() == _by_command()
+
+
+def test_a_file_lies_beneath_the_arguments_and_words_above(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("rllm: {rollout: {n: 4, n_val: 4}, trainer: {seed: 4}}\n")
+    words = ["rllm.trainer.seed=6", "model.name=big"]
+    tree = _tree(group_size=5, config_file=file, environment="guess", overrides=words)
+    assert (tree["rllm"]["rollout"], tree["rllm"]["trainer"]["seed"]) == ({"n": 5, "n_val": 4, "engine": None}, 6)
+    assert tree["training"]["learning_rate"] == 0.5
+    command = read_request(["guess", "rllm.rollout.n=5", *words], None, [str(file)], {})
+    assert tree == plan_for(command).composed.tree
+
+
+def test_which_keys_of_a_backend_the_arguments_set_is_said_by_its_record(installed: Registry) -> None:
+    keys = {"model_key": "model.cache", "learning_rate_key": "training.betas", "lora_rank_key": "model.lora_rank"}
+    local = installed.get("backend", "local").plugin
+    installed.add(BackendPlugin(**{**vars(local), "name": "odd", "config_yaml": None, **keys}), distribution="rllm-odd")
+    tree = _tree(backend="odd", model_name="m", lr=[0.5, 0.75], lora_rank=2)
+    assert (tree["model"]["cache"], tree["training"]["betas"], tree["model"]["lora_rank"]) == ("m", [0.5, 0.75], 2)
+
+
+def test_the_result_is_complete_and_given_back_the_same(installed: Registry) -> None:
+    config = build_train_config(environment="guess", model_name="big", total_steps=7)
+    plan = _plan(config, installed)
+    assert plan.composed.whole() == OmegaConf.to_container(config)
+    assert plan.composed.origins["rllm.trainer.total_batches"] == "build_train_config"
+    assert plan.composed.origins["training.learning_rate"] == "recipe guess local/big"
+    assert plan.composed.by_user == {"rllm.env.name", "model.name", "rllm.trainer.total_batches"}
+    assert plan.warnings == ()
+
+
+def test_what_omegaconf_merges_onto_the_result_counts(installed: Registry) -> None:
+    merged = OmegaConf.merge(build_train_config(lr=0.25), {"rllm": {"rollout": {"n": 6, "n_val": "${.n}"}}})
+    merged = OmegaConf.merge(merged, OmegaConf.from_dotlist(["rllm.trainer.seed=9"]))
+    composed = _plan(merged, installed).composed
+    assert composed.value("rllm.rollout") == {"n": 6, "n_val": 6, "engine": None}
+    assert composed.value("rllm.trainer.seed") == 9
+    assert composed.value("training.learning_rate") == 0.25
+
+
+def test_all_ways_to_give_a_value_make_the_same_configuration(installed: Registry, tmp_path: Path) -> None:
+    words = ["rllm.env.name=guess", "rllm.rollout.n=5", "training.learning_rate=0.25"]
+    values = {"rllm": {"env": {"name": "guess"}, "rollout": {"n": 5}}, "training": {"learning_rate": 0.25}}
+    file = tmp_path / "my.yaml"
+    file.write_text(OmegaConf.to_yaml(OmegaConf.create(values)))
+    trees = [
+        _by_command("rllm/backend=local", *words),
+        _by_command("guess", *words[1:]),
+        plan_for(read_request([], None, [str(file)], {})).composed.tree,
+        _tree(environment="guess", group_size=5, lr=0.25),
+        _tree(config_file=file),
+        _tree(overrides=words),
+        _plan(OmegaConf.merge(build_train_config(environment="guess"), values), installed).composed.tree,
+        _plan(values, installed).composed.tree,
+    ]
+    assert [tree for tree in trees if tree != trees[0]] == []
+
+
+def test_text_that_looks_like_an_interpolation_stays_text(installed: Registry) -> None:
+    config = build_train_config(overrides=[r"rllm.trainer.output_dir='\${x}'"])
+    assert config.rllm.trainer.output_dir == "${x}"
+    assert _plan(config, installed).config.rllm.trainer.output_dir == "${x}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"backend": "nope"}, r"`rllm\.backend` \(from build_train_config\): There is no backend named 'nope'"),
+        ({"environment": "nope"}, r"`rllm\.env\.name` \(from build_train_config\): There is no environment"),
+        ({"group_size": "many"}, r'`rllm\.rollout\.n` is "many" \(from build_train_config\): expected a whole number'),
+        ({"batch_size": 0}, r"`data\.train_batch_size` is 0 .*: expected more than 0"),
+        ({"lr": np.float64(0.5)}, r"`training\.learning_rate` \(from build_train_config\) is of type float64"),
+        ({"total_epochs": 2, "total_steps": 3}, r"`rllm\.trainer\.total_epochs` is 2 .*Set one of the two"),
+        ({"overrides": ["rllm.rolout.n=3"]}, r"Did you mean `rllm\.rollout"),
+        ({"overrides": ["~rllm"]}, r"would delete"),
+        ({"overrides": ["rllm.sdk.proxy.port=5"]}, r"nothing this run uses acts on it"),
+        ({"config_file": "nowhere.yaml"}, r"There is no configuration file `nowhere\.yaml`"),
+    ],
+)
+def test_what_is_wrong_is_a_config_error(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_train_config(**arguments)
+
+
+def test_a_text_of_overrides_is_no_list_of_letters() -> None:
+    with pytest.raises(ConfigError, match=r"Give a list: overrides=\['rllm.rollout.n=3'\]"):
+        build_train_config(overrides="rllm.rollout.n=3")

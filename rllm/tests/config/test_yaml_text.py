@@ -1,0 +1,88 @@
+"""YAML of configurations: numbers and words of YAML 1.2, and a bound on the size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from rllm.config.yaml_text import LONGEST, MOST_VALUES, as_yaml, read_yaml
+from rllm_core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10),
+        ("-007", -7),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1_000", 1000),
+        ("1_000_000.5", 1000000.5),
+        ("1_0", "1_0"),
+        ("10_00", "10_00"),
+        ("1000_000", "1000_000"),
+        ("1:30", "1:30"),
+        ("0b1", "0b1"),
+        ("08.50", 8.5),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("-.inf", float("-inf")),
+        ("5.", 5.0),
+        ("1e", "1e"),
+        ("yes", "yes"),
+        ("NO", "NO"),
+        ("on", "on"),
+        ("True", True),
+        ("~", None),
+        ("", None),
+        ("2024-01-01", "2024-01-01"),
+        ("'010'", "010"),
+        ("!!float 3", 3.0),
+    ],
+)
+def test_plain_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    found = read_yaml(f"a: {text}", "my.yaml")["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text", ["010", "1:30", "no", "1e-4", "0o17", "0x1F", "1_000", "null", "2024-01-01", "<<", "=", ""]
+)
+def test_text_that_looks_like_something_else_is_written_so_that_all_readers_take_it_for_text(text: str) -> None:
+    written = as_yaml({"a": text})
+    readers: list[Any] = [lambda each: read_yaml(each, ""), yaml.safe_load, lambda each: dict(OmegaConf.create(each))]
+    assert [reader(written) for reader in readers] == [{"a": text}] * 3
+
+
+def test_mappings_may_be_merged() -> None:
+    assert read_yaml("a: &x {b: 1}\nc: {<<: *x, d: 2}", "my.yaml")["c"] == {"b": 1, "d": 2}
+
+
+def _bomb(levels: int) -> str:
+    lines = ["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_bomb(4), None),
+        (_bomb(9), rf"`my\.yaml` holds more than {MOST_VALUES} keys and values"),
+        (_bomb(900), r"`my\.yaml` holds more than|nested too deeply"),
+        ("\n".join(f"k{index}: 1" for index in range(MOST_VALUES)), rf"holds more than {MOST_VALUES} keys and values"),
+        ("a: " + "x" * LONGEST, rf"has \d+ characters, and a configuration at most {LONGEST}"),
+        ("[" * (LONGEST - 1), "my.yaml"),
+        ("- " * (LONGEST // 2), "my.yaml"),
+        ("a: &x\n  b: *x\n", None),
+    ],
+)
+def test_what_is_too_large_is_refused_before_it_is_built(text: str, message: str | None) -> None:
+    if message is None:
+        assert read_yaml(text, "my.yaml")
+    else:
+        with pytest.raises(ConfigError, match=message):
+            read_yaml(text, "my.yaml")

@@ -1,0 +1,53 @@
+"""Handles of messages and replies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rllm.endpoint import carried
+from rllm.endpoint.carried import CarriedMessages
+from rllm_core.data.messages import Reply
+from rllm_core.errors import RolloutError
+
+ASKED = [{"role": "user", "content": "1+1"}]
+
+
+def test_a_prompt_s_ids_depend_on_its_content_alone() -> None:
+    one, other = CarriedMessages(), CarriedMessages()
+    other.prompt([{"role": "user", "content": "before"}])
+    assert one.prompt(ASKED).tolist() == other.prompt(ASKED).tolist()
+    assert one.prompt(ASKED).tolist() != one.prompt(ASKED, [{"type": "function"}]).tolist()
+    assert list(one.asked(one.prompt(ASKED)).messages) == ASKED
+
+
+def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "_handle", lambda content, numbers: (7,) * numbers)
+    renderer = CarriedMessages()
+    ids = [renderer.carry(Reply(text=text, content=text), 2) for text in ("a", "b", "a")]
+    assert [renderer.text(each) for each in ids] == ["a", "b", "a"]
+
+
+def test_ids_of_a_tokenizer_are_refused() -> None:
+    with pytest.raises(RolloutError, match="a prompt that its renderer did not make"):
+        CarriedMessages().asked([1, 2, 3])
+
+
+def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "KEPT", 2)
+    renderer = CarriedMessages()
+    ids = [renderer.reply_ids(text) for text in ("a", "b", "c")]
+    assert [renderer.text(each) for each in ids] == ["", "b", "c"]
+
+
+@pytest.mark.parametrize("message", [{"role": "user", "content": object()}])
+def test_messages_are_json_data(message: Any) -> None:
+    with pytest.raises(RolloutError, match="is not JSON data"):
+        CarriedMessages().prompt([message])
+
+
+def test_a_reply_of_which_a_server_counts_no_token_is_kept() -> None:
+    renderer = CarriedMessages()
+    assert renderer.text(renderer.carry(Reply(text="42", content="42"), 0)) == "42"
+    assert len(renderer.carry(Reply(text="", content=""), 0)) == 0

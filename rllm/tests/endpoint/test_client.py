@@ -1,0 +1,175 @@
+"""Requests to a server that behaves and misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_server import MODEL, Scripted, completion, serving
+
+from rllm.endpoint.client import EndpointClient
+from rllm.endpoint.engine import EndpointEngine
+from rllm.endpoint.settings import EndpointSection
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.errors import BackendError, UnsupportedSamplingError
+from rllm_core.rollout.conversation import PromptTooLongError
+
+ASKED = [{"role": "user", "content": "1+1"}]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
+Work = Callable[[EndpointEngine], Coroutine[Any, Any, Any]]
+
+
+def with_engine(server: Scripted, work: Work, **settings: Any) -> Any:
+    """What `work` returns, with an engine of a server that runs meanwhile. Retries follow at once."""
+
+    async def run(url: str) -> Any:
+        client = EndpointClient(EndpointSection(url=url, **{"backoff": 0.0, **settings}))
+        try:
+            return await work(EndpointEngine(client, await client.choose_model()))
+        finally:
+            await client.close()
+
+    with serving(server.app) as url:
+        return asyncio.run(run(url))
+
+
+def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """The completion of one prompt, and the reply that it stands for."""
+
+    async def work(engine: EndpointEngine) -> tuple[Completion, Reply]:
+        prompt = engine.renderer.prompt(ASKED, tools)
+        params = SamplingParams(max_tokens=5, **(sampling or {}))
+        sampled = await engine.generate(prompt, params, session="s")
+        return sampled, engine.renderer.parse(prompt, sampled.token_ids)
+
+    return with_engine(server, work, **settings)
+
+
+def test_a_reply_is_as_long_as_the_server_counts_and_has_no_log_probs() -> None:
+    sampled, reply = ask(Scripted(completion("two", tokens=4, finish_reason="length")))
+    assert sampled.token_ids.shape == sampled.logprobs.shape == (4,)
+    assert np.isnan(sampled.logprobs).all()
+    assert (sampled.finish_reason, reply.content, reply.finish_reason) == ("length", "two", "length")
+
+
+def test_an_empty_reply_is_empty() -> None:
+    sampled, reply = ask(Scripted(completion(None, tokens=0)))
+    assert (sampled.token_ids.size, reply.content) == (0, "")
+
+
+def test_a_request_says_how_to_sample() -> None:
+    server = Scripted(completion("2"))
+    ask(server, sampling={"temperature": 0.5, "top_p": 0.9, "top_k": 7, "seed": 2**40 + 3})
+    expected = {"model": MODEL, "messages": ASKED, "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 7}
+    assert server.requests == [{**expected, "seed": 3}]
+
+
+def test_settings_change_a_request() -> None:
+    server = Scripted(completion("2"))
+    extra = {"reasoning_effort": "low"}
+    ask(server, max_tokens_field="max_completion_tokens", send_seed=False, extra_body=extra)
+    expected = {"model": MODEL, "messages": ASKED, "max_completion_tokens": 5, "temperature": 1.0}
+    assert server.requests == [{**expected, **extra}]
+
+
+def test_thoughts_and_tool_calls_are_read() -> None:
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "add", "arguments": "[1]"}},
+    ]
+    server = Scripted(completion(None, reasoning_content="hm", tool_calls=calls, finish_reason="tool_calls"))
+    _, reply = ask(server, tools=[TOOL])
+    assert reply.reasoning == "hm"
+    assert reply.tool_calls == (ToolCall(name="add", arguments={"x": 1}, id="a"),)
+    assert reply.malformed_calls == (MalformedToolCall(text="add([1])", problem="the arguments are no JSON object"),)
+    assert server.requests[0]["tools"] == [TOOL]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 408])
+def test_what_passes_is_asked_again(status: int) -> None:
+    server = Scripted((status, "busy"), (status, "busy", {"Retry-After": "0"}), completion("2"))
+    assert ask(server)[1].content == "2"
+    assert len(server.requests) == 3
+
+
+def test_what_does_not_pass_ends_with_what_the_server_said() -> None:
+    server = Scripted((503, "\nthe model is loading\nplease wait"))
+    with pytest.raises(BackendError, match=r"HTTP 503: the model is loading please wait \(after 3 tries\)") as error:
+        ask(server, retries=2)
+    assert "endpoint.retries" in error.value.hint
+
+
+@pytest.mark.parametrize(("status", "hint"), [(400, "extra_body"), (401, "RLLM_API_KEY"), (404, "ends with /v1")])
+def test_a_refusal_is_not_asked_again(status: int, hint: str) -> None:
+    server = Scripted((status, '{"error": "no"}'))
+    with pytest.raises(BackendError, match=f"HTTP {status}: ") as error:
+        ask(server)
+    assert hint in error.value.hint
+    assert len(server.requests) == 1
+
+
+def test_a_key_that_the_server_quotes_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLLM_API_KEY", "sk-very-secret")
+    with pytest.raises(BackendError, match=r"HTTP 401: bad \*\*\*") as error:
+        ask(Scripted((401, "bad sk-very-secret")))
+    assert "sk-very-secret" not in str(error.value)
+
+
+def test_a_prompt_that_does_not_fit_is_told_from_a_refusal() -> None:
+    with pytest.raises(PromptTooLongError):
+        ask(Scripted((400, "This model's maximum context length is 8192 tokens.")))
+
+
+@pytest.mark.parametrize("answer", [{"choices": []}, {"choices": [{"message": {"content": "2"}}]}, (200, "<html>")])
+def test_an_answer_of_another_kind_is_an_error(answer: Any) -> None:
+    with pytest.raises(BackendError, match=r"no chat completion|no JSON object"):
+        ask(Scripted(answer))
+
+
+def test_no_more_requests_are_sent_at_a_time_than_allowed() -> None:
+    server = Scripted(completion("2"))
+
+    async def work(engine: EndpointEngine) -> None:
+        prompt = engine.renderer.prompt(ASKED)
+        sampling = SamplingParams(max_tokens=1)
+        await asyncio.gather(*(engine.generate(prompt, sampling, session=str(number)) for number in range(20)))
+
+    with_engine(server, work, max_concurrency=3)
+    assert len(server.requests) == 20
+    assert server.most_at_once <= 3
+
+
+@pytest.mark.parametrize(
+    ("models", "wanted", "said"),
+    [
+        (("one", "two"), None, "has the models one, two"),
+        (("large-instruct",), "larg-instruct", "and not 'larg-instruct'. Did you mean 'large-instruct'? Name one"),
+        ((), None, "has the models none"),
+    ],
+)
+def test_a_model_that_is_not_there_ends_it_before_the_first_request(models: Any, wanted: Any, said: str) -> None:
+    server = Scripted(completion("2"), models=models)
+    with pytest.raises(BackendError) as error:
+        ask(server, model=wanted)
+    assert said in f"{error.value}"
+    assert not server.requests
+
+
+def test_a_server_without_a_list_of_models_needs_a_name() -> None:
+    server = Scripted(completion("2"))
+    server.models = (404, "not found")
+    with pytest.raises(BackendError, match="HTTP 404"):
+        ask(server)
+    assert ask(server, model="any")[1].content == "2"
+
+
+@pytest.mark.parametrize("sampling", [{"json_schema": "{}"}, {"top_logprobs": 1}], ids=str)
+def test_schema_and_top_logprobs_are_refused(sampling: dict[str, Any]) -> None:
+    server = Scripted(completion("2"))
+    with pytest.raises(UnsupportedSamplingError):
+        ask(server, sampling=sampling)
+    assert server.requests == []

@@ -1,0 +1,373 @@
+"""One attempt of solvers and a judge, with a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import virtual_time
+from attempt_context import context_of
+from pydantic import ValidationError
+
+from rllm.environments.options import JUDGE_PROMPT, SolverJudgeParams
+from rllm.environments.plugin import workflows
+from rllm.environments.solver_judge import SolverJudge, read_pick
+from rllm_core.algorithms.columns import REWARD_COMPONENTS
+from rllm_core.contracts.agent import Agent
+from rllm_core.contracts.engine import Completion, SamplingParams
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.workflow import WorkflowContext
+from rllm_core.data.messages import Reply
+from rllm_core.data.types import Episode, Task, TerminationReason
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
+from rllm_core.rollout.template_renderer import TemplateRenderer
+
+STOP = ord("$")
+QUESTION = "3+4"
+Answer = Callable[[str, SamplingParams], str | Awaitable[str]]
+
+
+class Characters:
+    """A tokenizer with one token per character; every message is its text and a bar."""
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> str:
+        return "".join(f"{message['content']}|" for message in conversation)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(chr(token) for token in token_ids if token != STOP)
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers each prompt by calling `answer`; a text that ends with ``$`` has stopped by itself."""
+
+    answer: Answer
+    max_context: int = 1000
+    renderer: Renderer = field(default_factory=lambda: TemplateRenderer(Characters(), [STOP]))
+    prompts: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+
+    async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
+        prompt = "".join(chr(token) for token in prompt_ids)
+        self.prompts.append(prompt)
+        self.seeds.append(sampling.seed)
+        self.sessions.append(session)
+        reply = self.answer(prompt, sampling)
+        text = (reply if isinstance(reply, str) else await reply)[: sampling.max_tokens]
+        return Completion(
+            token_ids=np.array([ord(character) for character in text], np.int32),
+            logprobs=np.full(len(text), -0.5, np.float32),
+            finish_reason="stop" if text.endswith("$") else "length",
+            weight_version=0,
+        )
+
+    async def end_session(self, session: str) -> None:
+        self.ended.append(session)
+
+
+class Paid(Environment):
+    """Pays each answer what `rewards` say; an answer that pays above 0 is correct."""
+
+    def __init__(
+        self, rewards: Mapping[str, float], *, question: Any = QUESTION, done: bool = True, components: bool = False
+    ) -> None:
+        self._rewards, self._question, self._done, self._components = rewards, question, done, components
+        self.closed = False
+
+    @classmethod
+    def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
+        return []
+
+    def reset(self, task: Mapping[str, Any]) -> Any:
+        return self._question
+
+    def step(self, action: str) -> Outcome:
+        reward = self._rewards[action]
+        return Outcome(
+            reward=reward,
+            done=self._done,
+            correct=reward > 0,
+            reward_components={"paid": reward} if self._components else {},
+            metrics={"length": len(action)},
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def in_turn(*replies: str) -> Answer:
+    """These replies, in the order of the calls: the solvers' and then the judge's."""
+    remaining = iter(replies)
+    return lambda prompt, sampling: next(remaining)
+
+
+def context(engine: ScriptedEngine, environment: Callable[[], Environment] | None, **changes: Any) -> WorkflowContext:
+    return context_of(engine, make_environment=environment, **changes)
+
+
+def play(engine: ScriptedEngine, rewards: Mapping[str, float], **options: Any) -> Episode:
+    workflow = SolverJudge(context(engine, lambda: Paid(rewards)), **options)
+    return asyncio.run(workflow.run({}, "t:0"))
+
+
+def rewards_of(episode: Episode) -> list[tuple[str, float | None]]:
+    return [(trajectory.name, trajectory.reward) for trajectory in episode.trajectories]
+
+
+def test_solvers_answer_the_task_and_the_judge_picks_one_of_their_answers() -> None:
+    engine = ScriptedEngine(in_turn("8$", "7$", "2$"))
+    episode = play(engine, {"8": 0.0, "7": 1.0})
+    assert engine.prompts[:2] == ["3+4|", "3+4|"]
+    assert engine.prompts[2] == "3+4\n1. 8\n2. 7\nWhich answer is right? Reply with its number only.|"
+    assert rewards_of(episode) == [("solver", 0.0), ("solver", 1.0), ("judge", 1.0)]
+    assert [[step.reward for step in trajectory.steps] for trajectory in episode.trajectories] == [[0.0], [1.0], [1.0]]
+    assert (episode.id, episode.is_correct, episode.termination_reason) == ("t:0", True, TerminationReason.ENV_DONE)
+    assert episode.metrics == {"any_answer_correct": 1.0, "unreadable_picks": 0.0, "length": 1.0}
+    assert len({trajectory.uid for trajectory in episode.trajectories}) == 3
+    assert not any(trajectory.info for trajectory in episode.trajectories)
+
+
+def test_the_attempt_is_as_good_as_the_picked_answer() -> None:
+    episode = play(ScriptedEngine(in_turn("8$", "7$", "1$")), {"8": 0.0, "7": 1.0})
+    assert (episode.is_correct, episode.trajectories[-1].reward) == (False, 0.0)
+    assert episode.metrics["any_answer_correct"] == 1.0
+
+
+@pytest.mark.parametrize("n_solvers", [1, 3, 12])
+def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
+    engine = ScriptedEngine(in_turn(*["8$"] * (n_solvers - 1), "7$", f"{n_solvers}$"))
+    episode = play(engine, {"8": 0.0, "7": 1.0}, n_solvers=n_solvers)
+    assert [name for name, _ in rewards_of(episode)] == ["solver"] * n_solvers + ["judge"]
+    assert f"\n{n_solvers}. 7\n" in engine.prompts[-1]
+    assert episode.is_correct
+
+
+@pytest.mark.parametrize(
+    ("reply", "pick"),
+    [
+        ("2", 1),
+        (" 1.", 0),
+        ("Answer 2 is right, and answer 1 is not", 1),
+        ("#2", 1),
+        ("the 3rd", 2),
+        ("<think>1 or 3? 3.</think>\n\nNumber 2", 1),
+        ("02", 1),
+        ("", None),
+        ("neither", None),
+        ("0", None),
+        ("4", None),
+        ("7 is the sum, so 2", None),
+        ("1" * 5000, None),
+    ],
+)
+def test_the_first_number_of_the_reply_is_the_pick_if_there_is_such_an_answer(reply: str, pick: int | None) -> None:
+    assert read_pick(reply, 3) == pick
+
+
+@pytest.mark.parametrize(
+    ("rewards", "earned"), [((0.0, 1.0), 0.0), ((0.5, 1.0), 0.0), ((-1.0, 1.0), -1.0), ((-1.0, -3.0), -3.0)]
+)
+def test_an_unreadable_pick_never_pays_better_than_the_worst_one(rewards: tuple[float, float], earned: float) -> None:
+    episode = play(ScriptedEngine(in_turn("a$", "b$", "both$")), dict(zip("ab", rewards, strict=True)))
+    assert episode.trajectories[-1].reward == episode.trajectories[-1].steps[0].reward == earned
+    assert not episode.is_correct
+    assert episode.metrics["unreadable_picks"] == 1.0
+
+
+@pytest.mark.parametrize(("pick", "paid"), [("1", -0.5), ("2", 1.0), ("none", -0.5)])
+def test_the_judge_has_the_parts_of_the_reward_it_earned(pick: str, paid: float) -> None:
+    engine = ScriptedEngine(in_turn("a$", "b$", f"{pick}$"))
+    workflow = SolverJudge(context(engine, lambda: Paid({"a": -0.5, "b": 1.0}, components=True)))
+    *_, judge = asyncio.run(workflow.run({}, "t:0")).trajectories
+    assert (judge.reward, judge.info[REWARD_COMPONENTS]) == (paid, {"paid": paid})
+
+
+def test_solvers_have_seeds_of_their_own_that_depend_on_the_attempt_alone() -> None:
+    engines = [ScriptedEngine(in_turn("7$", "7$", "1$")) for _ in range(2)]
+    for engine in engines:
+        play(engine, {"7": 1.0})
+    assert len(set(engines[0].seeds)) == 3
+    assert engines[0].seeds == engines[1].seeds
+    assert sorted(engines[0].ended) == sorted(engines[0].sessions)
+    assert len(set(engines[0].sessions)) == 3
+
+
+def test_solvers_answer_side_by_side() -> None:
+    together = asyncio.Barrier(3)
+
+    async def reply(prompt: str, sampling: SamplingParams) -> str:
+        if prompt == "3+4|":
+            await together.wait()
+            return "7$"
+        return "1$"
+
+    async def run() -> Episode:
+        workflow = SolverJudge(context(ScriptedEngine(reply), lambda: Paid({"7": 1.0})), n_solvers=3)
+        return await asyncio.wait_for(workflow.run({}, "t:0"), timeout=100)
+
+    assert asyncio.run(run()).is_correct
+
+
+def _hanging_at(call: int) -> Answer:
+    """Says ``7`` and ``1``, but the `call`-th call never ends."""
+    calls = iter(range(3))
+
+    async def reply(prompt: str, sampling: SamplingParams) -> str:
+        if next(calls) == call:
+            await asyncio.sleep(3600)
+        return "1$" if "1. 7" in prompt else "7$"
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("hanging", "expected", "steps"),
+    [
+        (1, [("solver", 1.0), ("solver", 0.0)], [1, 0]),
+        (2, [("solver", 1.0), ("solver", 1.0), ("judge", 0.0)], [1, 1, 0]),
+    ],
+    ids=["solver", "judge"],
+)
+def test_after_a_timeout_what_was_played_is_the_result(
+    hanging: int, expected: list[tuple[str, float]], steps: list[int]
+) -> None:
+    engine = ScriptedEngine(_hanging_at(hanging))
+    worlds: list[Paid] = []
+
+    def make_environment() -> Paid:
+        worlds.append(Paid({"7": 1.0}))
+        return worlds[-1]
+
+    settings = RunnerSettings(n_parallel_tasks=1, retry_limit=1, raise_on_error=True, trajectory_timeout=0.2)
+    runner = RolloutRunner(
+        lambda attempt: SolverJudge(context(engine, make_environment, sampling=attempt.sampling)), settings
+    )
+    order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=40), label="train")
+    (episode,) = virtual_time.run(runner.run(order))
+    assert episode.termination_reason is TerminationReason.TIMEOUT
+    assert rewards_of(episode) == expected
+    assert [len(trajectory.steps) for trajectory in episode.trajectories] == steps
+    assert [world.closed for world in worlds] == [True, True]
+    assert sorted(engine.ended) == sorted(engine.sessions)
+
+
+def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
+    async def reply(prompt: str, sampling: SamplingParams) -> str:
+        if len(engine.prompts) == 1:
+            await asyncio.sleep(3600)
+        return "unheard of$"
+
+    engine = ScriptedEngine(reply)
+    worlds = [Paid({}), Paid({})]
+    remaining = iter(worlds)
+    with pytest.raises(KeyError, match="unheard of"):
+        asyncio.run(SolverJudge(context(engine, lambda: next(remaining))).run({}, "t:0"))
+    assert [world.closed for world in worlds] == [True, True]
+    assert sorted(engine.ended) == sorted(engine.sessions)
+
+
+def test_an_environment_that_goes_on_after_one_answer_is_refused() -> None:
+    engine = ScriptedEngine(in_turn("7$", "7$"))
+    with pytest.raises(ConfigError, match="ends after one answer, and this one did not end") as caught:
+        asyncio.run(SolverJudge(context(engine, lambda: Paid({"7": 1.0}, done=False))).run({}, "t:0"))
+    assert "multi_turn_workflow" in caught.value.hint
+
+
+def test_without_an_environment_there_is_nothing_to_solve() -> None:
+    with pytest.raises(ConfigError, match="plays with an environment, and this run has none"):
+        asyncio.run(SolverJudge(context(ScriptedEngine(in_turn()), None)).run({}, "t:0"))
+
+
+def test_a_question_that_is_too_long_is_not_judged() -> None:
+    engine = ScriptedEngine(in_turn())
+    episode = asyncio.run(SolverJudge(context(engine, lambda: Paid({}), max_prompt_length=3)).run({}, "t:0"))
+    assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+    assert rewards_of(episode) == [("solver", 0.0), ("solver", 0.0)]
+    assert engine.prompts == []
+
+
+def test_answers_that_are_too_long_to_be_judged_are_rewarded_all_the_same() -> None:
+    engine = ScriptedEngine(in_turn("7$", "8$"))
+    workflow = SolverJudge(context(engine, lambda: Paid({"7": 1.0, "8": -1.0}), max_prompt_length=10))
+    episode = asyncio.run(workflow.run({}, "t:0"))
+    assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+    assert rewards_of(episode) == [("solver", 1.0), ("solver", -1.0), ("judge", -1.0)]
+    assert not episode.is_correct
+
+
+@pytest.mark.parametrize(
+    ("pick", "reason"),
+    [("1", TerminationReason.ENV_DONE), ("2", TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED)],
+)
+def test_a_pick_that_was_cut_off_had_said_what_mattered_if_it_is_right(pick: str, reason: TerminationReason) -> None:
+    episode = play(ScriptedEngine(in_turn("7$", "8$", pick)), {"7": 1.0, "8": 0.0})
+    assert episode.termination_reason is reason
+
+
+def test_the_judge_sees_what_the_agent_made_of_the_replies_without_their_thoughts() -> None:
+    class Shouting(Agent):
+        def observe(self, observation: Any) -> Any:
+            return [{"role": "system", "content": "shout"}, {"role": "user", "content": observation}]
+
+        def act(self, reply: Reply) -> str:
+            return reply.text.upper()
+
+    engine = ScriptedEngine(in_turn("a$", "<think>b?</think> c$", "1$"))
+    rewards = {"A": 1.0, "<THINK>B?</THINK> C": 0.0}
+    asyncio.run(SolverJudge(context(engine, lambda: Paid(rewards), make_agent=Shouting)).run({}, "t:0"))
+    assert engine.prompts[0] == "shout|3+4|"
+    assert engine.prompts[2].startswith("3+4\n1. A\n")
+    engine = ScriptedEngine(in_turn("<think>a?</think>\nb$", "b$", "1$"))
+    play(engine, {"<think>a?</think>\nb": 0.0, "b": 1.0})
+    assert engine.prompts[2].startswith("3+4\n1. b\n2. b\n")
+
+
+def test_a_question_made_of_messages_is_shown_to_the_judge_as_text() -> None:
+    question = [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTION}]
+    engine = ScriptedEngine(in_turn("7$", "7$", "1$"))
+    asyncio.run(SolverJudge(context(engine, lambda: Paid({"7": 1.0}, question=question))).run({}, "t:0"))
+    assert engine.prompts[2].startswith("Add.\n3+4\n1. 7\n")
+
+
+def test_braces_in_question_and_answers_stay_as_they_are() -> None:
+    engine = ScriptedEngine(in_turn("{task}$", "{x}$", "1$"))
+    workflow = SolverJudge(
+        context(engine, lambda: Paid({"{task}": 1.0, "{x}": 0.0}, question="{answers}")),
+        judge_prompt="{answers}; {task}; {other}",
+    )
+    asyncio.run(workflow.run({}, "t:0"))
+    assert engine.prompts[2] == "1. {task}\n2. {x}; {answers}; {other}|"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_solvers": 0}, "greater than 0"),
+        ({"judge_prompt": "Which is right?"}, "should match pattern"),
+        ({"solvers": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        SolverJudgeParams(**options)
+
+
+def test_the_record_offers_the_workflow_with_its_own_defaults() -> None:
+    (record,) = workflows()
+    assert (record.name, record.load(), record.honours) == ("solver_judge", SolverJudge, SolverJudge.honours)
+    assert SolverJudgeParams().model_dump() == SolverJudge.__init__.__kwdefaults__
+    assert SolverJudgeParams().judge_prompt == JUDGE_PROMPT
+    with pytest.raises(ConfigError, match="has no option solvers"):
+        SolverJudge(context(ScriptedEngine(in_turn()), None), solvers=3)

@@ -1,0 +1,65 @@
+"""Figures of attempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rllm.evaluation.figures import figures_of
+from rllm.evaluation.outcome import Outcome, outcome_of
+from rllm.evaluation.report import print_figures
+from rllm_core.data.types import Episode, Trajectory
+
+
+def outcome(task: str, index: int, correct: bool, **fields: Any) -> Outcome:
+    given = {"source": "x", "rewards": (("agent", float(correct)),), "metrics": {}, "ending": "env_done"}
+    return Outcome(task_id=task, index=index, correct=correct, response_tokens=3, **given | fields)
+
+
+def test_every_data_source_has_a_row() -> None:
+    rows = figures_of("mixed", [outcome("a", 0, True), outcome("b", 0, False, source="y")])
+    assert [(row.name, row.tasks, row.passes[1].value) for row in rows] == [("mixed/x", 1, 1.0), ("mixed/y", 1, 0.0)]
+
+
+def test_pass_at_k_is_shown_for_the_k_that_every_task_has_attempts_for() -> None:
+    (row,) = figures_of("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
+    assert list(row.passes) == [1]
+    assert row.passes[1].value == 0.25
+
+
+def test_missing_rewards_are_counted_and_left_out() -> None:
+    lost = outcome("a", 0, False, rewards=(("agent", None),))
+    (row,) = figures_of("guess", [lost, outcome("a", 1, True), outcome("b", 0, True)])
+    assert row.missing_rewards == 1
+    assert row.reward is not None and row.reward.value == 1.0
+
+
+def test_no_reward_at_all_is_no_zero() -> None:
+    (row,) = figures_of("guess", [outcome("a", 0, False, rewards=())])
+    assert row.reward is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [(0.0, "Intervals are 95 %, Wilson's;"), (2.0, "Student's of rewards beyond 0 to 1, Wilson's of all")],
+)
+def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    earned = [outcome(str(task), 0, False, rewards=(("agent", reward * (task + 1)),)) for task in range(200)]
+    print_figures(figures_of("guess", earned), {})
+    shown = capsys.readouterr().out
+    assert said in shown
+    assert ("0.000 [0.000, 0.019]  0.000 [0.000, 0.019]" in shown) is (reward == 0.0)
+
+
+def test_roles_have_rewards_of_their_own() -> None:
+    both = (("solver", 1.0), ("judge", 0.0))
+    (row,) = figures_of("sum", [outcome("a", 0, True, rewards=both)])
+    assert row.role_rewards == {"solver": 1.0, "judge": 0.0}
+    assert row.reward is not None and row.reward.value == 0.5
+
+
+def test_a_reward_that_is_not_finite_is_missing() -> None:
+    episode = Episode(id="t:3", trajectories=[Trajectory("agent", reward=float("nan"))])
+    assert outcome_of(episode).rewards == (("agent", None),)
+    assert (outcome_of(episode).task_id, outcome_of(episode).index) == ("t", 3)

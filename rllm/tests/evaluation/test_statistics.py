@@ -1,0 +1,139 @@
+"""Intervals and pass@k against values computed otherwise."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from rllm.evaluation.statistics import Estimate, difference_of, ks_of, mean_of, mean_reward, pass_at_k, share, wilson
+from rllm.evaluation.student import student_quantile
+
+
+@pytest.mark.parametrize("correct", range(7))
+@pytest.mark.parametrize("k", range(1, 7))
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt(correct: int, k: int) -> None:
+    attempts = [True] * correct + [False] * (6 - correct)
+    draws = [any(draw) for draw in combinations(attempts, k)]
+    assert pass_at_k(6, correct, k) == pytest.approx(np.mean(draws))
+
+
+def test_pass_at_k_of_many_attempts_is_finite() -> None:
+    assert pass_at_k(1_000_000, 1, 500_000) == pytest.approx(0.5)
+
+
+def test_pass_at_k_of_too_few_attempts_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass@3 of 2 attempts"):
+        pass_at_k(2, 1, 3)
+
+
+def test_the_ks_are_powers_of_two_and_all_attempts() -> None:
+    assert [ks_of(attempts) for attempts in (1, 2, 3, 8, 10)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4, 8],
+        [1, 2, 4, 8, 10],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("freedom", "point"), [(1, 12.70620), (2, 4.30265), (15, 2.13145), (199, 1.97196), (200, 1.97190), (10**6, 1.95997)]
+)
+def test_student_s_points_are_those_of_the_tables(freedom: int, point: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(point, abs=1e-5)
+
+
+def test_one_attempt_per_task_has_wilson_s_interval() -> None:
+    of_tasks = [1.0] * 7 + [0.0] * 3
+    estimate = share(of_tasks, attempts=10)
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(0.7, 10))
+    assert wilson(0.7, 10) == pytest.approx((0.39678, 0.89221), abs=1e-5)  # statsmodels' proportion_confint
+
+
+def test_attempts_that_end_alike_within_each_task_count_once() -> None:
+    of_tasks = [1.0] * 7 + [0.0] * 3
+    assert share(of_tasks, attempts=160) == share(of_tasks, attempts=10)
+
+
+def test_an_interval_has_a_width_where_every_attempt_is_right() -> None:
+    estimate = share([1.0] * 16, attempts=256)
+    assert estimate.low == pytest.approx(0.8064, abs=1e-4)
+    assert estimate.high == 1.0
+
+
+def test_one_task_has_no_interval() -> None:
+    assert (share([0.5], attempts=64).low, mean_of([0.5]).low) == (None, None)
+
+
+@pytest.mark.parametrize("alike", [0.2, 1.0, 50.0])
+def test_19_of_20_intervals_hold_the_truth_however_alike_attempts_are(alike: float) -> None:
+    """Chances of tasks are drawn from a beta distribution: the smaller `alike`, the more do attempts end alike."""
+    draw = np.random.default_rng(1)
+    tasks, attempts, held = 40, 8, []
+    for _ in range(2000):
+        chances = draw.beta(0.3 * alike, 0.7 * alike, tasks)
+        estimate = share((draw.binomial(attempts, chances) / attempts).tolist(), tasks * attempts)
+        assert estimate.low is not None and estimate.high is not None
+        held.append(estimate.low <= 0.3 <= estimate.high)
+    assert 0.93 <= np.mean(held) <= 0.99
+
+
+def test_19_of_20_intervals_of_a_reward_hold_the_truth() -> None:
+    draw = np.random.default_rng(2)
+    estimates = [mean_of(draw.normal(1.0, 2.0, 8).tolist()) for _ in range(2000)]
+    held = [each.low is not None and each.high is not None and each.low <= 1.0 <= each.high for each in estimates]
+    assert 0.935 <= np.mean(held) <= 0.965
+
+
+@pytest.mark.parametrize("same", [0.0, 1.0])
+def test_rewards_that_are_all_the_same_bound_have_wilson_s_interval(same: float) -> None:
+    estimate = mean_reward([[same] * 4] * 200)
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(same, 200))
+    assert 0.018 < abs((estimate.high or 0.0) - (estimate.low or 0.0)) < 0.019
+    assert estimate.interval == "wilson"
+
+
+def test_rewards_of_0_and_1_have_the_interval_of_passes() -> None:
+    rewards = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
+    shares = [float(np.mean(of_task)) for of_task in rewards]
+    assert mean_reward(rewards) == share(shares, attempts=12)
+
+
+def test_rewards_that_hardly_vary_have_a_narrow_interval() -> None:
+    draw = np.random.default_rng(4)
+    rewards = draw.uniform(0.49, 0.51, (200, 1)).tolist()
+    estimate, student = mean_reward(rewards), mean_of([reward for (reward,) in rewards])
+    assert (estimate.low, estimate.high) == pytest.approx((student.low, student.high), abs=1e-4)
+
+
+@pytest.mark.parametrize("same", [-1.0, 5.0])
+def test_rewards_without_known_bounds_that_are_all_the_same_have_no_interval(same: float) -> None:
+    assert mean_reward([[same]] * 9) == Estimate(same, None, None)
+
+
+def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
+    rewards = [[2.0], [0.0], [1.0]]
+    assert mean_reward(rewards) == mean_of([2.0, 0.0, 1.0])
+    assert mean_reward(rewards).interval == "student"
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])
+def test_19_of_20_intervals_of_rare_rewards_hold_the_truth(chance: float) -> None:
+    """Each attempt earns nothing, or with this chance half or all of 1."""
+    draw = np.random.default_rng(3)
+    tasks, attempts, held = 100, 2, []
+    for _ in range(2000):
+        rewards = draw.choice([0.0, 0.5, 1.0], (tasks, attempts), p=[1 - chance, chance / 2, chance / 2])
+        estimate = mean_reward(rewards.tolist())
+        assert estimate.low is not None and estimate.high is not None
+        held.append(estimate.low <= 0.75 * chance <= estimate.high)
+    assert 0.93 <= np.mean(held) <= 0.99
+
+
+def test_no_task_that_differs_says_how_far_others_may() -> None:
+    # Tango (1998), the score interval without a discordant pair.
+    estimate = difference_of([0.0] * 200)
+    assert (estimate.low, estimate.high) == pytest.approx((-0.018846, 0.018846), abs=1e-6)
+    assert difference_of([1.0, 0.0, 0.0]) == mean_of([1.0, 0.0, 0.0])

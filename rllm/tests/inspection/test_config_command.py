@@ -1,0 +1,304 @@
+"""`rllm config`, with the plugins of this repository: see, explain, check, and schemas for editors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+import yaml
+
+from rllm.cli.configuring import FLAGS
+from rllm.cli.main import cli, main
+from rllm.planning.unused_keys import core_keys
+from rllm_core.schema.run_config import RunConfig
+
+
+class Finished(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Rllm = Callable[..., Finished]
+
+
+@pytest.fixture
+def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rllm:
+    """Run `rllm WORDS` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("RLLM_BLOCK_PLUGINS", ""), ("RLLM_DEBUG", "0"), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str) -> Finished:
+        code = main(words)
+        return Finished(code, *capsys.readouterr())
+
+    return run
+
+
+# show
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["guess"],
+        ["sum", "--loss", "reinforce", "--seed", "3"],
+        ["guess", "--estimator", "rloo", "--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=2"],
+        ["guess", "rllm.trainer.total_batches=3", "training.lr_schedule=cosine", "rllm.trainer.logger=[jsonl,console]"],
+        [
+            "sum",
+            "rllm.env.env_args.prompt='a: ${b}'",
+            "rllm.algorithm.adv_estimator={name:grpo,norm_adv_by_std_in_grpo:true}",
+        ],
+    ],
+)
+def test_what_is_shown_is_the_same_run_when_given_back(rllm: Rllm, words: list[str]) -> None:
+    words = [word.replace("${b}", "\\${b}") for word in words]
+    shown = rllm("config", "show", *words)
+    assert (shown.code, [line for line in shown.err.splitlines() if "back to its default" not in line]) == (0, [])
+    Path("again.yaml").write_text(shown.out)
+    assert rllm("config", "show", "--config", "again.yaml") == Finished(0, shown.out, "")
+
+
+@pytest.mark.slow
+def test_the_run_made_from_what_is_shown_is_the_same_run(rllm: Rllm) -> None:
+    words = ["guess", "--estimator", "rloo", "rllm.trainer.total_batches=2", "rllm.rollout.n=2", "rllm.rollout.n_val=1"]
+    Path("again.yaml").write_text(rllm("config", "show", *words).out)
+    assert rllm("train", *words).code == 0
+    assert rllm("train", "--config", "again.yaml", "rllm.trainer.experiment_name=again").code == 0
+    first, second = (
+        [
+            {name: value for name, value in json.loads(line).items() if not name.startswith("time/")}
+            for line in Path("runs/rllm-training", name, "metrics.jsonl").read_text().splitlines()
+        ]
+        for name in ("default", "again")
+    )
+    assert first == second
+    assert len(first) == 4, "two steps, and a validation before and after"
+
+
+def test_what_is_shown_holds_every_key(rllm: Rllm) -> None:
+    tree = yaml.safe_load(rllm("config", "show").out)
+    for key in core_keys(RunConfig()):
+        node = tree
+        for part in key.path:
+            assert part in node, key.dotted
+            node = node[part]
+    assert {"model", "training", "local"} <= set(tree)
+
+
+def test_origins_are_shown_beside_all_values(rllm: Rllm) -> None:
+    Path("my.yaml").write_text("rllm: {rollout: {n: 5}}\n")
+    lines = rllm("config", "show", "guess", "--config", "my.yaml", "--estimator", "rloo", "--origin").out.splitlines()
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    assert lines[0].split() == ["key", "value", "origin"]
+    expected = {
+        "rllm.rollout.n": "5 my.yaml",
+        "rllm.algorithm.adv_estimator": '"rloo" command line',
+        "rllm.env.env_args.prompt": '"guess" recipe guess local/tiny',
+        "rllm.workflow.name": '"multi_turn_workflow" environment guess',
+        "training.beta1": "0.9 backend local",
+        "rllm.trainer.seed": "0 default",
+    }
+    assert {name: " ".join(rows[name].split()) for name in expected} == expected
+
+
+def test_doubts_are_shown_apart_from_the_configuration(rllm: Rllm) -> None:
+    shown = rllm("config", "show", "sum", "rllm.rollout.n=1")
+    assert shown.err.startswith("warning: rllm.rollout.n=1 leaves estimator grpo groups of one")
+    assert "warning" not in shown.out
+
+
+# explain
+
+
+def facts(finished: Finished) -> dict[str, str]:
+    assert finished.code == 0, finished.err
+    heading, _, table = finished.out.partition("\n\n")
+    rows = (line.split("  ", 1) for line in table.splitlines())
+    return {"": heading, **{name: text.strip() for name, text in rows}}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["rllm.rollout.n", "guess", "rllm.rollout.n=4"],
+            {
+                "": "rllm.rollout.n: Rollouts per task during training.",
+                "type": "whole number > 0",
+                "default": "8",
+                "value": "4 (from command line)",
+                "acts through": "stage generate",
+                "in this run": "stage generate",
+                "backends": "endpoint, local",
+            },
+        ),
+        (["rllm.rollout.n_val"], {"acts through": "the core"}),
+        (["rllm.rollout.n", "guess"], {"value": "16 (from recipe guess local/tiny)"}),
+        (
+            ["rllm.algorithm.eps_clip", "guess"],
+            {"in this run": "loss ppo", "backends": "endpoint, local"},
+        ),
+        (["rllm.algorithm.eps_clip", "guess", "--loss", "reinforce"], {"in this run": "nothing"}),
+        (["rllm.algorithm.kl_beta"], {"acts through": "backend local", "backends": "local"}),
+        (["rllm.agent.engine_args"], {"acts through": "no installed plugin", "backends": "none"}),
+        (["rllm.algorithm.loss_agg_mode"], {"acts through": "backend local", "backends": "local"}),
+        (
+            ["rllm.algorithm.lr_schedule"],
+            {
+                "also known as": "training.lr_schedule (local)",
+                "value": '"constant" (from backend local, by training.lr_schedule)',
+            },
+        ),
+        (["training.lr_schedule"], {"acts through": "backend local", "also known as": "rllm.algorithm.lr_schedule"}),
+        (["model.name", "--model", "tiny"], {"flag": "--model", "value": '"tiny" (from command line)'}),
+        (
+            ["rllm.algorithm.adv_estimator", "--estimator", "rloo"],
+            {"flag": "--estimator", "value": '"rloo" (from command line)'},
+        ),
+        (
+            ["rllm.env.env_args.largest", "sum"],
+            {
+                "type": "whole number > 0",
+                "default": "9",
+                "value": "9 (from default)",
+                "acts through": "environment sum",
+            },
+        ),
+        (["rllm.env.env_args.prompt", "guess"], {"value": '"guess" (from recipe guess local/tiny)'}),
+        (["rllm.workflow.workflow_args.gamma", "guess"], {"acts through": "workflow multi_turn_workflow"}),
+        (["rllm.agent.agent_args.system_prompt"], {"acts through": "agent math_agent", "default": "null"}),
+        (["rllm.filter_token_mismatch"], {"acts through": "nobody", "backends": "none"}),
+        (["rllm.workflow.use_workflow"], {"acts through": "nobody"}),
+    ],
+)
+def test_a_key_is_explained(
+    rllm: Rllm, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm,rllm-tinker,rllm-verl")
+    found = facts(rllm("config", "explain", *words))
+    assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["rllm.filter_token_mismatch", "rllm.stepwise_advantage.mode", "rllm.async_training.mini_batch_size"]
+)
+def test_why_a_value_is_refused_is_explained(rllm: Rllm, name: str) -> None:
+    assert facts(rllm("config", "explain", name))["refused"]
+
+
+@pytest.mark.parametrize("key", [key.dotted for key in core_keys(RunConfig())])
+def test_every_key_of_the_core_can_be_explained(rllm: Rllm, key: str) -> None:
+    found = facts(rllm("config", "explain", key, "guess"))
+    assert found[""].startswith(f"{key}: ")
+    assert {"type", "default", "value", "acts through", "backends"} <= set(found)
+
+
+def test_a_section_lists_its_keys(rllm: Rllm) -> None:
+    listed = rllm("config", "explain", "rllm.algorithm.entropy").out.splitlines()
+    names = [line.split()[0] for line in listed]
+    assert names == ["key", *(f"rllm.algorithm.entropy.{name}" for name in ("coeff", "final_coeff", "decay_steps"))]
+    sections = rllm("config", "explain", "rllm.algorithm").out
+    assert any(line.split()[:2] == ["rllm.algorithm.entropy", "section"] for line in sections.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("rllm.algoritm", "Did you mean `rllm.algorithm`?"),
+        ("rllm.algorithm.eps_clp", "Did you mean `rllm.algorithm.eps_clip`?"),
+        ("learning_rate", "Did you mean `training.learning_rate` or `critic.learning_rate`?"),
+        ("rllm.env.env_args.prompt", "`prompt` is not a key of rllm.env.env_args"),
+    ],
+)
+def test_a_key_that_does_not_exist_gets_the_one_that_was_meant(rllm: Rllm, key: str, meant: str) -> None:
+    finished = rllm("config", "explain", key)
+    assert (finished.code, finished.out) == (2, "")
+    assert meant in finished.err
+
+
+# schema
+
+
+def test_the_schema_for_editors_is_json_with_every_key(rllm: Rllm) -> None:
+    schema = json.loads(rllm("config", "schema", "--json").out)
+
+    def resolved(node: dict[str, Any]) -> dict[str, Any]:
+        return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+    assert schema["additionalProperties"] is False
+    assert "training" in schema["properties"]
+    for key in core_keys(RunConfig()):
+        node = schema
+        for part in key.path:
+            node = resolved(node)["properties"][part]
+        assert node["description"], key.dotted
+
+
+def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
+    names = [line.split()[0] for line in rllm("config", "schema").out.splitlines()]
+    assert {key.dotted for key in core_keys(RunConfig())} < set(names)
+    assert "training.learning_rate" in names
+    unknown = rllm("config", "schema", "--backend", "vrel")
+    assert unknown.code == 2
+    assert "There is no backend named 'vrel'. Did you mean 'verl'?" in unknown.err
+
+
+# flags
+
+
+def _commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+NAMED_KEYS = {**{name: key for name, (key, _) in FLAGS.items()}, "role-estimator": "rllm.algorithm.estimator_map.ROLE"}
+
+
+def test_every_flag_that_is_a_name_for_a_key_shows_the_key_in_its_help() -> None:
+    seen = set()
+    for path, command in _commands(cli):
+        if path[0] not in ("train", "eval", "config") or path == ("config", "schema"):
+            continue
+        for option in command.params:
+            name = option.opts[0].removeprefix("--")
+            if name in NAMED_KEYS:
+                seen.add(name)
+                assert f"[{NAMED_KEYS[name]}]" in str(getattr(option, "help", "")), (path, name)
+            if name == "model":
+                assert "[the backend's model key]" in str(getattr(option, "help", ""))
+    assert seen == set(NAMED_KEYS)
+    assert {key for key, _ in FLAGS.values()} <= {key.dotted for key in core_keys(RunConfig())}
+
+
+def test_what_nothing_acted_on_gives_way_when_the_configuration_is_given_back_with_another_choice(rllm: Rllm) -> None:
+    Path("again.yaml").write_text(rllm("config", "show", "guess", "--loss", "reinforce").out)
+    assert "eps_clip" in Path("again.yaml").read_text()
+    again = rllm("config", "show", "--config", "again.yaml", "--loss", "ppo")
+    direct = rllm("config", "show", "guess", "--loss", "ppo")
+    assert yaml.safe_load(again.out)["rllm"]["algorithm"] == yaml.safe_load(direct.out)["rllm"]["algorithm"]
+
+
+def test_values_of_the_environment_are_shown_as_they_are_written(rllm: Rllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "sk-7f3a")
+    words = ["guess", "rllm.trainer.project_name=${oc.env:SECRET}"]
+    shown = [
+        rllm("config", "show", *words),
+        rllm("config", "show", *words, "--origin"),
+        rllm("config", "explain", "rllm.trainer.project_name", *words),
+        rllm("train", *words, "--dry-run"),
+    ]
+    assert ["sk-7f3a" in each.out + each.err for each in shown] == [False] * 4
+    assert ["${oc.env:SECRET}" in each.out for each in shown] == [True] * 4

@@ -1,0 +1,93 @@
+"""What is said of a key: its type in the words of those who write YAML, its default, its meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from rllm.config.keys import known_keys
+from rllm.inspection.describe import Option, describe_field, options_of, type_text
+from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.schema.run_config import RunConfig
+from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        (bool, "true or false"),
+        (int, "whole number"),
+        (float, "number"),
+        (str, "text"),
+        (Path, "path"),
+        (None, "null"),
+        (str | None, "text or null"),
+        (PositiveInt, "whole number > 0"),
+        (NonNegativeInt | None, "whole number ≥ 0 or null"),
+        (PositiveInt | Literal[-1], "whole number > 0 or -1"),
+        (Literal["a", "b"], "one of a, b"),
+        (Literal["a", "b"] | None, "one of a, b or null"),
+        (Choice, "plugin"),
+        (Choice | None, "plugin or null"),
+        (list[Choice], "list of plugin"),
+        (list[str] | None, "list of text or null"),
+        (tuple[float, float], "list of number"),
+        (tuple[int, ...], "list of whole number"),
+        (tuple[int, str], "list of whole number and text"),
+        (list, "list"),
+        (dict[str, Any], "mapping"),
+        (dict[str, Choice], "mapping to plugin"),
+        (Annotated[float, Field(ge=0, lt=1)], "number ≥ 0, < 1"),
+        (Any, "Any"),
+    ],
+)
+def test_types_are_said_in_words(annotation: Any, words: str) -> None:
+    assert type_text(annotation) == words
+
+
+class Inner(Params):
+    depth: PositiveInt = Field(1, description="How deep.")
+
+
+class Options(Params):
+    target: str = Field(description="Where to.")
+    share: float | None = Field(None, gt=0, le=1, description="How much.")
+    names: list[str] = Field(default_factory=list, description="Which.")
+    text: str = Field("", description="Any words.")
+    lambda_: float = Field(0.5, alias="lambda", description="A word of Python's.")
+    inner: Inner = Field(default_factory=Inner, description="A section.")
+    silent: bool = True
+
+
+def test_options_are_described_with_default_and_meaning_sections_dotted() -> None:
+    assert list(options_of(Options)) == [
+        Option("target", "text", "required", "Where to."),
+        Option("share", "number > 0, ≤ 1 or null", "null", "How much."),
+        Option("names", "list of text", "[]", "Which."),
+        Option("text", "text", '""', "Any words."),
+        Option("lambda", "number", "0.5", "A word of Python's."),
+        Option("inner.depth", "whole number > 0", "1", "How deep."),
+        Option("silent", "true or false", "true", ""),
+    ]
+
+
+def test_a_plugin_without_options_has_none() -> None:
+    assert list(options_of(NoParams)) == []
+
+
+def test_a_field_is_described_under_the_name_it_is_asked_for() -> None:
+    assert describe_field("rllm.x", Options.model_fields["text"]) == Option("rllm.x", "text", '""', "Any words.")
+
+
+def test_every_key_of_the_core_is_described_in_words_without_pythons() -> None:
+    options = list(options_of(RunConfig))
+    keys = [".".join(path) for path in known_keys(RunConfig)]
+    assert [option.name for option in options] == [
+        key for key in keys if not any(k.startswith(f"{key}.") for k in keys)
+    ]
+    assert [option for option in options if not option.description] == []
+    pythons = ("typing", "Annotated", "Literal", "[", "NoneType", "int", "str", "dict", "Section")
+    assert [option for option in options if any(word in option.type for word in pythons)] == []

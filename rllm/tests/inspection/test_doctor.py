@@ -1,0 +1,187 @@
+from pathlib import Path
+from typing import Any
+
+from rllm.inspection.doctor import examine, examine_gpus
+from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.errors import PluginError
+from rllm_core.plugins.discovery import discover
+from rllm_core.plugins.registry import Registry
+
+
+def _only(registry: Registry) -> Finding:
+    (finding,) = examine(registry)
+    return finding
+
+
+def test_a_healthy_installation_has_no_findings(estimator) -> None:
+    registry = Registry()
+    registry.add(estimator())
+
+    assert examine(registry) == []
+
+
+def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
+    site.install("bad-plugin", "raise RuntimeError('half installed')")
+    broken = site.load().broken
+
+    finding = _only(Registry(broken=broken))
+
+    assert finding.severity == "error"
+    assert finding.subject == "bad-plugin (bad-plugin 1.0)"
+    assert finding.problem == "broken: RuntimeError: half installed"
+    assert "RLLM_BLOCK_PLUGINS=bad-plugin" in finding.remedy
+    assert "raise RuntimeError" in finding.traceback
+
+
+def test_a_load_that_fails_is_an_error(estimator) -> None:
+    def load():
+        raise ImportError("No module named 'scipy'")
+
+    registry = Registry()
+    registry.add(estimator("needy", load=load), distribution="needy-plugin")
+
+    finding = _only(registry)
+
+    assert (finding.severity, finding.subject) == ("error", "estimator needy-plugin/needy")
+    assert "ImportError: No module named 'scipy'" in finding.problem
+
+
+def test_a_load_that_returns_nothing_of_use_is_an_error(estimator) -> None:
+    registry = Registry()
+    registry.add(estimator("empty", load=lambda: None))
+
+    assert "returns something that cannot be called" in _only(registry).problem
+
+
+def test_a_backend_without_its_file_of_defaults_is_an_error(tmp_path: Path) -> None:
+    registry = Registry()
+    file = tmp_path / "rllm" / "backend" / "bare.yaml"
+    registry.add(
+        BackendPlugin(
+            name="bare",
+            summary="No defaults.",
+            params=NoParams,
+            load=lambda: Backend,
+            config_yaml=lambda: file,
+            capabilities=Capabilities(),
+        )
+    )
+
+    assert "there is no file" in _only(registry).problem
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert examine(registry) == []
+
+
+def test_a_backend_whose_file_hydra_would_not_find_is_an_error(tmp_path: Path) -> None:
+    registry = Registry()
+    (tmp_path / "bare.yaml").touch()
+    record = BackendPlugin(
+        name="bare",
+        summary="Misplaced defaults.",
+        params=NoParams,
+        load=lambda: Backend,
+        config_yaml=lambda: tmp_path / "bare.yaml",
+        capabilities=Capabilities(),
+    )
+    registry.add(record)
+    assert "must end in rllm/backend/bare.yaml" in _only(registry).problem
+
+
+def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_it(estimator) -> None:
+    registry = Registry()
+
+    def load() -> Any:
+        raise PluginError("tracker 'shiny' needs the package shiny.", "pip install shiny")
+
+    registry.add(estimator("shiny", load=load))
+    finding = _only(registry)
+    assert (finding.severity, finding.remedy) == ("note", "pip install shiny")
+
+
+def test_a_clash_of_names_is_a_warning_with_both_qualified_names(estimator) -> None:
+    registry = Registry()
+    for distribution in ("one", "two"):
+        registry.add(estimator("same"), distribution=distribution)
+
+    finding = _only(registry)
+
+    assert (finding.severity, finding.subject) == ("warning", "estimator same")
+    assert finding.remedy == "in config, write one/same or two/same"
+
+
+def test_an_entry_point_not_named_like_its_distribution_is_a_warning(site) -> None:
+    site.install("proper-name", "", entry_point="nickname")
+    discovery = discover(allow=["proper-name"], environ={})
+
+    problems = [finding.problem for finding in examine(Registry(discovery=discovery)) if finding.severity == "warning"]
+
+    assert problems == ["its entry point is named 'nickname', not like the distribution"]
+
+
+def test_names_that_block_or_allow_nothing_are_warnings(site) -> None:
+    discovery = discover(allow=["absent"], environ={"RLLM_BLOCK_PLUGINS": "gone,rllm-core"})
+
+    warnings = [finding for finding in examine(Registry(discovery=discovery)) if finding.severity == "warning"]
+
+    assert [(finding.subject, finding.problem) for finding in warnings] == [
+        ("RLLM_BLOCK_PLUGINS", "names 'gone', and no such plugin is installed"),
+        ("RLLM_BLOCK_PLUGINS", "names 'rllm-core', which cannot be blocked"),
+        ("rllm.plugins.allow", "names 'absent', and no such plugin is installed"),
+    ]
+
+
+def test_deprecated_and_blocked_plugins_are_notes(site, estimator) -> None:
+    site.install_estimator("third-party", "third")
+    registry = Registry(discovery=discover(environ={"RLLM_BLOCK_PLUGINS": "*"}))
+    registry.add(estimator("old", deprecated="choose grpo"))
+
+    findings = examine(registry)
+
+    assert {finding.severity for finding in findings} == {"note"}
+    subjects = [finding.subject for finding in findings]
+    assert "estimator in-process/old" in subjects
+    assert "third-party 1.0" in subjects
+
+
+def test_the_worst_findings_come_first(site, estimator) -> None:
+    registry = Registry()
+    registry.add(estimator("old", deprecated="choose grpo"))
+    registry.add(estimator("empty", load=lambda: None), distribution="one")
+    registry.add(estimator("empty"), distribution="two")
+
+    assert [finding.severity for finding in examine(registry)] == ["error", "warning", "note"]
+
+
+def test_what_several_backends_say_of_gpus_is_said_once() -> None:
+    driver, flash = (
+        Finding(severity="note", subject=each, problem="fine", remedy="nothing") for each in ("GPU", "flash")
+    )
+
+    def broken() -> list[Finding]:
+        raise OSError("libcuda.so is damaged")
+
+    registry = Registry()
+    registry.add(_backend("one", lambda: [driver]))
+    registry.add(_backend("two", lambda: [driver, flash]))
+    registry.add(_backend("silent", None))
+    registry.add(_backend("broken", broken))
+    first, second, of_broken = examine_gpus(registry)
+    assert (first, second) == (driver, flash)
+    assert (of_broken.severity, of_broken.problem) == (
+        "error",
+        "it cannot look at GPUs: OSError: libcuda.so is damaged",
+    )
+
+
+def _backend(name: str, examine: Any) -> BackendPlugin[Any]:
+    return BackendPlugin(
+        name=name,
+        summary="S.",
+        params=NoParams,
+        load=lambda: Backend,
+        capabilities=Capabilities(),
+        examine_gpus=examine,
+    )

@@ -1,0 +1,53 @@
+"""No test here needs a network, and none gets one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rllm.tasks import plugin
+from rllm_core.contracts.reward import Attempt, RewardPlugin
+from rllm_core.data.messages import Reply
+
+MakeAttempt = Callable[..., Attempt]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError(f"a test wants the network: {arguments}")
+
+    for name in ("connect", "connect_ex", "bind"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture(scope="session")
+def rewards() -> dict[str, RewardPlugin[Any]]:
+    return {record.name: record for record in plugin.rewards()}
+
+
+@pytest.fixture
+def make(rewards: dict[str, RewardPlugin[Any]]) -> Callable[..., Any]:
+    """A reward by name, with options."""
+
+    def made(name: str, **options: Any) -> Any:
+        record = rewards[name]
+        return record.load()(record.params(**options))
+
+    return made
+
+
+@pytest.fixture
+def attempt() -> Iterator[MakeAttempt]:
+    """An attempt with this reply at a task with these columns."""
+
+    def made(said: str, tokens: int = 1, **data: Any) -> Attempt:
+        reply = Reply(text=said, content=said)
+        asked = {"role": "user", "content": str(data.get("question", "?"))}
+        return Attempt(data=data, messages=[asked, reply.message], reply=reply, response_tokens=tokens)
+
+    return made

@@ -1,0 +1,231 @@
+"""`judge` against a real server: what it asks, what it makes of the answer, and what a failing server leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from rllm.tasks.chat_client import MOST_BYTES
+from rllm.tasks.judge import Judge
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.data.messages import Reply
+
+from .conftest import Server, answers, hangs_up, says
+
+KEY = "sk-very-secret-0123456789"
+Judged = Callable[..., Score]
+
+
+def test_the_judge_is_asked_with_question_answer_and_reply(server: Server, judged: Judged) -> None:
+    score = judged("it is {answer}", prompt="{question} {answer} {reply} {other}", system_prompt="Be strict.")
+    assert (score.value, score.correct, score.extracted) == (1.0, True, "yes")
+    (asked,) = server.asked
+    assert asked["path"] == "/v1/chat/completions"
+    assert (asked["model"], asked["temperature"], asked["max_tokens"]) == ("m", 0.0, 512)
+    assert asked["messages"] == [
+        {"role": "system", "content": "Be strict."},
+        {"role": "user", "content": "2+2? 4 it is {answer} {other}"},
+    ]
+
+
+def test_fields_of_the_request_are_the_user_s(server: Server, judged: Judged) -> None:
+    judged(body={"max_completion_tokens": 9})
+    assert server.asked[0].keys() == {"model", "messages", "max_completion_tokens", "path"}
+
+
+def test_a_conversation_is_shown_with_its_roles(server: Server, judge: Callable[..., Judge]) -> None:
+    words = [("system", "s"), ("user", "first"), ("assistant", "reply"), ("user", "second"), ("assistant", "last")]
+    messages = [{"role": role, "content": text} for role, text in words]
+    attempt = Attempt(data={}, messages=messages, reply=Reply(text="last", content="last"), response_tokens=1)
+    asyncio.run(judge(prompt="{question}|{reply}")(attempt))
+    assert server.asked[0]["messages"][0]["content"] == "user: first\n\nassistant: reply\n\nuser: second|last"
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "value"),
+    [
+        ("Right. Yes", {}, 1.0),
+        ("yes, but then again: **NO**", {}, 0.0),
+        ("from 1 to 10: 7.0", {"read": "number", "worst": 0, "best": 10}, 0.7),
+        ("-1", {"read": "number", "worst": 1, "best": -1}, 1.0),
+        ("score: 3/5, score: 4/5", {"read": "regex", "pattern": r"score: (\d)", "best": 5}, 0.8),
+        ('so {"x": {"score": 0.25}} it is', {"read": "json", "field": "x.score"}, 0.25),
+        ('{"score": 1} no: {"score": false}', {"read": "json", "field": "score"}, 0.0),
+        ('{"score": "0.5"}', {"read": "json", "field": "score"}, 0.5),
+    ],
+)
+def test_a_score_is_read_as_the_options_say(
+    said: str, options: dict[str, Any], value: float, server: Server, judged: Judged
+) -> None:
+    server.answers = [says(said)]
+    score = judged(**options)
+    assert score.value == pytest.approx(value)
+    assert score.feedback == said
+
+
+@pytest.mark.parametrize(("solved_from", "correct"), [(None, None), (0.7, True), (0.8, False)])
+def test_a_task_is_solved_from_a_score_on(
+    solved_from: float | None, correct: bool | None, server: Server, judged: Judged
+) -> None:
+    server.answers = [says("7")]
+    assert judged(read="number", best=10, solved_from=solved_from).correct is correct
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "why"),
+    [
+        ("maybe", {}, "it has neither yes nor no: 'maybe'"),
+        ("", {"read": "number"}, "it has no number"),
+        ("11", {"read": "number", "best": 10}, "11 is not between 0 and 10"),
+        ("1e999", {"read": "number"}, "1e999 is not between 0 and 1"),
+        ("score: x", {"read": "regex", "pattern": r"score: (\w)"}, "'x' is no number"),
+        ("none", {"read": "regex", "pattern": r"score: (\w)"}, "it has nothing that matches"),
+        ('{"a": 1', {"read": "json", "field": "a"}, "it has no JSON object"),
+        ('{"a": 1}', {"read": "json", "field": "b"}, "its JSON has no 'b'"),
+        ('{"a": [1]}', {"read": "json", "field": "a"}, "'[1]' is no number"),
+    ],
+)
+def test_words_without_a_score_are_a_missing_reward(
+    said: str, options: dict[str, Any], why: str, server: Server, judged: Judged
+) -> None:
+    server.answers = [says(said)]
+    score = judged(**options)
+    assert score.value is None
+    assert why in score.feedback
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [answers(500, "broken"), answers(429, "slow down", Retry_After="0"), answers(503, ""), hangs_up],
+    ids=["500", "429", "503", "closed"],
+)
+def test_a_failure_that_may_pass_is_tried_again(failure: Any, server: Server, judged: Judged) -> None:
+    server.answers = [failure, failure, says("yes")]
+    assert judged().value == 1.0
+    assert len(server.asked) == 3
+
+
+def test_the_server_says_how_long_to_wait_at_least(
+    server: Server, judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("rllm.tasks.chat_client.asyncio.sleep", sleep)
+    server.answers = [
+        answers(500, ""),
+        answers(429, "", Retry_After="7"),
+        answers(429, "", Retry_After="900"),
+        says("no"),
+    ]
+    judged(backoff=2.0)
+    assert waited == [2.0, 7.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("failure", "why", "asked"),
+    [
+        (answers(500, "brok\nen"), "HTTP 500: brok en (after 3 tries)", 3),
+        (hangs_up, "RemoteProtocolError: Server disconnected", 3),
+        (answers(404, "no such model"), "HTTP 404: no such model", 1),
+        (answers(302, "", Location="http://127.0.0.1:9/"), "HTTP 302", 1),
+        (answers(200, "<html>"), "the answer is no JSON object: <html>", 1),
+        (answers(200, '{"choices": []}'), "the answer has no choices[0].message.content", 1),
+        (answers(200, '{"choices": [{"message": {"content": null}}]}'), "the answer has no text", 1),
+        (answers(200, "[" * 100_000), "the answer is no JSON object", 1),
+        (answers(200, " " * (MOST_BYTES + 1)), "the answer is longer than", 1),
+        (answers(200, "no gzip at all", Content_Encoding="gzip"), "DecodingError", 1),
+    ],
+)
+def test_a_failure_that_stays_is_a_missing_reward_with_its_cause(
+    failure: Any, why: str, asked: int, server: Server, judged: Judged
+) -> None:
+    server.answers = [failure]
+    score = judged(retries=2)
+    assert score.value is None
+    assert why in score.feedback
+    assert server.url in score.feedback
+    assert len(server.asked) == asked
+
+
+def test_a_slow_server_is_given_up_also_when_it_sends_a_byte_now_and_then(server: Server, judged: Judged) -> None:
+    def waits(handler: BaseHTTPRequestHandler) -> None:
+        server.ended.wait()
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not server.ended.wait(0.02):
+            handler.wfile.write(b" ")
+
+    server.answers = [waits, trickle]
+    score = judged(timeout=1.0, retries=1)
+    assert "no answer within 1 s (after 2 tries)" in score.feedback
+    assert len(server.asked) == 2
+
+
+def test_nobody_there_is_a_missing_reward(judged: Judged) -> None:
+    score = judged(url="http://127.0.0.1:9/v1", retries=0)
+    assert score.feedback.startswith("the judge at http://127.0.0.1:9/v1: ConnectError")
+
+
+def test_no_more_than_so_many_are_asked_at_once(
+    server: Server, judge: Callable[..., Judge], attempt: Callable[..., Attempt]
+) -> None:
+    under_way, most, lock = [0], [0], threading.Lock()
+    both = threading.Barrier(2)
+
+    def counts(handler: BaseHTTPRequestHandler) -> None:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        both.wait(60)  # two come together, or the test fails
+        with lock:
+            under_way[0] -= 1
+        says("yes")(handler)
+
+    server.answers = [counts]
+    asked = judge(concurrency=2)
+
+    async def all_at_once() -> list[Score]:
+        return await asyncio.gather(*(asked(attempt("4", answer="4")) for _ in range(8)))
+
+    assert [score.value for score in asyncio.run(all_at_once())] == [1.0] * 8
+    assert most == [2]
+
+
+def test_a_task_without_an_answer_is_not_asked_about_unless_the_prompt_needs_none(
+    server: Server, judge: Callable[..., Judge], attempt: Callable[..., Attempt]
+) -> None:
+    score = asyncio.run(judge()(attempt("4")))
+    assert score.value is None
+    assert "the task's data has no 'answer'" in score.feedback
+    assert asyncio.run(judge(prompt="{reply}?")(attempt("4"))).value == 1.0
+    assert len(server.asked) == 1
+
+
+def test_the_key_goes_to_the_judge_and_nowhere_else(
+    server: Server, judged: Judged, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    server.answers = [answers(500, f"bad {KEY}"), answers(401, json.dumps({"error": f"wrong key {KEY}"}))]
+    score = judged(api_key_env="JUDGE_KEY")
+    assert [headers["Authorization"] for headers in server.headers] == [f"Bearer {KEY}"] * 2
+    assert "HTTP 401" in score.feedback
+    assert "***" in score.feedback
+    assert KEY not in score.feedback + caplog.text
+
+
+def test_without_a_variable_no_key_is_sent(server: Server, judged: Judged) -> None:
+    judged()
+    assert "Authorization" not in server.headers[0]

@@ -1,0 +1,166 @@
+"""Functions of users that hang, die or misbehave in their processes: one attempt has no reward, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm.tasks.python_reward import python_reward
+from rllm.tasks.reward_options import PythonParams
+from rllm.tasks.worker_pool import WorkerPool
+from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.calls import call
+from rllm_serving.line_process import DiedError
+
+MakeAttempt = Callable[..., Attempt]
+
+
+@pytest.fixture
+def scored(tmp_path: Path, attempt: MakeAttempt) -> Callable[..., list[Any]]:
+    """What the function `score` of this source says of these replies, all at once."""
+
+    def score(source: str, *replies: str, **options: Any) -> list[Any]:
+        file = tmp_path / "rewards.py"
+        file.write_text(source)
+        reward = python_reward(PythonParams(function=f"{file}:score", **options))
+
+        async def at_once() -> list[Any]:
+            return await asyncio.gather(*(call(reward, attempt(each, answer="4"), blocking=False) for each in replies))
+
+        return asyncio.run(at_once())
+
+    return score
+
+
+def values(scores: list[Any]) -> list[Any]:
+    return [score.value if isinstance(score, Score) else score["value"] for score in scores]
+
+
+SPINS = "while True:\n            pass"
+HOLDS_THE_LOCK = "import re; re.fullmatch('(a+)+b', 'a' * 60)"
+WAITS = "import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize("hanging", [SPINS, HOLDS_THE_LOCK, WAITS], ids=["spins", "holds_the_lock", "waits"])
+def test_a_call_that_hangs_is_killed_and_the_others_go_on(hanging: str, scored: Callable[..., list[Any]]) -> None:
+    source = f"def score(attempt):\n    if attempt.reply.content == 'hang':\n        {hanging}\n    return 1.0\n"
+    scores = scored(source, "4", "hang", "5", "hang", "6", deadline=2.0, processes=2)
+    assert values(scores) == [1.0, None, 1.0, None, 1.0]
+    assert scores[1].feedback == "not there after 2 s"
+
+
+def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..., list[Any]]) -> None:
+    source = "import asyncio\n\nasync def score(attempt):\n"
+    source += "    await asyncio.sleep(600 * (attempt.reply.content == 'hang'))\n    return 1.0\n"
+    scores = scored(source, "4", "hang", deadline=1.0)
+    assert scores[0] == 1.0
+    assert scores[1].feedback == "not there after 1 s"
+
+
+def test_threads_of_the_run_where_there_are_no_processes(scored: Callable[..., list[Any]]) -> None:
+    source = "import os, time\n\ndef score(attempt):\n"
+    source += "    time.sleep(600 * (attempt.reply.content == 'hang'))\n    return float(os.getpid())\n"
+    scores = scored(source, "4", "hang", deadline=1.0, processes=0)
+    assert scores[0] == os.getpid()
+    assert scores[1].feedback == "not there after 1 s"
+
+
+def test_a_process_that_dies_is_replaced(scored: Callable[..., list[Any]]) -> None:
+    source = "import os\n\ndef score(attempt):\n"
+    source += "    if attempt.reply.content == 'die':\n        os._exit(3)\n    return 1.0\n"
+    scores = scored(source, "die", "4", "die", "5", processes=1)
+    assert values(scores) == [None, 1.0, None, 1.0]
+    assert scores[0].feedback == "its process ended with 3"
+
+
+NOISY = """
+import signal, sys
+import numpy as np
+
+def score(attempt):
+    print("a line that is no answer")
+    assert sys.stdin.read() == ""
+    with_alarm = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.alarm(0)
+    return {"value": np.float32(0.5), "correct": np.bool_(False), "metrics": {"n": np.int64(3)}}
+"""
+
+
+def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored: Callable[..., list[Any]]) -> None:
+    assert scored(NOISY, "4") == [{"value": 0.5, "correct": False, "metrics": {"n": 3}}]
+
+
+def test_the_whole_attempt_arrives(tmp_path: Path) -> None:
+    reply = Reply(
+        text="t",
+        content="c",
+        reasoning="r",
+        tool_calls=(ToolCall(name="f", arguments={"x": [1]}, id="1"),),
+        malformed_calls=(MalformedToolCall(text="{", problem="cut off"),),
+        finish_reason="length",
+    )
+    whole = Attempt(data={"a": {"b": None}}, messages=[reply.message], reply=reply, response_tokens=7, state=[1])
+    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return {'value': 0, 'feedback': repr(attempt)}\n")
+    reward = python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score"))
+    assert asyncio.run(reward(whole))["feedback"] == repr(whole)
+
+
+def test_data_that_are_no_json_need_the_process_of_the_run(tmp_path: Path, attempt: MakeAttempt) -> None:
+    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return float(attempt.data['answer'].imag)\n")
+
+    def scored(**options: Any) -> Any:
+        reward = python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score", **options))
+        return asyncio.run(reward(attempt("4", answer=4j)))
+
+    assert "set its option `processes` to 0" in scored().feedback
+    assert scored(processes=0) == 4.0
+
+
+def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Path, attempt: MakeAttempt) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text("def score(attempt):\n    import os; os._exit(3)\n")
+    reward = python_reward(PythonParams(function=f"{file}:score", processes=1))
+    asyncio.run(reward(attempt("4")))
+    file.write_text("def score(attempt):\n    return 1.0\n")
+    assert asyncio.run(reward(attempt("4"))).feedback == f"{file}:score changed while the run went on."
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import no_such_module\ndef score(attempt):\n    pass\n", "line 1: there is no module 'no_such_module'"),
+        ("import os\nos._exit(3)\ndef score(attempt):\n    pass\n", "function_worker` does not start"),
+        ("score = 3\n", "has no function 'score'"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_refused_at_the_start(source: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(source)
+    with pytest.raises(ConfigError, match=said):
+        python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score"))
+
+
+def test_a_pool_that_is_closed_ends_all_of_its_processes() -> None:
+    pool = WorkerPool("rllm.tasks.regex_worker", 2)
+    taken = pool._places.get()
+    pool.start()
+    pool._places.put(taken)
+    pool.start()
+    processes = [each for each in pool._places.queue if each is not None]
+    pool.close()
+    assert len(processes) == 2
+    assert all(each.exit_code is not None for each in processes)
+    assert pool.ask({"pattern": "(a)", "text": "a", "whole": False, "seconds": 60}) == "a"
+    pool.close()
+
+
+def test_a_process_that_hangs_before_it_is_ready_is_killed() -> None:
+    pool = WorkerPool("timeit", 1, ("--setup", "while True: pass"), seconds_to_start=0.5)
+    with pytest.raises(DiedError, match=r"was not ready after 0\.5 s"):
+        pool.start()

@@ -1,0 +1,124 @@
+"""`math`: what is equal, and what becomes of comparisons that do not end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rllm.tasks import math_reward, plugin
+from rllm.tasks.reward_options import MathParams
+from rllm.tasks.worker_pool import WorkerPool
+from rllm_core.contracts.reward import Attempt
+from rllm_core.errors import ConfigError, PluginError
+from rllm_serving.line_process import DiedError, LineProcess
+
+Make = Callable[..., Any]
+MakeAttempt = Callable[..., Attempt]
+ENDLESS = "The answer is $9^{9^{9^9}}$."
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
+    """Two workers of this test."""
+    made = WorkerPool("rllm.tasks.math_worker", 2)
+    monkeypatch.setattr(math_reward, "_pool", lambda: made)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "value"),
+    [
+        ("The answer is 0.5", r"\frac12", 1.0),
+        (r"so \boxed{\frac{1}{2}}", "1/2", 1.0),
+        ("$1 + x$", "x+1", 1.0),
+        (r"\boxed{\{2, 1\}}", r"\{1,2\}", 1.0),
+        ("1234", "1,234", 1.0),
+        ("It is 72.", "48 / 2 = 24, and 48 + 24 = 72\n#### 72", 1.0),
+        ("It is 24.", "48 / 2 = 24, and 48 + 24 = 72\n#### 72", 0.0),
+        ("", "72", 0.0),
+        (r"\boxed{", "72", 0.0),
+    ],
+)
+def test_equal_mathematics_is_right(said: str, answer: str, value: float, make: Make, attempt: MakeAttempt) -> None:
+    assert make("math")(attempt(said, answer=answer)).value == value
+
+
+def test_an_answer_that_is_no_mathematics_is_said(make: Make, attempt: MakeAttempt) -> None:
+    score = make("math")(attempt("4", answer="$$"))
+    assert score.value is None
+    assert "the answer '$$' cannot be read as mathematics" in score.feedback
+
+
+def test_comparisons_that_hang_are_killed_and_the_others_go_on(
+    pool: WorkerPool, make: Make, attempt: MakeAttempt
+) -> None:
+    reward = make("math", deadline=1.0)
+    said = [ENDLESS, "7"] * 8
+    with ThreadPoolExecutor(len(said)) as threads:
+        scores = list(threads.map(lambda words: reward(attempt(words, answer=7)), said))
+    assert [score.value for score in scores] == [None, 1.0] * 8
+    assert "cannot be compared with '7' in 1 s" in scores[0].feedback
+
+
+def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
+    question = {"said": "4", "answers": ["4"], "seconds": 60}
+    assert pool.ask(question)["correct"]
+    process = _free(pool)
+    os.kill(process.pid, signal.SIGKILL)
+    while process.exit_code is None:
+        pass
+    with pytest.raises(DiedError, match="ended with -9"):
+        pool.ask({**question, "said": "5"})
+    assert pool.ask(question)["correct"]
+
+
+def test_a_question_that_is_known_to_be_fatal_ends_no_process(pool: WorkerPool) -> None:
+    fatal = {"said": ENDLESS, "answers": ["7"], "seconds": 1}
+    with pytest.raises(DiedError, match=f"ended with -{signal.SIGALRM.value}"):
+        pool.ask(fatal)
+    pool.start()
+    before = _free(pool)
+    with pytest.raises(DiedError, match="over the same question before"):
+        pool.ask(fatal)
+    assert _free(pool) is before
+    assert before.exit_code is None
+
+
+def _free(pool: WorkerPool) -> LineProcess:
+    """The process that the next question goes to."""
+    process = pool._places.get()
+    pool._places.put(process)
+    assert process is not None
+    return process
+
+
+def test_closing_ends_the_processes(pool: WorkerPool) -> None:
+    pool.ask({"said": "4", "answers": ["4"], "seconds": 60})
+    process = _free(pool)
+    pool.close()
+    assert process.exit_code is not None
+
+
+def test_a_module_that_does_not_start_is_named() -> None:
+    with pytest.raises(DiedError, match=r"`python -m rllm.tasks\.no_such_module` does not start"):
+        WorkerPool("rllm.tasks.no_such_module", 1).ask({})
+
+
+def test_no_thread_is_left_behind(make: Make, attempt: MakeAttempt) -> None:
+    before = set(threading.enumerate())
+    make("math")(attempt("4", answer="4"))
+    assert set(threading.enumerate()) <= before
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    monkeypatch.setattr(plugin, "find_spec", lambda name: None)
+    for error, ask in ((PluginError, lambda: make("math")), (ConfigError, lambda: plugin._check_math(MathParams()))):
+        with pytest.raises(error, match=r"needs math-verify.* Run: pip install 'rllm\[math\]'"):
+            ask()

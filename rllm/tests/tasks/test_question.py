@@ -1,0 +1,99 @@
+"""What `question` asks, and what of a task it cannot ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rllm.tasks.options import QuestionParams, check_question
+from rllm.tasks.question import Question
+from rllm_core.contracts.environment import Outcome
+from rllm_core.errors import ConfigError
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+
+
+def asked(task: dict[str, Any], **options: Any) -> Any:
+    return Question(QuestionParams(**options)).reset(task)
+
+
+@pytest.mark.parametrize(
+    ("task", "prompt"),
+    [
+        ({"question": "2+2?", "answer": "4"}, "2+2?"),
+        ({"question": "no", "prompt": "2+2?", "problem": "no"}, "2+2?"),
+        ({"prompt": None, "problem": "2+2?"}, "2+2?"),
+        ({"messages": MESSAGES}, MESSAGES),
+        ({"prompt": MESSAGES}, MESSAGES),
+    ],
+)
+def test_it_asks_the_first_of_the_usual_columns(task: dict[str, Any], prompt: Any) -> None:
+    assert asked(task) == prompt
+
+
+def test_it_asks_the_column_that_is_chosen() -> None:
+    assert asked({"question": "no", "task": "2+2?"}, prompt="task") == "2+2?"
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        ("{question}\nAnswer with a number.", "2+2?\nAnswer with a number."),
+        (r"{question} Write \boxed{} or \boxed{answer}.", r"2+2? Write \boxed{} or \boxed{answer}."),
+        ("{question} {{answer}} {hint}", "2+2? {answer} 3"),
+    ],
+)
+def test_a_template_is_filled_with_columns_and_leaves_other_braces(template: str, prompt: str) -> None:
+    assert asked({"question": "2+2?", "answer": "4", "hint": 3}, template=template) == prompt
+
+
+def test_a_system_prompt_comes_first_and_takes_the_place_of_another() -> None:
+    system = {"role": "system", "content": "Think."}
+    assert asked({"question": "2+2?"}, system_prompt="Think.") == [system, {"role": "user", "content": "2+2?"}]
+    assert asked({"messages": MESSAGES}, system_prompt="Think.") == [system, MESSAGES[1]]
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "said"),
+    [
+        ({"text": "2+2?", "answer": "4"}, {}, "no column prompt, question, problem or messages; it has answer, text"),
+        ({"question": "2+2?"}, {"prompt": "task"}, "no column 'task'; it has question"),
+        ({"question": 4}, {}, "holds 4, which is not a prompt"),
+        ({"question": " \n"}, {}, "asks nothing"),
+        ({"messages": []}, {}, "which is not a prompt"),
+        ({"messages": [{"role": "nobody", "content": "2+2?"}]}, {}, "has a message of role 'nobody'"),
+        ({"messages": [{"role": ["user"], "content": "2+2?"}]}, {}, r"has a message of role \['user'\]"),
+        ({"messages": [{"role": "user", "content": 3}]}, {}, "has a message with the content 3"),
+        ({"messages": ["hello"]}, {}, "which is not a prompt"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "4"}]}, {}, "ends with a message of the assistant"),
+        ({"question": "2+2?"}, {"template": "{qestion}"}, "names column 'qestion' of a task, which is not there"),
+        ({"messages": MESSAGES}, {"template": "{messages}!"}, "which is no text"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_with_the_column(task: dict[str, Any], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        asked(task, **options)
+    assert caught.value.hint
+
+
+def test_one_answer_ends_it_and_pays_nothing() -> None:
+    assert Question(QuestionParams()).step("4") == Outcome(done=True)
+
+
+def test_it_has_no_tasks_of_its_own() -> None:
+    assert Question.tasks("val", QuestionParams()) == []
+    with pytest.raises(ConfigError, match=r"`data.train_dataset` is not set. Add --data FILE"):
+        Question.tasks("train", QuestionParams())
+
+
+def test_a_template_without_a_column_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        QuestionParams(template="What is the answer?")
+
+
+def test_a_prompt_and_a_template_exclude_each_other() -> None:
+    check_question(QuestionParams(template="{problem}!"))
+    with pytest.raises(ConfigError, match="both say what environment 'question' asks"):
+        check_question(QuestionParams(prompt="problem", template="{problem}!"))

@@ -1,0 +1,136 @@
+"""The dataset `jsonl`: tasks from a file of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from rllm.tasks.options import TaskFileParams
+from rllm.tasks.task_file import read_tasks
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+
+Write = Callable[[str | bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Makes the file ``algebra.jsonl`` of this."""
+
+    def make(content: str | bytes) -> Path:
+        file = tmp_path / "algebra.jsonl"
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
+    return make
+
+
+def _read(path: Path, **options: Any) -> list[Task]:
+    return list(read_tasks(TaskFileParams(path=str(path), **options)))
+
+
+def _error(path: Path, **options: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        _read(path, **options)
+    return caught.value
+
+
+def test_each_line_is_a_task_with_the_line_as_its_data(write: Write) -> None:
+    tasks = _read(write('{"id": "b", "question": "2 + 2?"}\n{"id": "a", "question": "3 + 3?"}\n'))
+    assert tasks == [
+        Task(id="b", data={"id": "b", "question": "2 + 2?"}, data_source="algebra"),
+        Task(id="a", data={"id": "a", "question": "3 + 3?"}, data_source="algebra"),
+    ]
+
+
+def test_ids_may_be_numbers_and_have_another_name(write: Write) -> None:
+    file = write('{"id": "same", "key": 7}\n{"id": "same", "key": "x"}\n{"id": "same", "key": 1.5}\n')
+    assert [task.id for task in _read(file, id_key="key")] == ["7", "x", "1.5"]
+
+
+def test_without_any_ids_they_are_line_numbers_and_blank_lines_count(write: Write) -> None:
+    tasks = _read(write('{"q": 1}\n\n   \n{"q": 2}'))
+    assert [(task.id, task.data) for task in tasks] == [("1", {"q": 1}), ("4", {"q": 2})]
+
+
+def test_a_line_s_own_data_source_goes_before_the_file_s_name_and_the_option_before_both(write: Write) -> None:
+    file = write('{"data_source": "gsm"}\n{"data_source": 3}\n{"data_source": ""}\n{}')
+    assert [task.data_source for task in _read(file)] == ["gsm", "algebra", "algebra", "algebra"]
+    assert {task.data_source for task in _read(file, data_source="all")} == {"all"}
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_does(write: Write) -> None:
+    assert [task.data for task in _read(write('\ufeff{"q": 1}\r\n{"q": 2}\r\n'))] == [{"q": 1}, {"q": 2}]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.dictionaries(st.sampled_from(["q", "answer"]), st.text() | st.integers()), min_size=1))
+def test_what_is_written_as_json_is_read_back(write: Write, rows: list[dict[str, Any]]) -> None:
+    # Unescaped: some characters of Unicode break lines of text, and not lines of JSON.
+    file = write("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    tasks = _read(file)
+    assert [task.data for task in tasks] == rows
+    assert [task.id for task in tasks] == [str(number) for number in range(1, len(rows) + 1)]
+
+
+def test_a_path_may_start_from_home(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("{}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(_read(Path("~/algebra.jsonl"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "complaint"),
+    [
+        ('{"q": 1}\nsolve this\n', 2, ": not JSON (Expecting value at column 1)."),
+        ('{"q": 1}\n{"q": \n', 2, ": not JSON (Expecting value at column 6)."),
+        ("{}\n\n[1, 2]\n", 3, ": [1, 2] is no JSON object."),
+        ("null", 1, ": None is no JSON object."),
+        (b'{"q": "\xe9"}', 1, ": not UTF-8 (invalid continuation byte)."),
+        ('{"id": "a"}\n{"id": "b"}\n{"id": "a"}', 3, " has id 'a', as {file}, line 1 has."),
+        ('{"id": "1"}\n{"id": 1}', 2, " has id '1', as {file}, line 1 has."),
+        ('{}\n{"id": "a"}\n{}', 1, " has no 'id', and {file}, line 2 has one."),
+        ('{"id": "a"}\n{}', 2, " has no 'id', and {file}, line 1 has one."),
+        ('{"id": "a"}\n{"id": null}', 2, " has None as its 'id'."),
+        ('{"id": true}', 1, " has True as its 'id'."),
+        ('{"id": ["a"]}', 1, " has ['a'] as its 'id'."),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_with_file_and_line(
+    write: Write, content: str | bytes, line: int, complaint: str
+) -> None:
+    file = write(content)
+    error = _error(file)
+    assert error.message == f"{file}, line {line}{complaint.replace('{file}', str(file))}"
+    assert error.hint
+
+
+@pytest.mark.parametrize("nested", ["[" * 200_000, "1" * 5_000])
+def test_json_that_python_will_not_read_is_an_error_too(write: Write, nested: str) -> None:
+    file = write(nested)
+    assert _error(file).message.startswith(f"{file}, line 1: not JSON (")
+
+
+@pytest.mark.parametrize("content", ["", "\n", " \n\n"])
+def test_a_file_without_tasks_is_an_error(write: Write, content: str) -> None:
+    file = write(content)
+    assert _error(file).message == f"{file} holds no tasks."
+
+
+def test_a_name_for_ids_that_no_line_has_is_an_error(write: Write) -> None:
+    file = write('{"id": 1}\n{"id": 2}')
+    error = _error(file, id_key="idd")
+    assert error.message == f"No line of {file} has 'idd'."
+    assert error.hint == "Fix `id_key`; without it ids are line numbers."
+
+
+def test_a_file_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    error = _error(Path("missing.jsonl"))
+    assert error.message == "missing.jsonl cannot be read: No such file or directory."
+    assert str(Path.cwd()) in error.hint
+    assert _error(tmp_path).message == f"{tmp_path} cannot be read: Is a directory."

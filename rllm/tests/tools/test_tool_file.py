@@ -1,0 +1,82 @@
+"""Functions in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm.tools.tool_file import load_function
+from rllm.tools.toolbox import load_tools
+from rllm_core.errors import ConfigError
+
+Write = Callable[[str], Path]
+
+
+def test_functions_of_one_file_share_its_variables(tool_file: Write) -> None:
+    path = tool_file("seen = []\ndef put(x: int) -> None: seen.append(x)\ndef get() -> list[int]: return seen\n")
+    put, get = (load_function(f"{path}:{name}") for name in ("put", "get"))
+    put(3)
+    assert get() == [3]
+
+
+def test_a_changed_file_is_read_again(tool_file: Write) -> None:
+    path = tool_file("def say() -> int: return 1\n")
+    assert load_function(f"{path}:say")() == 1
+    tool_file("def say() -> int: return 200\n")
+    assert load_function(f"{path}:say")() == 200
+
+
+def test_annotations_may_be_texts(tool_file: Write) -> None:
+    path = tool_file("from __future__ import annotations\nN = int\ndef add(a: N) -> N: return a\n")
+    (tool,) = load_tools([f"{path}:add"])
+    assert tool.schema["function"]["parameters"]["properties"] == {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "message", "hint"),
+    [
+        ("def add(): ...", "ad", "has no function 'ad'.", "Did you mean 'add'?"),
+        ("def add(): ...", "fly", "has no function 'fly'.", "Its functions: add."),
+        ("x = 1", "x", "has no function 'x'.", "Its functions: none."),
+        ("def add(:", "add", "line 1: SyntaxError", "Fix the file"),
+        ("import os\n1 / 0", "add", "line 2: ZeroDivisionError", "Fix the file"),
+        ("exit(3)", "add", "line 1: SystemExit", "Fix the file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tool_file: Write, source: str, name: str, message: str, hint: str) -> None:
+    path = tool_file(source)
+    with pytest.raises(ConfigError) as caught:
+        load_function(f"{path}:{name}")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("tool", ["add", ":add", ":"])
+def test_a_tool_is_a_file_and_a_function(tool: str) -> None:
+    with pytest.raises(ConfigError, match=r"workflow_args\.tools holds"):
+        load_function(tool)
+
+
+@pytest.mark.parametrize("function", ["", ":", ":a b"])
+def test_a_file_without_a_function_lists_those_it_has(tool_file: Write, function: str) -> None:
+    path = tool_file("def multiply(): ...\ndef add(): ...")
+    with pytest.raises(ConfigError, match="names a file and no function of it") as caught:
+        load_function(f"{path}{function}")
+    assert caught.value.hint == f"Name a function: {path}:add. Functions of the file: add, multiply."
+
+
+def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"tools\.py cannot be read: No such file") as caught:
+        load_function("tools.py:add")
+    assert str(tmp_path) in caught.value.hint
+
+
+def test_tool_file_pipe_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tools.py")
+    with pytest.raises(ConfigError, match="is a pipe or a device"):
+        load_function(f"{tmp_path / 'tools.py'}:add")

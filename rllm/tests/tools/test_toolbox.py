@@ -1,0 +1,171 @@
+"""Whatever a model calls is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from rllm.tools.toolbox import Answer, Toolbox, as_text, in_the_loop, runnable
+from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.errors import ConfigError
+
+HANG = 3600.0
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def add_later(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+def fail() -> None:
+    raise ValueError("no such\npage")
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+async def give_up() -> None:
+    raise asyncio.CancelledError
+
+
+async def hang() -> None:
+    await asyncio.sleep(HANG)
+
+
+def hang_in_a_thread() -> None:
+    threading.Event().wait(HANG)
+
+
+def time_out() -> None:
+    raise TimeoutError("the server")
+
+
+def answered(*calls: Any, seconds: float = 60.0, finish_reason: str = "stop") -> list[Answer]:
+    """The answers to a reply with these calls, each a name with arguments, or a malformed one."""
+    functions = (add, add_later, fail, leave, give_up, hang, hang_in_a_thread, time_out)
+    toolbox = Toolbox([runnable(function) for function in functions], seconds)
+    read = [ToolCall(name=call[0], arguments=call[1], id=f"id{n}") for n, call in enumerate(calls) if len(call) == 2]
+    malformed = [MalformedToolCall(text="x", problem=call[0]) for call in calls if len(call) == 1]
+    reply = Reply(
+        text="", content="", tool_calls=tuple(read), malformed_calls=tuple(malformed), finish_reason=finish_reason
+    )
+    return asyncio.run(toolbox.answers(reply))
+
+
+@pytest.mark.parametrize("name", ["add", "add_later"])
+def test_a_call_is_answered_with_its_result(name: str) -> None:
+    (answer,) = answered((name, {"a": 1, "b": 2}))
+    assert answer == Answer({"role": "tool", "tool_call_id": "id0", "name": name, "content": "3"}, "answered")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "outcome", "said"),
+    [
+        ("ad", {}, "malformed", "Error: there is no tool 'ad'. Did you mean 'add'?"),
+        ("fly", {}, "malformed", "Error: there is no tool 'fly'. Tools: add, add_later, fail, leave"),
+        ("add", {"a": 1}, "malformed", "Error: wrong arguments for add: b: Field required."),
+        ("add", {"a": 1, "b": "x"}, "malformed", "Error: wrong arguments for add: b: Input should be a valid integer"),
+        ("fail", {}, "failed", "Error: fail failed: ValueError: no such page"),
+        ("leave", {}, "failed", "Error: leave failed: RuntimeError: SystemExit: 3"),
+        ("give_up", {}, "failed", "Error: give_up was cancelled."),
+        ("time_out", {}, "failed", "Error: time_out failed: TimeoutError: the server"),
+    ],
+)
+def test_what_goes_wrong_is_said_to_the_model(name: str, arguments: Any, outcome: str, said: str) -> None:
+    (answer,) = answered((name, arguments))
+    assert answer.outcome == outcome
+    assert answer.message["content"].startswith(said)
+    assert answer.message["tool_call_id"] == "id0"
+
+
+@pytest.mark.parametrize("name", ["hang", "hang_in_a_thread"])
+def test_a_call_that_hangs_is_left_behind(name: str) -> None:
+    (answer,) = answered((name, {}), seconds=0.05)
+    assert answer.outcome == "failed"
+    assert answer.message["content"] == f"Error: {name} did not answer within 0.05 s."
+
+
+def test_a_call_that_cannot_be_read_is_answered_too() -> None:
+    first, second = answered(("it is no JSON object",), ("add", {"a": 1, "b": 1}), finish_reason="length")
+    assert first.message["content"] == "2"
+    assert second.outcome == "malformed"
+    assert second.message == {
+        "role": "tool",
+        "content": "Error: the tool call cannot be read: it is no JSON object. The reply was cut off.",
+    }
+
+
+def test_calls_of_one_reply_run_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def meet(name: str) -> str:
+        both.wait()
+        return name
+
+    toolbox = Toolbox([runnable(meet)], 60.0)
+    calls = tuple(ToolCall(name="meet", arguments={"name": name}, id=name) for name in "ab")
+    answers = asyncio.run(toolbox.answers(Reply(text="", content="", tool_calls=calls)))
+    assert [(answer.message["tool_call_id"], answer.message["content"]) for answer in answers] == [
+        ("a", "a"),
+        ("b", "b"),
+    ]
+
+
+def test_a_cancelled_attempt_stays_cancelled() -> None:
+    async def cancel() -> None:
+        toolbox = Toolbox([runnable(hang)], 60.0)
+        call = ToolCall(name="hang", arguments={})
+        attempt = asyncio.ensure_future(toolbox.answers(Reply(text="", content="", tool_calls=(call,))))
+        await asyncio.sleep(0.01)
+        attempt.cancel()
+        await attempt
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_functions_that_return_at_once_may_do_without_a_thread(threads: bool) -> None:
+    seen: list[threading.Thread] = []
+
+    def look() -> None:
+        seen.append(threading.current_thread())
+
+    tool = runnable(look) if threads else in_the_loop(runnable(look))
+    asyncio.run(
+        Toolbox([tool], 60.0).answers(Reply(text="", content="", tool_calls=(ToolCall(name="look", arguments={}),)))
+    )
+    assert (seen[0] is not threading.main_thread()) == threads
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("as it is", "as it is"), (None, "null"), ({"a": [1, 2.5]}, '{"a":[1,2.5]}'), (ValueError("x"), '"x"')],
+)
+def test_results_are_text_or_json(value: Any, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_a_schema_with_a_function_is_a_tool() -> None:
+    schema = {"type": "function", "function": {"name": "plus", "parameters": {"type": "object"}}}
+    tool = runnable((schema, add))
+    assert (tool.schema, tool.name, tool.read({"a": 1})) == (schema, "plus", {"a": 1})
+
+
+@pytest.mark.parametrize("stranger", [{"type": "function"}, "add", ({}, add), (add,), 3])
+def test_what_nobody_can_run_is_refused(stranger: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is (no tool|not a schema of a tool)"):
+        runnable(stranger)
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Two tools have the name 'add'"):
+        Toolbox([runnable(add), runnable(add)], 1.0)

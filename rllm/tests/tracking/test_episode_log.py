@@ -1,0 +1,117 @@
+"""Episodes on disk: one file per step, none of a step that is made again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from rllm.runs.episode_log import EpisodeLog
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Trajectory
+from rllm_core.errors import RllmError
+from rllm_view.rescoring.reading import read_file
+
+
+def _step(global_step: int) -> TrainStep:
+    episodes = [Episode(id=f"task:{index}", trajectories=[Trajectory("agent", reward=1.0)]) for index in range(2)]
+    return TrainStep(global_step=global_step, epoch=0, total_steps=4, tasks=[], generated=episodes)
+
+
+def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there" / "yet"
+    EpisodeLog(folder).on_batch_end(_step(3))
+    assert [episode.id for episode in read_file(folder / "step_000003.jsonl.gz").rounds[0]] == ["task:0", "task:1"]
+
+
+def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:
+    step = _step(0)
+    second = _step(0)
+    del second.generated[1:]
+    step.take_round(second)
+    EpisodeLog(tmp_path).on_batch_end(step)
+    with gzip.open(tmp_path / "step_000000.jsonl.gz", "rt") as lines:
+        assert [(line["id"], line["round"]) for line in map(json.loads, lines)] == [
+            ("task:0", 0),
+            ("task:1", 0),
+            ("task:0", 1),
+        ]
+
+
+@pytest.mark.parametrize("first_step", [0, 2, 4])
+def test_episodes_of_steps_that_are_made_again_are_dropped(tmp_path: Path, first_step: int) -> None:
+    for step in range(4):
+        EpisodeLog(tmp_path).on_batch_end(_step(step))
+    (tmp_path / "step_notes.txt").touch()
+    (tmp_path / "step_x.jsonl.gz").touch()
+    EpisodeLog(tmp_path).on_train_start(4, first_step)
+    kept = {f"step_{step:06d}.jsonl.gz" for step in range(first_step)}
+    assert {file.name for file in tmp_path.iterdir()} == {*kept, "step_notes.txt", "step_x.jsonl.gz"}
+
+
+# In a folder outside the run folder
+
+
+def _logged(folder: Path, run: Path, steps: range, first_step: int = 0) -> list[str]:
+    """What is in the folder after a run of these steps."""
+    log = EpisodeLog(folder, run)
+    log.on_train_start(4, first_step)
+    for step in steps:
+        log.on_batch_end(_step(step))
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_run_finds_its_own_episodes_again_by_the_marker(tmp_path: Path) -> None:
+    folder, run = tmp_path / "episodes", tmp_path / "runs" / "p" / "e"
+    assert len(_logged(folder, run, range(3))) == 4
+    assert json.loads((folder / "run.json").read_text()) == {"run_folder": str(run)}
+    assert _logged(folder, run, range(0), first_step=2) == [
+        "run.json",
+        "step_000000.jsonl.gz",
+        "step_000001.jsonl.gz",
+    ]
+    assert _logged(folder, run, range(0)) == ["run.json"], "a run that replaces itself"
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["another run's marker", "no marker"])
+def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Path, marked: bool) -> None:
+    folder, other = tmp_path / "episodes", tmp_path / "runs" / "p" / "other"
+    _logged(folder, other, range(3))
+    if not marked:
+        (folder / "run.json").unlink()
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(RllmError) as caught:
+        EpisodeLog(folder, tmp_path / "runs" / "p" / "e")
+    whose = f"the run in {other}" if marked else "another run"
+    assert caught.value.message == f"{folder} is where {whose} keeps its episodes."
+    assert "rllm.episode_logging.episode_log_dir=FOLDER" in caught.value.hint
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_run_that_began_in_the_meantime_keeps_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "episodes"
+    late = EpisodeLog(folder, tmp_path / "late")
+    _logged(folder, tmp_path / "early", range(1))
+    with pytest.raises(RllmError, match="early keeps its episodes"):
+        late.on_train_start(4, 0)
+    assert (folder / "step_000000.jsonl.gz").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_marker_that_says_nothing_is_no_permission(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RllmError, match="episodes"):
+        EpisodeLog(tmp_path, tmp_path / "run")
+
+
+def test_other_files_in_the_folder_are_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "step_x.jsonl.gz").touch()
+    (tmp_path / "notes.txt").touch()
+    assert _logged(tmp_path, tmp_path / "run", range(1)) == [
+        "notes.txt",
+        "run.json",
+        "step_000000.jsonl.gz",
+        "step_x.jsonl.gz",
+    ]

@@ -1,0 +1,224 @@
+"""Where figures go, and what happens when they cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from rllm.runs.run_folder import RunFolder
+from rllm.tracking.fan_out import Trackers
+from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.tracker import TrackedRun, TrackerPlugin
+from rllm_core.errors import PluginError, RllmError
+
+
+class ListTracker:
+    """Remembers what it gets; raises in the methods named."""
+
+    def __init__(self, raises: tuple[str, ...] = (), error: BaseException | None = None) -> None:
+        self.raises = raises
+        self.error = error or ConnectionError("no route")
+        self.got: list[tuple[int, dict[str, float]]] = []
+        self.calls: list[str] = []
+
+    def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        self._call("log")
+        self.got.append((global_step, dict(metrics)))
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, method: str) -> None:
+        self.calls.append(method)
+        if method in self.raises:
+            raise self.error
+
+
+class WatchingTracker(ListTracker, Observer):
+    """Also remembers two events of the loop."""
+
+    def on_train_start(self, total_steps: int, first_step: int) -> None:
+        self._call("on_train_start")
+        self.events = [(total_steps, first_step)]
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self._call("on_epoch_end")
+
+
+def _choice(name: str, make: Callable[..., Any], load: Callable[[], Any] | None = None) -> Chosen[Any]:
+    plugin = TrackerPlugin(name=name, summary="For tests.", params=NoParams, load=load or (lambda: make))
+    return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams())
+
+
+Made = tuple[Trackers, list[str]]
+
+
+@pytest.fixture
+def trackers(folder: RunFolder, run: TrackedRun) -> Callable[..., Made]:
+    """Trackers by name, and the warnings they gave."""
+
+    def make(*named: tuple[str, Any]) -> Made:
+        warnings: list[str] = []
+        chosen = [_choice(name, lambda run, params, tracker=tracker: tracker) for name, tracker in named]
+        return Trackers(chosen, folder, run, warnings.append), warnings
+
+    return make
+
+
+def _lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_reach_every_tracker_and_the_folder(trackers: Callable[..., Made], folder: RunFolder) -> None:
+    one, other = ListTracker(), ListTracker()
+    made, warnings = trackers(("one", one), ("other", other))
+    made.log(3, {"reward": 0.5})
+    made.close()
+    assert one.got == other.got == [(3, {"reward": 0.5})]
+    assert _lines(folder) == [{"step": 3, "reward": 0.5}]
+    assert one.calls == ["log", "close"]
+    assert warnings == []
+
+
+def test_a_tracker_that_raises_is_switched_off_with_one_warning(
+    trackers: Callable[..., Made], folder: RunFolder
+) -> None:
+    bad, good = ListTracker(raises=("log",)), ListTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    for step in range(3):
+        made.log(step, {"reward": float(step)})
+    made.close()
+    assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
+    assert bad.calls == ["log", "close"]
+    assert [step for step, _ in good.got] == [0, 1, 2]
+    assert [line["step"] for line in _lines(folder)] == [0, 1, 2]
+
+
+def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(folder: RunFolder, run: TrackedRun) -> None:
+    def broken(run: TrackedRun, params: NoParams) -> ListTracker:
+        raise OSError("no server")
+
+    good = ListTracker()
+    warnings: list[str] = []
+    chosen = [_choice("bad", broken), _choice("good", lambda run, params: good)]
+    made = Trackers(chosen, folder, run, warnings.append)
+    made.log(0, {})
+    assert warnings == ["tracker 'bad' failed and is switched off: OSError: no server"]
+    assert good.got == [(0, {})]
+
+
+def test_a_tracker_that_cannot_be_closed_does_not_keep_the_others_open(trackers: Callable[..., Made]) -> None:
+    bad, good = ListTracker(raises=("close",)), ListTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    made.close()
+    made.close()
+    assert good.calls == ["close"]
+    assert len(warnings) == 1
+
+
+def test_two_trackers_of_one_name_both_get_everything(trackers: Callable[..., Made]) -> None:
+    one, other = ListTracker(), ListTracker()
+    made, _ = trackers(("file", one), ("file", other))
+    made.log(0, {"reward": 1.0})
+    made.close()
+    assert one.calls == other.calls == ["log", "close"]
+
+
+def test_of_two_trackers_of_one_name_only_the_one_that_raises_is_switched_off(trackers: Callable[..., Made]) -> None:
+    bad, good = ListTracker(raises=("log",)), ListTracker()
+    made, warnings = trackers(("file", bad), ("file", good))
+    made.log(0, {})
+    made.log(1, {})
+    assert [step for step, _ in good.got] == [0, 1]
+    assert len(warnings) == 1
+
+
+def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: Callable[..., Made]) -> None:
+    plain, watching = ListTracker(), WatchingTracker()
+    made, warnings = trackers(("plain", plain), ("watching", watching))
+    made.tell("on_train_start", 10, 3)
+    made.tell("on_epoch_start", 0)
+    assert (plain.calls, watching.calls, watching.events) == ([], ["on_train_start"], [(10, 3)])
+    assert warnings == []
+
+
+def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
+    trackers: Callable[..., Made], folder: RunFolder
+) -> None:
+    bad, good = WatchingTracker(raises=("on_epoch_end",)), WatchingTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    made.log(0, {"reward": 0.5})
+    for epoch in range(3):
+        made.tell("on_epoch_end", epoch)
+    made.log(1, {"reward": 1.0})
+    made.close()
+    assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
+    assert bad.calls == ["log", "on_epoch_end", "close"]
+    assert good.calls == ["log", *["on_epoch_end"] * 3, "log", "close"]
+    assert [line["step"] for line in _lines(folder)] == [0, 1]
+
+
+@pytest.mark.parametrize("method", ["log", "on_epoch_end", "close"])
+@pytest.mark.parametrize("error", [ValueError("two\nlines"), SystemExit("two\nlines")], ids=["raises", "exits"])
+def test_no_way_of_failing_ends_the_run_or_is_said_twice(
+    trackers: Callable[..., Made], method: str, error: BaseException
+) -> None:
+    bad, good = WatchingTracker((method, "close"), error), WatchingTracker()
+    made, warnings = trackers(("bad", bad), ("good", good))
+    for step in range(2):
+        made.log(step, {})
+        made.tell("on_epoch_end", step)
+    made.close()
+    assert warnings == [f"tracker 'bad' failed and is switched off: {type(error).__name__}: two lines"]
+    assert good.calls == ["log", "on_epoch_end"] * 2 + ["close"]
+
+
+def test_an_interrupt_while_a_tracker_is_at_work_is_not_taken_for_its_failure(trackers: Callable[..., Made]) -> None:
+    made, warnings = trackers(("one", ListTracker(("log",), KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        made.log(0, {})
+    assert warnings == []
+
+
+def test_a_tracker_that_failed_is_closed_so_that_what_it_has_is_kept(trackers: Callable[..., Made]) -> None:
+    bad = ListTracker(raises=("log",))
+    made, _ = trackers(("bad", bad))
+    made.log(0, {})
+    assert bad.calls == ["log", "close"]
+    made.close()
+    assert bad.calls == ["log", "close"]
+
+
+def test_a_tracker_that_cannot_be_loaded_stops_the_run_before_any_is_made(folder: RunFolder, run: TrackedRun) -> None:
+    def load() -> Any:
+        raise ImportError("libmetrics.so: cannot open shared object file")
+
+    made: list[TrackedRun] = []
+    chosen = [_choice("good", lambda run, params: made.append(run)), _choice("bad", print, load)]
+    with pytest.raises(PluginError, match=r"tracker tests/bad cannot be loaded: ImportError: libmetrics\.so"):
+        Trackers(chosen, folder, run, lambda warning: None)
+    assert made == []
+
+
+def test_trackers_are_told_of_their_run(folder: RunFolder, run: TrackedRun) -> None:
+    given: list[TrackedRun] = []
+
+    def make(run: TrackedRun, params: NoParams) -> ListTracker:
+        given.append(run)
+        return ListTracker()
+
+    Trackers([_choice("one", make)], folder, run, lambda warning: None)
+    assert given == [run]
+
+
+def test_a_run_folder_that_cannot_be_written_ends_the_run(trackers: Callable[..., Made], folder: RunFolder) -> None:
+    made, warnings = trackers(("good", ListTracker()))
+    (folder.path / "metrics.jsonl").mkdir()
+    with pytest.raises(RllmError, match=r"could not be written to .*metrics.jsonl: Is a directory"):
+        made.log(0, {})
+    assert warnings == []

@@ -1,0 +1,82 @@
+"""Playing the validation tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rllm.training.validation import validate
+from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.data.types import Episode, Task, Trajectory
+from rllm_core.schema.run_config import RunConfig
+
+
+class SolvesEveryOther:
+    """In place of a runner: even rollouts are correct."""
+
+    def __init__(self) -> None:
+        self.orders: list[RolloutOrder] = []
+
+    async def run(self, order: RolloutOrder) -> list[Episode]:
+        self.orders.append(order)
+        return [
+            Episode(
+                id=f"{task.id}:{index}",
+                trajectories=[Trajectory("agent", reward=float(index % 2 == 0))],
+                is_correct=index % 2 == 0,
+                data_source=task.data_source,
+            )
+            for task in order.tasks
+            for index in range(order.rollouts)
+        ]
+
+
+def _config(seed: int = 0) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "rllm": {"rollout": {"n_val": 2, "n": 9}, "trainer": {"seed": seed}},
+            "data": {"val_batch_size": 3, "max_response_length": 12},
+            "sampling": {"val": {"temperature": 0.25}, "train": {"temperature": 0.75}},
+        }
+    )
+
+
+TASKS = [Task(id=str(index), data_source="even" if index % 2 == 0 else "odd") for index in range(7)]
+
+
+def _validate(runner: Any, config: RunConfig) -> dict[str, float]:
+    return asyncio.run(validate(runner, TASKS, config))
+
+
+def test_every_task_is_played_in_batches_with_the_sampling_of_validation() -> None:
+    runner = SolvesEveryOther()
+    metrics = _validate(runner, _config())
+    assert [[task.id for task in order.tasks] for order in runner.orders] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+    assert {(order.rollouts, order.label) for order in runner.orders} == {(2, "val")}
+    assert {(order.sampling.temperature, order.sampling.max_tokens) for order in runner.orders} == {(0.25, 12)}
+    assert metrics == {
+        f"val/{source}/{figure}": value
+        for source in ("even", "odd")
+        for figure, value in (("pass@1", 0.5), ("pass@2", 1.0), ("reward", 0.5))
+    }
+
+
+def test_validations_of_one_run_share_their_seed_and_those_of_another_do_not() -> None:
+    runner = SolvesEveryOther()
+    for seed in (0, 0, 1):
+        _validate(runner, _config(seed))
+    seeds = [order.sampling.seed for order in runner.orders]
+    assert len(set(seeds[:6])) == 1
+    assert seeds[6] != seeds[0]
+
+
+def test_no_tasks_give_no_figures() -> None:
+    assert asyncio.run(validate(SolvesEveryOther(), [], _config())) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 100])
+def test_the_size_of_the_batches_does_not_change_the_figures(batch_size: int) -> None:
+    config = RunConfig.model_validate({"rllm": {"rollout": {"n_val": 2}}, "data": {"val_batch_size": batch_size}})
+    assert _validate(SolvesEveryOther(), config) == _validate(SolvesEveryOther(), _config())

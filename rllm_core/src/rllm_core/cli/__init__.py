@@ -1,8 +1,0 @@
-"""The command line.
-
-What tools may import of it is in ``__init__.pyi``; see docs/reference/api.md.
-"""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,0 @@
-"""YAML files that Hydra composes a configuration from; ``pkg://rllm_core.conf`` to Hydra."""
