@@ -323,7 +323,7 @@ def test_what_is_refused_is_read_by_nobody(index: int, traced: Callable[[int], T
 
 
 def test_which_plugins_may_load_is_settled_before_all_else(planned: Callable[..., RunPlan]) -> None:
-    layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-local"]}, "my.yaml")
+    layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-view"]}, "my.yaml")
     registry = registry_for([layer])
-    with pytest.raises(ConfigError, match="rllm is blocked"):
+    with pytest.raises(ConfigError, match="rllm-local is blocked"):
         planned({"rllm.env.name": "sum"}, registry, [layer])

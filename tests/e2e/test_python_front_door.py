@@ -123,7 +123,7 @@ def refusal(**arguments: Any) -> str:
 
 @pytest.mark.parametrize("name", ["AgentTrainer", "UnifiedTrainer"])
 def test_there_is_one_class_of_each_name(name: str) -> None:
-    files = [*SOURCES.glob("rllm_core/src/**/*.py"), *SOURCES.glob("plugins/*/src/**/*.py")]
+    files = [*SOURCES.glob("*/src/**/*.py"), *SOURCES.glob("plugins/*/src/**/*.py")]
     definitions = [
         (file.relative_to(SOURCES).as_posix(), node.name)
         for file in files
