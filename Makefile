@@ -72,7 +72,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients ci lint types tests docs clean
-.PHONY: site
+.PHONY: site test-nightly
 
 help:
 	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
@@ -82,6 +82,7 @@ help:
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
+	@echo "make test-nightly  more seeds, more kills and the longest trainings; not part of make ci"
 	@echo "make ci       make test, make test-long, make test-clients, make test-wheels, make site: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
@@ -123,13 +124,16 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long and not gpu"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long and not nightly and not gpu"
 
 # Types are looked at beside the tests: one core waits for the other otherwise. Both end, whichever fails; what is wrong with
 # types stands among the lines of the tests then, and is said again.
 test: lint
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 types tests || \
 	  { $(MAKE) --no-print-directory types; exit 1; }
+
+test-nightly: install
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "nightly and not gpu"
 
 test-long: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"

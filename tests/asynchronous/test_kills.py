@@ -21,7 +21,11 @@ SETTINGS = {
     "rllm.record": "off",
     "script.spread": 1.0,
 }
-KILLS = [*range(2), *(pytest.param(number, marks=pytest.mark.long) for number in range(2, 30))]
+KILLS = [
+    *range(2),
+    *(pytest.param(number, marks=pytest.mark.long) for number in range(2, 8)),
+    *(pytest.param(number, marks=pytest.mark.nightly) for number in range(8, 30)),
+]
 
 
 @pytest.fixture

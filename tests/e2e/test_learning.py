@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from documents import commands
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
+SEEDS = [pytest.param(0, marks=pytest.mark.long), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))]
 
 
 def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
@@ -21,7 +22,7 @@ def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
     return figures
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tmp_path: Path, seed: int) -> None:
     figures = last_validation(tmp_path, "guess", "--seed", str(seed))
     assert figures["val/guess/pass@1"] >= 0.95
@@ -29,7 +30,7 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
     assert figures["val/guess/reward"] >= 0.7
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
     """With the settings of docs/how-to/async.md, where the recipe's optimiser is too fast."""
     (command,) = (line for line in commands("docs/how-to/async.md") if "beta2" in line)
@@ -39,11 +40,13 @@ def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path:
     assert figures["val/guess/pass@1"] >= 0.95
 
 
+@pytest.mark.long
 def test_sum_is_learnt_too(tmp_path: Path) -> None:
     figures = last_validation(tmp_path, "sum")
     assert figures["val/sum/pass@1"] >= 0.5
 
 
+@pytest.mark.nightly
 def test_guess_is_learnt_by_an_adapter_over_random_weights_that_stay(tmp_path: Path) -> None:
     figures = last_validation(tmp_path, "guess", "model.lora_rank=64")
     assert figures["val/guess/reward"] >= 0.4

@@ -17,7 +17,11 @@ cluster = Cluster.connect(settings, {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"})
 ray.get(ray.remote(lambda: None).remote())
 me = psutil.Process()
 for process in [me, *me.children(recursive=True)]:
-    for connection in process.net_connections(kind="inet"):
+    try:
+        connections = process.net_connections(kind="inet")
+    except psutil.NoSuchProcess:
+        continue  # it ended since it was listed
+    for connection in connections:
         if connection.status == psutil.CONN_LISTEN:
             print("listens", connection.laddr.ip)
 cluster.close()
