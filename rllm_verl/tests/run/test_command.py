@@ -160,8 +160,9 @@ def test_a_log_prob_that_was_changed_in_the_record_is_named_by_its_step(finished
 
     checked = check_record(tmp_path)
 
-    *named, _ = checked.stdout.splitlines()
+    changed, *named, _ = checked.stdout.splitlines()
     where = f"step {step}, optimiser step {optimiser_step}"
+    assert changed.startswith(f"step {step}: traces/")
     assert named
     assert all(line.startswith(where) for line in named)
     assert checked.returncode == 1
