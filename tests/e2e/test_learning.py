@@ -30,7 +30,8 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
     assert figures["val/guess/reward"] >= 0.7
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
     """With the settings of docs/how-to/async.md, where the recipe's optimiser is too fast."""
     (command,) = (line for line in commands("docs/how-to/async.md") if "beta2" in line)
