@@ -17,10 +17,9 @@ from rllm.planning.planner import make_plan
 from rllm.runs.run_folder import RunFolder
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -44,29 +43,19 @@ SAID = "said.jsonl"
 """What a start did, a line each: the seed of a call that was sampled, or a step with its attempts."""
 
 
-class Listening:
+class Listening(EngineWrapper):
     """The engine behind the journal: says the seed of each call that it samples."""
 
     def __init__(self, engine: RolloutEngine, said: Said) -> None:
-        self._engine, self._said = engine, said
-
-    @property
-    def renderer(self) -> Renderer:
-        return self._engine.renderer
-
-    @property
-    def max_context(self) -> int:
-        return self._engine.max_context
+        super().__init__(engine)
+        self._said = said
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        completion = await self._engine.generate(prompt_ids, sampling, session=session)
+        completion = await self.inner.generate(prompt_ids, sampling, session=session)
         self._said.say({"sampled": sampling.seed, "round": sampling.round})
         return completion
-
-    async def end_session(self, session: str) -> None:
-        await self._engine.end_session(session)
 
 
 class Said(Observer):

@@ -115,7 +115,9 @@ class Compare:
         shares = minibatch_weights(batch, np.arange(batch.n_rows), aggregation, 1)
         total = torch.zeros(sum(weight.numel() for weight in weights), dtype=torch.float64)
         for part in micro_batches(batch, np.arange(batch.n_rows), 16384, self._model.device):
-            inputs = part.loss_input(batch, token_outputs(self._model, part, 1.0).logprobs, 0)
+            inputs = LossInput.from_batch(
+                batch, part.source, token_outputs(self._model, part, 1.0).logprobs, part.row_ids, 0
+            )
             losses = ppo(inputs, self._context.loss_of(batch.roles[0]).params) * _corrected(inputs, correction)
             gradients = torch.autograd.grad((losses * part.column(shares)).sum(), weights)
             total += torch.cat([gradient.flatten() for gradient in gradients])

@@ -47,11 +47,5 @@ def custom_loss(
 def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:
     """What losses are given of the sampled tokens of rows, whose log-probs are `logprobs`, (n_sampled,)."""
     lengths = [int(rows.batch.loss_mask[start:end].sum()) for start, end in rows.spans]
-
-    def column(name: str) -> Tensor | None:
-        values = getattr(rows.batch, name)
-        return None if values is None else torch.from_numpy(values[rows.sampled])
-
-    return LossInput.from_columns(
-        logprobs, torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths)), column, seed
-    )
+    row_ids = torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths))
+    return LossInput.from_batch(rows.batch, rows.sampled, logprobs, row_ids, seed)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rllm_backend_kit.update_trace import UpdateTrace
 from rllm_core.contracts.backend import UpdatePlan
@@ -54,17 +53,9 @@ class DriverTrace:
         batch = self._batch
         parts = [_sampled(batch, row) for row in traced.rows.tolist()]
         source = np.concatenate(parts)
-
-        def column(name: str) -> Tensor | None:
-            values = getattr(batch, name)
-            return None if values is None else torch.from_numpy(values[source])
-
-        inputs = LossInput.from_columns(
-            torch.tensor(traced.logprobs),  # copied: what Ray hands over may not be written to
-            torch.from_numpy(np.repeat(traced.rows, [len(part) for part in parts])),
-            column,
-            seed,
-        )
+        row_ids = torch.from_numpy(np.repeat(traced.rows, [len(part) for part in parts]))
+        logprobs = torch.tensor(traced.logprobs)  # A copy, because tensors from Ray may be read-only.
+        inputs = LossInput.from_batch(batch, source, logprobs, row_ids, seed)
         entropies = None if traced.entropies is None else torch.tensor(traced.entropies)
         add = self._trace.add if self._ours else self._trace.add_unexplained
         add(number, source, inputs, entropies, torch.from_numpy(weights[source]))

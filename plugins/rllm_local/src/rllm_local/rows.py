@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_backend_kit.minibatches import sampled_per_row
-from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_local.packing import Pack, packs
 
@@ -47,15 +46,6 @@ class MicroBatch:
     def column(self, values: NDArray[np.float32]) -> Tensor:
         """(n_sampled,) the sampled tokens' entries of a column of the TokenBatch, (n_token,)."""
         return torch.from_numpy(values[self.source]).to(self.targets.device)
-
-    def loss_input(self, batch: TokenBatch, logprobs: Tensor, seed: int) -> LossInput:
-        """What losses are given: the micro-batch's share of a batch with `advantages` and `old_logprobs`."""
-
-        def column(name: str) -> Tensor | None:
-            values = getattr(batch, name)
-            return None if values is None else self.column(values)
-
-        return LossInput.from_columns(logprobs, self.row_ids, column, seed)
 
 
 def micro_batches(

@@ -18,6 +18,7 @@ from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
+from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
@@ -159,7 +160,8 @@ class Updater:
     ) -> float:
         """Add a micro-batch to the gradient; returns its share of the policy's loss."""
         outputs = token_outputs(self._model, part, self._temperature)
-        inputs = part.loss_input(batch, outputs.logprobs, derive_seed(plan.seed, "loss", number))
+        seed = derive_seed(plan.seed, "loss", number)
+        inputs = LossInput.from_batch(batch, part.source, outputs.logprobs, part.row_ids, seed)
         # Without a bonus the entropy is only a metric: keeping a vocabulary of gradients for it would be waste.
         with torch.set_grad_enabled(plan.entropy_coeff > 0):
             entropies = outputs.entropies()

@@ -37,12 +37,8 @@ class Targets:
     @property
     def policy(self) -> LossInput:
         """The same as the losses of rllm read it."""
-        return LossInput(
-            logprobs=self.logprobs,
-            old_logprobs=self.inputs["logprobs"],
-            advantages=self.inputs["advantages"],
-            row_ids=self.examples,
-        )
+        columns = {"old_logprobs": self.inputs["logprobs"], "advantages": self.inputs["advantages"]}
+        return LossInput.from_columns(self.logprobs, self.examples, columns.get)
 
 
 @dataclass(frozen=True, kw_only=True)

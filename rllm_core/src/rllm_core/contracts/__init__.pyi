@@ -29,6 +29,7 @@ from .engine import (
     Completion as Completion,
     EnginePlugin as EnginePlugin,
     EngineSetup as EngineSetup,
+    EngineWrapper as EngineWrapper,
     FinishReason as FinishReason,
     HostedEngine as HostedEngine,
     NamedTensors as NamedTensors,

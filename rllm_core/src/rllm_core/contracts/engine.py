@@ -133,6 +133,36 @@ class RolloutEngine(Protocol):
         ...
 
 
+class EngineWrapper:
+    """A rollout engine in front of another engine. A subclass overrides `generate` and calls the inner engine there.
+
+    `Observer.around_engine` may return one.
+    """
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self.inner = engine
+
+    @property
+    def renderer(self) -> Renderer:
+        """The inner engine's renderer."""
+        return self.inner.renderer
+
+    @property
+    def max_context(self) -> int:
+        """The inner engine's limit."""
+        return self.inner.max_context
+
+    async def generate(
+        self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
+    ) -> Completion:
+        """Ask the inner engine."""
+        return await self.inner.generate(prompt_ids, sampling, session=session)
+
+    async def end_session(self, session: str) -> None:
+        """Free what the inner engine caches for a conversation."""
+        await self.inner.end_session(session)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineSetup:
     """What a backend tells the engine that it hosts: its model, and how much of it at a time."""

@@ -11,7 +11,11 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from typing import Any
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
+
+    from rllm_core.data.batch import TokenBatch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,20 +44,40 @@ class LossInput:
 
     @classmethod
     def from_columns(
-        cls, logprobs: Tensor, row_ids: Tensor, column: Callable[[str], Tensor | None], seed: int
+        cls, logprobs: Tensor, row_ids: Tensor, column: Callable[[str], Tensor | None], seed: int = 0
     ) -> LossInput:
-        """What is given of a batch, so that a new column is a new field here and in `TokenBatch`, and no more.
+        """Make the input from columns by their names. A new column is then a new field here, and nothing else.
 
         Args:
             logprobs: (n_sampled,) with a gradient.
             row_ids: (n_sampled,) int64.
-            column: the sampled tokens' entries of a column of the batch, (n_sampled,) on the same device, by its name;
-                None where the batch has none.
+            column: returns the sampled tokens' entries of a column, (n_sampled,) on the same device, by the name of the
+                field. It returns None for a column that does not exist.
             seed: see the field.
         """
         others = {each.name for each in fields(cls)} - {"logprobs", "row_ids", "seed"}
         columns: dict[str, Any] = {name: column(name) for name in others}
         return cls(logprobs=logprobs, row_ids=row_ids, seed=seed, **columns)
+
+    @classmethod
+    def from_batch(
+        cls, batch: TokenBatch, source: NDArray[np.int64], logprobs: Tensor, row_ids: Tensor, seed: int
+    ) -> LossInput:
+        """Make the input from the tokens of a batch with `advantages` and `old_logprobs`.
+
+        Args:
+            batch: the columns on the CPU.
+            source: (n_sampled,) positions of the sampled tokens in the batch.
+            logprobs: see `from_columns`. Its device is the device of all tensors.
+            row_ids: see `from_columns`.
+            seed: see the field.
+        """
+
+        def column(name: str) -> Tensor | None:
+            values = getattr(batch, name)
+            return None if values is None else logprobs.new_tensor(values[source])
+
+        return cls.from_columns(logprobs, row_ids, column, seed)
 
     def at(self, chosen: Tensor) -> LossInput:
         """The tokens for which `chosen`, (n_sampled,) bool, is true."""

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
-from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.seeding import call_seed, prompt_digest
 
 
-class AttemptEngine:
+class AttemptEngine(EngineWrapper):
     """Turns the seed of the attempt into one per call: a function of the prompt's tokens and of its sibling number.
 
     The order in which calls of different prompts arrive, and what carries them, never change a token. The same prompt
@@ -21,18 +20,10 @@ class AttemptEngine:
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._siblings: Counter[tuple[int, str]] = Counter()
         self._failed: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         """Numbers of calls that raised: asked again, it is the same sample."""
-
-    @property
-    def renderer(self) -> Renderer:
-        return self._engine.renderer
-
-    @property
-    def max_context(self) -> int:
-        return self._engine.max_context
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
@@ -49,10 +40,7 @@ class AttemptEngine:
         self._siblings[key] = max(self._siblings[key], sibling + 1)
         own = sampling.with_seed(call_seed(*key, sibling))
         try:
-            return await self._engine.generate(prompt, own, session=session)
+            return await self.inner.generate(prompt, own, session=session)
         except BaseException:
             self._failed[key].append(sibling)
             raise
-
-    async def end_session(self, session: str) -> None:
-        await self._engine.end_session(session)

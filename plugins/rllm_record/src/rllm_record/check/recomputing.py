@@ -21,6 +21,13 @@ from rllm_core.updates.aggregation import token_weights
 
 Row = Mapping[str, Any]
 """A row of `TRACES`."""
+RECORDED = {
+    "old_logprobs": "old_logprob",
+    "advantages": "advantage",
+    "sampling_logprobs": "rollout_logprob",
+    "ref_logprobs": "ref_logprob",
+}
+"""Names of the columns of a `LossInput` in `TRACES`."""
 
 
 def plan_of(objective: Mapping[str, Any], step: int) -> UpdatePlan:
@@ -82,19 +89,11 @@ class _Roles:
 def recomputed(step: OptimizerRows, plan: UpdatePlan, seed: int, losses: RoleLosses) -> Coefficients | None:
     """Loss and coefficients of an optimiser step; None where a figure that they depend on is not recorded."""
     logprobs, weights = step.tensor("logprob"), step.tensor("weight")
-    old, advantages = step.tensor("old_logprob"), step.tensor("advantage")
-    if logprobs is None or weights is None or old is None or advantages is None:
+    if logprobs is None or weights is None or step.column("old_logprob") is None or step.column("advantage") is None:
         return None
     numbers = np.array([row["row"] for row in step.rows], np.int64)
-    inputs = LossInput(
-        logprobs=logprobs,
-        old_logprobs=old,
-        advantages=advantages,
-        row_ids=torch.from_numpy(np.repeat(numbers, step.lengths)),
-        sampling_logprobs=step.tensor("rollout_logprob"),
-        ref_logprobs=step.tensor("ref_logprob"),
-        seed=seed,
-    )
+    row_ids = torch.from_numpy(np.repeat(numbers, step.lengths))
+    inputs = LossInput.from_columns(logprobs, row_ids, lambda name: step.tensor(RECORDED[name]), seed)
     return coefficients(_Roles(step.rows), inputs, step.tensor("entropy"), weights, plan, losses)
 
 

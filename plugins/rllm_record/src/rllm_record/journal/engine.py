@@ -9,23 +9,22 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
-from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.errors import RolloutError
 from rllm_record.journal.errors import WITHOUT, JournalError
 from rllm_record.journal.records import KeptCall, KeptFailure, checksum_of_call, encoded, encoded_failure
 from rllm_record.journal.segments import Segments
 
 
-class JournalEngine:
-    """A `RolloutEngine` in front of another.
+class JournalEngine(EngineWrapper):
+    """Keeps calls in front of another engine, and answers from what is kept.
 
     A call of a training round is kept before it is answered. Its seed says which call it is: it follows from the run,
     the round, the attempt, the prompt and its sibling number.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._segments: Segments | None = None
         self._known: dict[int, dict[int, KeptCall | KeptFailure]] = {}
         self._first_version = 0
@@ -38,14 +37,6 @@ class JournalEngine:
         """The round has been played: nothing of it is asked again."""
         self._known.pop(round, None)
 
-    @property
-    def renderer(self) -> Renderer:
-        return self._engine.renderer
-
-    @property
-    def max_context(self) -> int:
-        return self._engine.max_context
-
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
@@ -55,7 +46,7 @@ class JournalEngine:
             JournalError: the call cannot be kept, or weights that are gone would have to answer it.
         """
         if sampling.round is None or self._segments is None:
-            return await self._engine.generate(prompt_ids, sampling, session=session)
+            return await self.inner.generate(prompt_ids, sampling, session=session)
         prompt = np.asarray(prompt_ids, np.int32)
         asked = checksum_of_call(prompt, sampling)
         kept = self._known_calls(sampling.round, self._segments).get(sampling.seed)
@@ -71,15 +62,12 @@ class JournalEngine:
                 f"The environment or the workflow has changed, or plays otherwise each time. {WITHOUT}",
             )
         try:
-            completion = await self._engine.generate(prompt, sampling, session=session)
+            completion = await self.inner.generate(prompt, sampling, session=session)
         except (Exception, asyncio.CancelledError) as error:
             self._segments.append(sampling.round, encoded_failure(sampling.seed, asked, error))
             raise
         self._segments.append(sampling.round, encoded(sampling.seed, asked, completion))
         return completion
-
-    async def end_session(self, session: str) -> None:
-        await self._engine.end_session(session)
 
     def _known_calls(self, round: int, segments: Segments) -> dict[int, KeptCall | KeptFailure]:
         """Read once, before anything of this start is written: calls have seeds of their own."""

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core import AgentTrainer, build_train_config
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer
-from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_record.journal.checkpoints import FOLDER, KeptCheckpoint, kept_checkpoints, newest_digests
 from rllm_record.journal.engine import fail_again
@@ -102,23 +101,15 @@ class _Replayer(Observer):
             raise _DoneError
 
 
-class ReplayEngine:
-    """A `RolloutEngine` that answers from the journal of a run."""
+class ReplayEngine(EngineWrapper):
+    """Answers from the journal of a run; only what no round asks reaches the engine behind."""
 
     def __init__(self, engine: RolloutEngine, run: Path, last_round: int) -> None:
         """`last_round`: the last that is trained on."""
-        self._engine = engine
+        super().__init__(engine)
         self._run = run
         self._last_round = last_round
         self._known: dict[int, dict[int, KeptCall | KeptFailure]] = {}
-
-    @property
-    def renderer(self) -> Renderer:
-        return self._engine.renderer
-
-    @property
-    def max_context(self) -> int:
-        return self._engine.max_context
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
@@ -129,7 +120,7 @@ class ReplayEngine:
             JournalError: the call is not in the journal, or a record of its round is not what was written.
         """
         if sampling.round is None:
-            return await self._engine.generate(prompt_ids, sampling, session=session)
+            return await self.inner.generate(prompt_ids, sampling, session=session)
         if sampling.round > self._last_round:
             # Nothing is trained on it before the replay ends, and then it is cancelled.
             await asyncio.Event().wait()
@@ -142,9 +133,6 @@ class ReplayEngine:
         if isinstance(kept, KeptFailure):
             await fail_again(kept)
         return kept.completion
-
-    async def end_session(self, session: str) -> None:
-        await self._engine.end_session(session)
 
     def _calls(self, round: int) -> dict[int, KeptCall | KeptFailure]:
         """Of calls that were made again, the last: weights that were made again sampled it."""

@@ -76,16 +76,9 @@ def _inputs(batch: TokenBatch, seed: int) -> Iterator[tuple[str, NDArray[np.bool
         chosen = batch.loss_mask & (batch.role[rows] == index)
         if not chosen.any():
             continue
-        old = torch.from_numpy(batch.old_logprobs[chosen])
-        inputs = LossInput(
-            logprobs=old.clone().requires_grad_(),
-            old_logprobs=old,
-            advantages=torch.from_numpy(batch.advantages[chosen]),
-            row_ids=torch.from_numpy(rows[chosen]),
-            sampling_logprobs=torch.from_numpy(batch.sampling_logprobs[chosen]),
-            seed=seed,
-        )
-        yield role, chosen, inputs
+        logprobs = torch.from_numpy(batch.old_logprobs[chosen]).requires_grad_()
+        row_ids = torch.from_numpy(rows[chosen])
+        yield role, chosen, LossInput.from_batch(batch, np.flatnonzero(chosen), logprobs, row_ids, seed)
 
 
 def _gradients(token_losses: Tensor, logprobs: Tensor) -> NDArray[np.float64]:
