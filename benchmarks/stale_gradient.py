@@ -25,7 +25,7 @@ from rllm.planning.planner import make_plan
 from rllm.runs.run_folder import RunFolder
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
-from rllm_backend_kit.loss_terms import rollout_weights
+from rllm_backend_kit.loss import rollout_weights
 from rllm_backend_kit.minibatches import minibatch_weights
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput

@@ -19,7 +19,7 @@ from rllm.planning.planner import make_plan
 from rllm.runs.run_folder import RunFolder
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
-from rllm_backend_kit.loss_terms import LossTerms, loss_terms
+from rllm_backend_kit.loss import LossTerms, loss_terms
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams

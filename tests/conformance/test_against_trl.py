@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rllm_backend_kit.loss_terms import kl_divergence
+from rllm_backend_kit.loss import kl_divergence
 
 SEEDS = range(8)
 CLOSE = {"rtol": 1e-6, "atol": 1e-8}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_backend_kit.loss_terms import LossTerms, kl_divergence, rollout_weights
+from rllm_backend_kit.loss import LossTerms, kl_divergence, rollout_weights
 from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
 from rllm_core import builtin
 from rllm_core.algorithms.estimation import estimate

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rllm_backend_kit.loss_terms import kl_divergence, rollout_weights, value_loss
+from rllm_backend_kit.loss import kl_divergence, rollout_weights, value_loss
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.updates.aggregation import token_weights
 

@@ -21,7 +21,7 @@ from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.updates import losses as core_losses
-from rllm_core.updates.clipping import ppo_clipped
+from rllm_core.updates.losses import ppo_clipped
 from rllm_local import engine as engine_module, tiny
 from rllm_local.columns import ColumnFiller
 from rllm_local.critic import Critic

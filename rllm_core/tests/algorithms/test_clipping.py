@@ -9,7 +9,7 @@ import torch
 
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.clipping import ppo_clipped
+from rllm_core.updates.losses import ppo_clipped
 
 RATIOS = [1.0, 1.5, 0.5, 1.5, 0.5, 4.0, 1.5, 0.9]
 ADVANTAGES = [1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0, -2.0]

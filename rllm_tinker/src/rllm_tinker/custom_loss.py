@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_backend_kit.loss_terms import loss_terms, sampled_entropy, token_objective
-from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.loss import RoleLosses, loss_terms, sampled_entropy, token_objective
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_tinker.datums import Rows

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss_terms import loss_terms, rollout_weights, sampled_entropy
+from rllm_backend_kit.loss import RoleLosses, loss_terms, rollout_weights, sampled_entropy
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
-from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.minibatches import minibatch_weights
-from rllm_backend_kit.role_losses import RoleLosses
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.loss import loss_terms, token_objective
 from rllm_backend_kit.named_loss import NamedLoss
 from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan

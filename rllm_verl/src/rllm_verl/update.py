@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
+from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
-from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means
-from rllm_backend_kit.update_trace import UpdateTrace
+from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
@@ -49,11 +49,6 @@ class UpdateSettings:
     calculate_entropy: bool
     """Whether entropies are computed from the whole distribution where no bonus needs them. It costs memory for a
     vocabulary of numbers per token; else ``actor/entropy`` is estimated from the sampled tokens' log-probs."""
-
-
-def clip_factor(norm: float, limit: float | None) -> float | None:
-    """What torch's `clip_grad_norm_` multiplies a gradient by; None where the limit is not known."""
-    return None if limit is None else min(1.0, limit / (norm + 1e-6))
 
 
 class Updater:

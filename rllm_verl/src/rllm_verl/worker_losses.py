@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.named_loss import NamedLoss
-from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import note_clipping
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import LossError
@@ -21,7 +21,7 @@ from rllm_verl.verl_losses import actor_fields
 from rllm_verl.verl_policy_loss import Aggregation, VerlPolicyLoss
 
 if TYPE_CHECKING:
-    from rllm_backend_kit.loss_terms import LossTerms
+    from rllm_backend_kit.loss import LossTerms
     from rllm_backend_kit.update_metrics import Means
     from rllm_core.contracts.loss import LossInput
 

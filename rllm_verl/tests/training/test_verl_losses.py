@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_backend_kit.loss_terms import rollout_weights
+from rllm_backend_kit.loss import rollout_weights
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rllm_backend_kit.clipped_tokens import clipped_tokens
-from rllm_backend_kit.loss_terms import LossTerms
-from rllm_backend_kit.role_losses import RowRoles
+from rllm_backend_kit.loss import LossTerms, RowRoles, clipped_tokens
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import log_ratio

@@ -14,9 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_backend_kit.clipped_tokens import clipped_tokens
-from rllm_backend_kit.loss_terms import loss_terms, objective_parts, sampled_entropy
-from rllm_backend_kit.role_losses import RoleLosses, RowRoles
+from rllm_backend_kit.loss import RoleLosses, RowRoles, clipped_tokens, loss_terms, objective_parts, sampled_entropy
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
@@ -83,6 +81,11 @@ def _derivative(losses: Tensor | None, weights: Tensor, by: Tensor) -> Tensor:
         return torch.zeros_like(by)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), by, allow_unused=True)
     return torch.zeros_like(by) if gradient is None else gradient
+
+
+def clip_factor(norm: float, limit: float | None) -> float | None:
+    """Return the factor by which torch's `clip_grad_norm_` multiplies a gradient; None if the limit is unknown."""
+    return None if limit is None else min(1.0, limit / (norm + 1e-6))
 
 
 class UpdateTrace:

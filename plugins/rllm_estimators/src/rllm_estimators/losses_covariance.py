@@ -21,8 +21,7 @@ from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
 from rllm_core.seeding import derive_seed
-from rllm_core.updates.clipping import surrogate_clipped
-from rllm_core.updates.losses import clipped_surrogate, importance_ratio, log_ratio, summable
+from rllm_core.updates.losses import clipped_surrogate, importance_ratio, log_ratio, summable, surrogate_clipped
 from rllm_estimators.loss_options import ClipCovParams, KlCovParams
 from rllm_estimators.loss_rows import Rows
 

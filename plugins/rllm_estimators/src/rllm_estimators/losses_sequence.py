@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.clipping import surrogate_clipped
-from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable
+from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable, surrogate_clipped
 from rllm_estimators.loss_options import GmpoParams, GspoParams
 from rllm_estimators.loss_rows import Rows
 

@@ -1,16 +1,17 @@
-"""LocalBackend: one model on this machine, trained in this process or beside it, and sampled from here or by an engine
-that is hosted."""
+"""LocalBackend: one model on this machine. The training half and the sampling half may be in different processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
@@ -29,15 +30,58 @@ from rllm_local.same_bits import (
     is_batch_invariant,
     positions_to_read,
 )
-from rllm_local.sampling_half import SamplesFromCopy, SamplesInPlace, SamplingHalf
+from rllm_local.sampling_half import InWorker, SamplesFromCopy, SamplesInPlace, SamplingHalf
 from rllm_local.served_versions import ServedVersions
 from rllm_local.settings import LocalConfig
-from rllm_local.trainer import load_trainer
-from rllm_local.training import Training, TrainingHere
+from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.training_process import TrainingProcess
 from rllm_local.weights import copied, trained_weights
 
 T = TypeVar("T")
+
+
+class Training(Protocol):
+    """The training half: a model with its optimiser, critic and reference. It receives one call at a time."""
+
+    async def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+        """Return columns under the current weights; see `ColumnFiller.columns`."""
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        """Change the weights; see `Updater.update`."""
+
+    async def save(self, folder: Path) -> None:
+        """Write the state that `load` reads."""
+
+    async def load(self, folder: Path) -> None:
+        """Restore the state that `save` wrote."""
+
+    async def close(self) -> None:
+        """Release processes and memory."""
+
+
+class TrainingHere:
+    """A `Training` on the thread that also samples, so the two alternate."""
+
+    def __init__(self, trainer: Trainer, in_worker: InWorker) -> None:
+        self.trainer = trainer
+        self._in_worker = in_worker
+
+    async def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
+        columns: Mapping[str, NDArray[np.float32]] = await self._in_worker(self.trainer.filler.columns, batch, needs)
+        return columns
+
+    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
+        result: UpdateResult = await self._in_worker(self.trainer.updater.update, batch, plan)
+        return result
+
+    async def save(self, folder: Path) -> None:
+        await self._in_worker(self.trainer.save, folder)
+
+    async def load(self, folder: Path) -> None:
+        await self._in_worker(self.trainer.load, folder)
+
+    async def close(self) -> None:
+        """Nothing to release."""
 
 
 class LocalBackend(Backend):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rllm_backend_kit.loss_terms import value_loss
+from rllm_backend_kit.loss import value_loss
 from rllm_core.data.batch import TokenBatch
 from rllm_local.logprobs import Outputs
 from rllm_local.rows import MicroBatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -10,8 +10,10 @@ from torch import Tensor
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.errors import BackendError
 from rllm_local.engine import LocalEngine
-from rllm_local.training import InWorker
 from rllm_local.weights import copy_weights, trained_weights
+
+InWorker = Callable[..., Awaitable[Any]]
+"""Awaits a function, called with arguments where forward passes run."""
 
 
 class SamplingHalf(Protocol):

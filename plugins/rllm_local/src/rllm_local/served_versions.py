@@ -16,7 +16,7 @@ from torch import Tensor
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
 from rllm_local.engine import LocalEngine
-from rllm_local.training import InWorker
+from rllm_local.sampling_half import InWorker
 from rllm_local.weights import copied, copy_weights
 
 

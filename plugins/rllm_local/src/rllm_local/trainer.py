@@ -5,14 +5,9 @@ It knows nothing of sampling, and may run in another process than what samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
-from rllm_core.data.batch import TokenBatch
+from rllm_core.contracts.backend import RunContext
 from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
 from rllm_local.columns import ColumnFiller
@@ -27,7 +22,10 @@ from rllm_local.update import Updater
 
 
 class Trainer:
-    """Owns the optimiser, the critic and the reference of a model. To be used on one thread."""
+    """A model with all that trains it: optimiser, critic and reference. To be used on one thread.
+
+    `updater` makes the updates, and `filler` computes the columns that they need.
+    """
 
     def __init__(self, run: RunContext, loaded: LoadedModel, masters: Masters) -> None:
         """Take the model as it is now as the reference, where the run needs one.
@@ -41,7 +39,7 @@ class Trainer:
         self._loaded = loaded
         self._critic = Critic(model, settings.critic) if "values" in run.needs else None
         self._reference = _reference_of(loaded) if "ref_logprobs" in run.needs else None
-        self._filler = ColumnFiller(
+        self.filler = ColumnFiller(
             model,
             temperature=temperature,
             max_tokens_per_microbatch=settings.training.tokens_per_microbatch(model.device.type),
@@ -49,7 +47,7 @@ class Trainer:
             reference=self._reference,
             critic=self._critic,
         )
-        self._updater = Updater(
+        self.updater = Updater(
             model,
             settings.training,
             total_steps=run.total_steps,
@@ -59,17 +57,9 @@ class Trainer:
             masters=masters,
         )
 
-    def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
-        """See `ColumnFiller.columns`."""
-        return self._filler.columns(batch, needs)
-
-    def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """See `Updater.update`."""
-        return self._updater.update(batch, plan)
-
     def save(self, folder: Path) -> None:
         """Write what `load` reads into an existing empty folder."""
-        loaded, updater = self._loaded, self._updater
+        loaded, updater = self._loaded, self.updater
         save_state(folder, self.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter)
         if self._reference is not None:
             self._reference.save(folder)
@@ -82,7 +72,7 @@ class Trainer:
         """
         if self._reference is not None:
             self._reference.check(folder)
-        load_state(folder, self.masters, self._updater.optimizer, self._critic, self._loaded.adapter)
+        load_state(folder, self.masters, self.updater.optimizer, self._critic, self._loaded.adapter)
 
 
 def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:

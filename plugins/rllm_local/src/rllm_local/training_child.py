@@ -50,10 +50,10 @@ class TrainingChild:
         gc.freeze()
 
     def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
-        return self._started().columns(batch, needs)
+        return self._started().filler.columns(batch, needs)
 
     def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
-        result = self._started().update(batch, sent.plan_here())
+        result = self._started().updater.update(batch, sent.plan_here())
         copy_weights(self._trained, self._shared)
         # The plan that was sent is known there; its losses cannot be sent back.
         return replace(result, made_with=None)

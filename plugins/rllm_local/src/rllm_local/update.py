@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss_terms import loss_terms, token_objective
+from rllm_backend_kit.loss import RoleLosses, loss_terms, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
-from rllm_backend_kit.role_losses import RoleLosses
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
-from rllm_backend_kit.update_trace import UpdateTrace
+from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
@@ -29,11 +28,6 @@ from rllm_local.recomputing import recomputing
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
 from rllm_local.value_gradient import ValueGradient
-
-
-def clip_factor(norm: float, limit: float) -> float:
-    """What torch's `clip_grad_norm_` multiplies a gradient by."""
-    return min(1.0, limit / (norm + 1e-6))
 
 
 class Updater:

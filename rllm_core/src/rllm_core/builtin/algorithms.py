@@ -64,7 +64,7 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         summary="Clipped importance ratio.",
         params=PpoParams,
         load=load_from("updates.losses", "ppo"),
-        load_clipped=load_from("updates.clipping", "ppo_clipped"),
+        load_clipped=load_from("updates.losses", "ppo_clipped"),
     )
     yield LossPlugin(
         name="importance_sampling",

@@ -32,6 +32,15 @@ def ppo(inputs: LossInput, params: PpoParams) -> Tensor:
     return torch.where(inputs.advantages < 0, torch.minimum(losses, bound), losses)
 
 
+def ppo_clipped(inputs: LossInput, params: PpoParams) -> Tensor:
+    """(n_sampled,) bool, tokens that `ppo` clips, those of its dual clip included."""
+    ratio = importance_ratio(inputs)
+    clipped = surrogate_clipped(ratio, inputs.advantages, *params.eps_low_high)
+    if params.clip_ratio_c is None:
+        return clipped
+    return clipped | ((inputs.advantages < 0) & (ratio > params.clip_ratio_c))
+
+
 def importance_sampling(inputs: LossInput, params: NoParams) -> Tensor:
     """-A rho with rho = exp(logprob - old logprob): unbiased off-policy, without a trust region."""
     return -inputs.advantages * importance_ratio(inputs)
@@ -64,6 +73,15 @@ def importance_ratio(inputs: LossInput) -> Tensor:
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
     """max(-A ratio, -A clip(ratio, 1 - low, 1 + high))."""
     return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high))
+
+
+def surrogate_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """(n_sampled,) bool, tokens of which `clipped_surrogate` takes the clipped value.
+
+    These are ratios above 1 + high where A > 0, and below 1 - low where A < 0. verl counts them as
+    ``actor/pg_clipfrac``, TRL as ``clip_ratio/region_mean``.
+    """
+    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
 
 
 def checked(losses: object, inputs: LossInput, who: str) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm.runs.metrics_file import METRICS, read_metrics
-from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.update_trace import Coefficients
 from rllm_core.errors import RllmError
 from rllm_record.check.chain import Played, check_estimates, check_ids, check_traces

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_backend_kit.role_losses import RoleLosses
+from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.update_trace import Coefficients, coefficients
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.chosen import Chosen

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from rllm_backend_kit.loss_terms import (
+from rllm_backend_kit.loss import (
     LossTerms,
     kl_divergence,
     loss_terms,

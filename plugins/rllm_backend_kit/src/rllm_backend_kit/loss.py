@@ -1,20 +1,94 @@
-"""What goes with a policy loss, one torch function each: KL divergence, rollout weights, value loss, and their sum.
+"""The loss of an update, token by token: the policy loss of each role, KL divergence, rollout weights, entropy bonus.
 
-Like `rllm_core.updates.losses` written in torch, and imported by backends alone. Everything here is per token: no
-number depends on tokens of other rows, so micro-batches and ranks change nothing. Aggregation is done elsewhere.
+`token_objective` sums them. This module uses torch, and only backends and the check of a record import it. No number
+depends on tokens of other rows, so micro-batches and ranks change nothing. `minibatches` has the weights of tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.losses import MAX_LOG_RATIO, importance_ratio, log_ratio, summable
+from rllm_core.errors import LossError, failures_as
+from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_ratio, log_ratio, summable
+
+
+class RowRoles(Protocol):
+    """The part of a TokenBatch that says which role each row is of."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names."""
+
+    @property
+    def role(self) -> NDArray[np.int32]:
+        """(n_row,) index of each row's role, by row id."""
+
+
+class RoleLosses:
+    """Sends each role's tokens through that role's loss, which is loaded when it is first needed."""
+
+    def __call__(self, batch: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+        """(n_sampled,) loss of each token.
+
+        Raises:
+            LossError: a loss returned something else than one finite number per token.
+        """
+        if len(batch.roles) == 1:
+            return self._apply(batch.roles[0], inputs, plan)
+        losses = torch.zeros_like(inputs.logprobs)
+        for role, chosen in places_by_role(batch, inputs):
+            losses = losses.masked_scatter(chosen, self._apply(role, inputs.at(chosen), plan))
+        return losses
+
+    def _apply(self, role: str, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+        choice = plan.losses[role]
+        function = choice.registered.load()
+        who = f"loss {choice.plugin.name!r} for role {role!r}"
+        with failures_as(LossError, who):
+            losses = function(inputs, choice.params)
+        return checked(losses, inputs, who)
+
+
+def places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:
+    """(n_sampled,) bool, where the tokens of each role are; roles without a token are left out."""
+    roles = torch.from_numpy(rows.role).to(inputs.row_ids.device)[inputs.row_ids]
+    for index, role in enumerate(rows.roles):
+        chosen = roles == index
+        if chosen.any():
+            yield role, chosen
+
+
+@torch.no_grad()
+def clipped_tokens(rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tensor:
+    """(n_sampled,) float32: 1 for tokens that are clipped, 0 for others, NaN where the role's loss does not say.
+
+    Raises:
+        LossError: what counts the tokens of a loss failed, or returned something else than one bool per token.
+    """
+    found = torch.full_like(inputs.logprobs, torch.nan, dtype=torch.float32)
+    for role, chosen in places_by_role(rows, inputs):
+        choice = plan.losses[role]
+        if choice.plugin.load_clipped is None:
+            continue
+        tokens = inputs.at(chosen)
+        who = f"`load_clipped` of loss {choice.plugin.name!r} for role {role!r}"
+        with failures_as(LossError, who):
+            clipped = choice.plugin.load_clipped()(tokens, choice.params)
+        if not isinstance(clipped, Tensor) or clipped.dtype != torch.bool or clipped.shape != tokens.logprobs.shape:
+            raise LossError(
+                f"{who} did not return one bool per token.", "Return a tensor like inputs.logprobs > bound."
+            )
+        found[chosen] = clipped.float()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
