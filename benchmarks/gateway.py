@@ -315,7 +315,7 @@ async def kills(count: int) -> tuple[int, int]:
             said = await _killed(store, random.uniform(0.2, 1.0))
             with CallReader.open(store) as reader:
                 stored = {
-                    f"{row.call.prompt_digest}{row.call.key.sibling:x}"
+                    f"{row.prompt_digest}{int(row.id.rpartition('-')[2]):x}"
                     for s in reader.sessions()
                     for row in reader.calls(s.session.id)
                 }

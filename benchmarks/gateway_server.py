@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.data.messages import Message, Reply, Tool
-from rllm_core.data.record import Call, CallKey
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_gateway.gateway import Gateway
@@ -86,33 +85,25 @@ class PassThrough:
 
 def row_of(number: int, new_ids: NDArray[np.int32], completion: Completion) -> CallRow:
     """A row as the gateway stores it for a later turn: what is new of the prompt, and the reply."""
-    call = Call(
-        key=CallKey(run="r", attempt="a", retry=0, parent=None, sibling=number),
-        prompt_digest=f"{number:032x}",
-        new_ids=np.array(new_ids, np.int32),
-        response_ids=completion.token_ids,
-        logprobs=completion.logprobs,
-        weight_version=0,
-        version_spans=(),
-        finish_reason="stop",
-        started=0.0,
-        seconds=0.0,
-        parameters={},
-    )
     said = {"role": "assistant", "content": completion.token_ids.tobytes().decode()}
     return CallRow(
         id=str(number),
         session="s",
         role="agent",
         parent=None,
-        kept_tokens=None,
-        call=call,
+        prompt_digest=f"{number:032x}",
+        new_ids=np.array(new_ids, np.int32),
+        response_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        weight_version=0,
+        finish_reason="stop",
+        started=0.0,
+        seconds=0.0,
+        parameters={},
         messages=[{"role": "user", "content": "z" * WORD * NEW_TOKENS}],
         reply=said,
         sent={"model": "m"},
         outcomes={"model": "overruled"},
-        client_retry=None,
-        traceparent=None,
     )
 
 

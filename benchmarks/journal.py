@@ -23,7 +23,6 @@ from journal_kills import kills
 from rllm_core import AgentTrainer
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.observer import Observer
-from rllm_core.data.record import Call, CallKey
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_record.journal import engine as journal_engine
 from rllm_record.journal.records import checksum_of_call, encoded
@@ -109,7 +108,6 @@ def cpu_of_records(folder: Path) -> float:
 
 
 async def cpu_of_rows(path: Path) -> float:
-    key = CallKey(run="run", attempt="task:0", retry=0, parent=None, sibling=0)
     with CallStore.open(path) as store:
         await store.add(SessionRow(id="s", run="run", attempt="task:0", retry=0, metadata={}, key_hash="k", opened=0.0))
         begun = time.process_time()
@@ -119,18 +117,15 @@ async def cpu_of_rows(path: Path) -> float:
                 session="s",
                 role="agent",
                 parent=None,
-                call=Call(
-                    key=key,
-                    prompt_digest="0" * 32,
-                    new_ids=PROMPT,
-                    response_ids=REPLY,
-                    logprobs=LOGPROBS,
-                    weight_version=0,
-                    finish_reason="stop",
-                    started=0.0,
-                    seconds=1.0,
-                    parameters={},
-                ),
+                prompt_digest="0" * 32,
+                new_ids=PROMPT,
+                response_ids=REPLY,
+                logprobs=LOGPROBS,
+                weight_version=0,
+                finish_reason="stop",
+                started=0.0,
+                seconds=1.0,
+                parameters={},
                 messages=[],
                 reply=None,
                 sent={},

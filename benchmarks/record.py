@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from rllm_core.data.record import Call, CallKey
 from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
 from rllm_gateway.calls.encoding import encoded
 from rllm_gateway.calls.schema import INSERT
@@ -55,8 +54,11 @@ def text(characters: int) -> str:
 
 def turn(id: str, session: str, parent: str | None, prompt: int, reply: int, said: str, answer: str) -> CallRow:
     """A call of `prompt` new and `reply` sampled tokens."""
-    call = Call(
-        key=CallKey(run="benchmark", attempt=f"task:{session}", retry=0, parent=parent and f"{parent:0>32}", sibling=0),
+    return CallRow(
+        id=id,
+        session=session,
+        role="agent",
+        parent=parent,
         prompt_digest=f"{id:0>32}",
         new_ids=_random.integers(0, 150_000, prompt).astype(np.int32),
         response_ids=_random.integers(0, 150_000, reply).astype(np.int32),
@@ -66,13 +68,6 @@ def turn(id: str, session: str, parent: str | None, prompt: int, reply: int, sai
         started=time.time(),
         seconds=0.5,
         parameters={"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 512, "seed": 1 << 60},
-    )
-    return CallRow(
-        id=id,
-        session=session,
-        role="agent",
-        parent=parent,
-        call=call,
         messages=[{"role": "user", "content": said}],
         reply={"role": "assistant", "content": answer},
         sent={"model": "policy", "temperature": 0.7, "stream": True, "tools": [{"name": "bash", "text": "x" * 2000}]},

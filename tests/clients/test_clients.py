@@ -103,6 +103,6 @@ def assert_stored_as_sampled(done: Attempt) -> None:
     assert [each.id for each in done.stored.calls] == [each.call for each in done.sampled]
     for row, sampled in zip(done.stored.calls, done.sampled, strict=True):
         np.testing.assert_array_equal(done.stored.prompt_ids(row.id), sampled.prompt_ids)
-        np.testing.assert_array_equal(row.call.response_ids, sampled.completion.token_ids)
+        np.testing.assert_array_equal(row.response_ids, sampled.completion.token_ids)
     tokens = sum(len(each.completion.token_ids) for each in done.sampled)
     assert done.trained.metrics["gateway/trained_tokens"] == tokens

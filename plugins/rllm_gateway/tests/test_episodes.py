@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rllm_core.contracts.engine import Completion
-from rllm_gateway.attempt_sampler import SampledCall
+from rllm_core.data.types import Step
 from rllm_gateway.episodes import Traced, traced
 from rllm_gateway.session import SessionTrace, TracedCall
 
@@ -20,25 +18,18 @@ class Session:
 
     def __init__(self) -> None:
         self.calls: list[TracedCall] = []
-        self.sampled: dict[str, SampledCall] = {}
+        self.sampled: dict[str, Step] = {}
 
-    def call(self, id: str, said: Sequence[int], parent: str | None = None, cut: int = 0, **fields: Any) -> None:
-        before = (
-            [] if parent is None else [*self.sampled[parent].prompt_ids, *self.sampled[parent].completion.token_ids]
-        )
-        prompt = np.array([*before, *said], np.int32)
-        reply = np.array([100 + len(self.sampled), 1], np.int32)
-        completion = Completion(
-            token_ids=reply, logprobs=np.full(2, -0.5, np.float32), finish_reason="stop", weight_version=0
-        )
-        self.sampled[id] = SampledCall(prompt, completion, cut)
-        given = {"role": "agent", "name": None, "group": None, "delivered": True, "excluded": None} | fields
+    def call(self, id: str, said: Sequence[int], parent: str | None = None, **fields: Any) -> None:
+        before = [] if parent is None else [*self.sampled[parent].prompt_ids, *self.sampled[parent].response_ids]
+        self.sampled[id] = Step([*before, *said], [100 + len(self.sampled), 1], [-0.5, -0.5])
+        given = {"role": "agent", "name": None, "group": None, "delivered": True} | fields
         self.calls.append(TracedCall(id=id, parent=parent, **given))
 
-    def traced(self, order: Sequence[int] | None = None) -> Traced:
+    def traced(self, order: Sequence[int] | None = None, cut_tokens: int = 0) -> Traced:
         calls = self.calls if order is None else [self.calls[place] for place in order]
         trace = SessionTrace(id="s", calls=tuple(calls), rewards={}, counters={"branches": 2}, ending="closed")
-        return traced(trace, self.sampled, "t:0", lambda ids: str(ids.tolist()))
+        return traced(trace, self.sampled, "t:0", cut_tokens)
 
 
 @pytest.fixture
@@ -96,20 +87,17 @@ def test_branches_of_one_call_train_its_tokens_once(session: Session) -> None:
 def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> None:
     session.call("a", [5])
     session.call("gone", [6], "a", delivered=False)
-    session.call("cut", [7], "a", cut=4)
-    session.call("not stored", [8], "a", excluded="not_stored")
-    session.calls.append(session.calls.pop())
+    session.call("cut", [7], "a")
     session.call("cancelled", [9], "a")
     session.calls.pop()
-    figures = session.traced().metrics
+    figures = session.traced(cut_tokens=4).metrics
     assert figures == {
-        "gateway/calls": 4,
+        "gateway/calls": 3,
         "gateway/rows": 1,
-        "gateway/sampled_tokens": 14,
+        "gateway/sampled_tokens": 12,
         "gateway/trained_tokens": 4,
-        "gateway/excluded_tokens": 10,
+        "gateway/excluded_tokens": 8,
         "gateway/excluded_tokens/undelivered": 2,
-        "gateway/excluded_tokens/not_stored": 2,
         "gateway/excluded_tokens/unanswered": 2,
         "gateway/excluded_tokens/behind_stop_text": 4,
         "gateway/branches": 2,

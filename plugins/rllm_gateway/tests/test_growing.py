@@ -15,16 +15,13 @@ from tool_tokenizer import STOP
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis import ChatApi, CompletionsApi, MessagesApi, ResponsesApi
-from rllm_gateway.asked import Api, Asked
-from rllm_gateway.growing import LOOKS, Growing
-from rllm_gateway.prompting import Prompt
+from rllm_gateway.attempt_sampler import cut_at_texts
+from rllm_gateway.exchange import Answer, Api, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.refusals import RefusedError
-from rllm_gateway.replies import choice_of
-from rllm_gateway.stop_texts import cut_at_texts
+from rllm_gateway.rendering import choice_of
 from rllm_gateway.structured import Wanted
-from rllm_gateway.told import Settled, Told
+from rllm_gateway.work import LOOKS, Growing
 
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
 BEGUN = Begun(id="ab0", created=1, prompt_tokens=1, cached_tokens=0)
@@ -106,7 +103,7 @@ def test_deltas_together_are_the_whole_reply(
     said: list[list[int]], decoding: Any, thinks: bool, in_thoughts: bool, asked: Asked
 ) -> None:
     renderer = renderer_of_bytes(decoding, thinks)
-    prompt = Prompt(np.array([1, THINK if in_thoughts else 1], np.int32), 0)
+    prompt = np.array([1, THINK if in_thoughts else 1], np.int32)
     sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, asked.stop)
     choice = choice_of("c", "p", asked, prompt, sampled, renderer)
     for api, text in CHATS if asked.raw_prompt is None else RAW:
@@ -121,7 +118,7 @@ def grown(said: bytes, renderer: TemplateRenderer | None = None, **asked: Any) -
     """The content that is final after each byte."""
     request = Asked(messages=[], stream=True, **asked)
     growing, looked = Growing(request, renderer or renderer_of_bytes()), dict[int, int]()
-    growing.begin(BEGUN, Prompt(np.array([1], np.int32), 0))
+    growing.begin(BEGUN, np.array([1], np.int32))
     found = []
     for byte in said:
         growing.add(0, np.array([byte], np.int32))

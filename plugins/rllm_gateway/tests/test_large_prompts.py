@@ -9,7 +9,8 @@ import httpx
 import pytest
 from gateway_world import World
 
-from rllm_gateway.large_prompts import CHARACTERS_OF_A_TOKEN, LARGE
+from rllm_gateway.live_session import CHARACTERS_OF_A_TOKEN
+from rllm_gateway.rendering import LARGE
 
 ROOM = 10
 

@@ -128,7 +128,7 @@ def test_what_is_sampled_arrives_as_it_was_sampled() -> None:
         await ends.open()
         arrived = await ends.sample([1, 2, 3])
         kept = ends.sampler.calls["c1"]
-        assert arrived.token_ids.tolist() == kept.completion.token_ids.tolist() == [2, 3, 4]
+        assert arrived.token_ids.tolist() == kept.response_ids.tolist() == [2, 3, 4]
         assert np.isnan(arrived.logprobs).all()
         assert arrived.version_spans == (VersionSpan(2, 1), VersionSpan(3, 2))
         assert kept.prompt_ids.tolist() == [1, 2, 3]
@@ -153,7 +153,7 @@ def test_a_stop_text_cuts_where_the_engine_cannot_stop() -> None:
         await ends.open()
         arrived = await ends.sample([ord(letter) - 1 for letter in "ab|cd"], stop=("|",))
         assert (arrived.token_ids.tolist(), arrived.finish_reason) == ([*map(ord, "ab|")], "stop")
-        assert ends.sampler.calls["c1"].cut == 2
+        assert ends.sampler.cut_tokens == 2
         assert ends.engine.asked[0][1].stop == ()
 
     over_the_link(check)
@@ -309,7 +309,7 @@ def test_what_is_trained_on_is_what_was_delivered() -> None:
         await until(lambda: len(go) == 2)
         go[1].set()
         delivered = await second
-        assert delivered.token_ids.tolist() == ends.sampler.calls["c1"].completion.token_ids.tolist() == [6]
+        assert delivered.token_ids.tolist() == ends.sampler.calls["c1"].response_ids.tolist() == [6]
         assert len(ends.sampler.calls) == 2
 
     over_the_link(check)

@@ -53,11 +53,11 @@ def test_a_closed_session_leaves_nothing_in_memory(world: World) -> None:
     live = world.gateway.session(session.id, session.key)
     with httpx.Client(headers={"authorization": f"Bearer {session.key}"}) as client:
         client.post(f"{session.openai_url()}/responses", json={"input": "hi"})
-    (node,) = live.tree.nodes.values()
-    left = [weakref.ref(live), weakref.ref(live.tree), weakref.ref(node.response_ids)]
+    (row,) = live.calls.values()
+    left = [weakref.ref(live), weakref.ref(row), weakref.ref(row.response_ids)]
     world.policy.calls.clear()
     world.close(session)
-    del live, node
+    del live, row
     # What a future of the event loop holds ends with its next turn.
     world.run(asyncio.sleep(0))
     gc.collect()

@@ -48,5 +48,5 @@ def test_a_streamed_reply_with_calls_of_tools_is_stored_token_by_token(
     assert streams(world) == 2
     (sampled,) = world.policy.calls
     (row,) = world.store.calls(sampled.session)
-    assert row.call.response_ids.tolist() == sampled.completion.token_ids.tolist() == [*map(ord, SAID + "$")]
-    assert row.call.logprobs.tolist() == sampled.completion.logprobs.tolist()
+    assert row.response_ids.tolist() == sampled.completion.token_ids.tolist() == [*map(ord, SAID + "$")]
+    assert row.logprobs.tolist() == sampled.completion.logprobs.tolist()

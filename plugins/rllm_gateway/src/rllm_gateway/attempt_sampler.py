@@ -1,29 +1,20 @@
-"""What the trainer samples for one session, and keeps until the session closes."""
+"""Samples for one session in the trainer, and keeps the tokens until the session closes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, SamplingParams, TopTokens
+from rllm_core.data.types import Step
+from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError
 from rllm_gateway.policy import PromptTooLongError
-from rllm_gateway.stop_texts import cut_at_texts
-
-
-@dataclass(frozen=True, eq=False)
-class SampledCall:
-    """One reply, with the prompt that the engine was given."""
-
-    prompt_ids: NDArray[np.int32]
-    """(n,) int32."""
-    completion: Completion
-    cut: int
-    """Sampled tokens behind a stop text; they are no part of the reply."""
 
 
 class SamplingContext(Protocol):
@@ -54,8 +45,10 @@ class AttemptSampler:
         self._name = name
         self._engine_stops = engine_stops
         self._branches: set[str] = set()
-        self.calls: dict[str, SampledCall] = {}
-        """What was sampled, by call; what was sampled for a call before it was asked again, under ids of no call."""
+        self.calls: dict[str, Step] = {}
+        """Sampled tokens by call. If a call was asked for again, earlier ones are under ids of no call."""
+        self.cut_tokens = 0
+        """Number of sampled tokens after stop texts; they are no part of a reply."""
         self._newest: dict[str, object] = {}
         """Who samples for a call now, of several that were asked to: the gateway takes the reply of the last."""
         self._given_up = count()
@@ -115,15 +108,15 @@ class AttemptSampler:
             if is_newest:
                 del self._newest[call]
         completion = whole if self._engine_stops else cut_at_texts(whole, engine.renderer.text, stop)
-        cut = len(whole.token_ids) - len(completion.token_ids)
-        sampled = SampledCall(np.asarray(prompt_ids, np.int32), completion, cut)
+        self.cut_tokens += len(whole.token_ids) - len(completion.token_ids)
+        sampled = step_of(prompt_ids, completion)
         if is_newest:
             self.calls[call] = sampled
         else:
             self._set_aside(call, sampled)
         return completion
 
-    def _set_aside(self, call: str, sampled: SampledCall) -> None:
+    def _set_aside(self, call: str, sampled: Step) -> None:
         self.calls[f"{call}~{next(self._given_up)}"] = sampled
 
     async def close(self) -> None:
@@ -131,3 +124,52 @@ class AttemptSampler:
         branches, self._branches = self._branches, set()
         for branch in sorted(branches):
             await self._context.engine.end_session(branch)
+
+
+def step_of(prompt_ids: NDArray[np.int32], completion: Completion) -> Step:
+    """Return a call as a step of a trajectory, without its text."""
+    return Step(
+        prompt_ids,
+        completion.token_ids,
+        completion.logprobs,
+        weight_version=completion.weight_version,
+        version_spans=completion.version_spans,
+        info={"finish_reason": completion.finish_reason},
+    )
+
+
+def cut_at_texts(
+    completion: Completion, text_of: Callable[[NDArray[np.int32]], str], stop: tuple[str, ...]
+) -> Completion:
+    """The reply up to the first token at which its text contains one of `stop`; the same reply where none does."""
+    ids = completion.token_ids
+    if not stop or not _contains(text_of(ids), stop):
+        return completion
+    # The text of the first n tokens grows with n, so the first n that has a stop text is found by halving.
+    low, high = 1, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _contains(text_of(ids[:middle]), stop) else (middle + 1, high)
+    spans, top = first_spans(completion.version_spans, low), completion.top
+    return Completion(
+        token_ids=ids[:low],
+        logprobs=completion.logprobs[:low],
+        finish_reason="stop",
+        weight_version=min((span.version for span in spans), default=completion.weight_version),
+        version_spans=spans,
+        top=None if top is None else TopTokens(top.ids[:low], top.logprobs[:low]),
+    )
+
+
+def first_spans(spans: Sequence[VersionSpan], tokens: int) -> tuple[VersionSpan, ...]:
+    """The runs that cover the first `tokens` tokens."""
+    kept: list[VersionSpan] = []
+    for span in spans:
+        if tokens > 0:
+            kept.append(VersionSpan(span.version, min(span.tokens, tokens)))
+        tokens -= span.tokens
+    return tuple(kept)
+
+
+def _contains(text: str, stop: tuple[str, ...]) -> bool:
+    return any(each in text for each in stop)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
-from rllm_gateway.asked import Api, Asked, EventStream
 from rllm_gateway.events import KEEP_ALIVE
+from rllm_gateway.exchange import Api, Asked, EventStream
 from rllm_gateway.fields import json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import (
@@ -23,10 +23,9 @@ from rllm_gateway.http import (
     send_whole,
     until_gone,
 )
-from rllm_gateway.live_session import LiveSession, Work
+from rllm_gateway.live_session import LiveSession
 from rllm_gateway.refusals import RefusedError
-from rllm_gateway.requests import Request
-from rllm_gateway.waiting import answer_of, answered, waiting_for
+from rllm_gateway.work import Work
 
 LOG = logging.getLogger(__name__)
 
@@ -65,30 +64,34 @@ class Endpoint:
         session.requests += 1
         session.roles.add(head.role)
         asked = self._api.read(json_object(await read_body(receive)), session.spec.unsupported)
-        if head.metadata:
-            asked = replace(asked, metadata={**head.metadata, **asked.metadata})
-        request = Request(role=head.role, asked=asked, client_retry=head.client_retry, traceparent=head.traceparent)
+        asked = replace(
+            asked,
+            role=head.role,
+            metadata={**head.metadata, **asked.metadata},
+            client_retry=head.client_retry,
+            traceparent=head.traceparent,
+        )
         gone = asyncio.create_task(until_gone(receive))
         session.in_flight += 1
         try:
-            work = await self._begun(session, request, gone)
-            with waiting_for(work):
+            work = await self._begun(session, asked, gone)
+            with work.awaited():
                 if asked.stream:
                     there = await self._stream(work, asked, gone, send)
                 else:
-                    await answered(work, gone)
-                    there = await send_whole(send, gone, self._api.answer(asked, answer_of(work)))
+                    await work.wait(gone)
+                    there = await send_whole(send, gone, self._api.answer(asked, work.result()))
             if there:
                 self._gateway.note_delivery(session, work)
         finally:
             session.in_flight -= 1
             gone.cancel()
 
-    async def _begun(self, session: LiveSession, request: Request, gone: asyncio.Task[None]) -> Work:
+    async def _begun(self, session: LiveSession, asked: Asked, gone: asyncio.Task[None]) -> Work:
         """Without a policy this takes a while, and the client may go away meanwhile."""
         if self._gateway.is_attached:
-            return await self._gateway.begin(session, request)
-        beginning = asyncio.create_task(self._gateway.begin(session, request))
+            return await self._gateway.begin(session, asked)
+        beginning = asyncio.create_task(self._gateway.begin(session, asked))
         try:
             await asyncio.wait({beginning, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not beginning.done():
@@ -105,7 +108,7 @@ class Endpoint:
         sending = _Sending(send)
         try:
             events = await self._while_sampled(work, asked, gone, sending)
-            answer = answer_of(work)
+            answer = work.result()
             rest = (events or self._api.stream(asked, answer)).end(answer)
         except ClientGoneError:
             raise
@@ -132,7 +135,7 @@ class Endpoint:
                 for index, settled in growing.settled(looked).items():
                     events = events or self._api.stream(asked, growing.begun)
                     await sending.send(events.add(index, settled))
-            if await answered(work, gone, seconds, news):
+            if await work.wait(gone, seconds, news):
                 return events
             if news is None or not news.is_set():
                 await sending.send(KEEP_ALIVE)

@@ -1,17 +1,12 @@
-"""From a session's trace to trajectories: one per role and group, each sampled token in one row at most."""
+"""From a session's calls to trajectories: one per role and group, each sampled token in one row at most."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rllm_core.data.types import Step, Trajectory
-from rllm_gateway.attempt_sampler import SampledCall
-from rllm_gateway.lineages import in_lineages, roots_of
 from rllm_gateway.session import SessionTrace, TracedCall
 
 UNDELIVERED, UNTRACED, BEHIND_STOP = "undelivered", "unanswered", "behind_stop_text"
@@ -25,22 +20,18 @@ class Traced:
     trajectories: list[Trajectory] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     """How many tokens were sampled, trained and excluded, by reason; calls and rows; the gateway's counters."""
-    last: Step | None = None
-    """The reply that was stored last, of those that are trained on."""
-    steps: dict[str, Step] = field(default_factory=dict)
-    """What is trained on, by call."""
+    last: str | None = None
+    """The last stored call that is trained on; None if none is."""
 
 
-def traced(
-    trace: SessionTrace, sampled: Mapping[str, SampledCall], uid: str, text_of: Callable[[NDArray[np.int32]], str]
-) -> Traced:
-    """The trajectories of a session.
+def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_tokens: int = 0) -> Traced:
+    """Return the trajectories of a session.
 
     Args:
         trace: which calls there were, and how they continue each other.
-        sampled: the tokens of the calls; others than the trace's were sampled and never answered.
-        uid: of the attempt; trajectories are named behind it.
-        text_of: decodes a reply.
+        sampled: the calls with their tokens. Calls that the trace does not have were never answered.
+        uid: of the attempt; trajectories are named after it.
+        cut_tokens: number of sampled tokens after stop texts.
     """
     roots = roots_of(trace.calls)
     excluded: Counter[str] = Counter()
@@ -48,40 +39,24 @@ def traced(
     for call in trace.calls:
         if call.id not in sampled:
             continue
-        if reason := _reason(call):
-            excluded[reason] += len(sampled[call.id].completion.token_ids)
+        if not call.delivered:
+            excluded[UNDELIVERED] += len(sampled[call.id].response_ids)
         else:
             root = roots[call.id]
             parts[call.name or root.name or call.role, call.group or root.group].append(call)
     for call_id in sampled.keys() - {call.id for call in trace.calls}:
-        excluded[UNTRACED] += len(sampled[call_id].completion.token_ids)
-    excluded[BEHIND_STOP] += sum(call.cut for call in sampled.values())
-    trajectories: list[Trajectory] = []
-    steps: dict[str, Step] = {}
-    for (role, group), calls in parts.items():
-        trajectory = Trajectory(role, uid=f"{uid}/{role}" if group is None else f"{uid}/{role}/{group}")
-        for call in in_lineages(calls, sampled):
-            steps[call.id] = _add_step(trajectory, sampled[call.id], text_of)
-        trajectories.append(trajectory)
-    last = next((steps[call.id] for call in reversed(trace.calls) if call.id in steps), None)
-    return Traced(trajectories, _metrics(trace, trajectories, excluded), last, steps)
-
-
-def _reason(call: TracedCall) -> str | None:
-    return call.excluded or (None if call.delivered else UNDELIVERED)
-
-
-def _add_step(trajectory: Trajectory, call: SampledCall, text_of: Callable[[NDArray[np.int32]], str]) -> Step:
-    completion = call.completion
-    return trajectory.add_step(
-        call.prompt_ids,
-        completion.token_ids,
-        completion.logprobs,
-        text=text_of(completion.token_ids),
-        weight_version=completion.weight_version,
-        version_spans=completion.version_spans,
-        info={"finish_reason": completion.finish_reason},
-    )
+        excluded[UNTRACED] += len(sampled[call_id].response_ids)
+    excluded[BEHIND_STOP] += cut_tokens
+    trajectories = [
+        Trajectory(
+            role,
+            [sampled[call.id] for call in in_lineages(calls, sampled)],
+            uid=f"{uid}/{role}" if group is None else f"{uid}/{role}/{group}",
+        )
+        for (role, group), calls in parts.items()
+    ]
+    last = next((call.id for call in reversed(trace.calls) if call.delivered and call.id in sampled), None)
+    return Traced(trajectories, _metrics(trace, trajectories, excluded), last)
 
 
 def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Counter[str]) -> dict[str, float]:
@@ -96,3 +71,41 @@ def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Coun
         **trace.counters,
     }
     return {f"{PREFIX}/{name}": float(value) for name, value in figures.items()}
+
+
+def roots_of(calls: Sequence[TracedCall]) -> dict[str, TracedCall]:
+    """The call that each call's lineage begins with, by the call's id."""
+    known = {call.id: call for call in calls}
+    roots: dict[str, TracedCall] = {}
+    for call in calls:
+        parent = call.parent if call.parent in known else None
+        # Parents come before what continues them.
+        roots[call.id] = call if parent is None else roots[parent]
+    return roots
+
+
+def in_lineages(calls: Sequence[TracedCall], sampled: Mapping[str, Step]) -> list[TracedCall]:
+    """The calls, each behind the one that it continues as often as possible.
+
+    Calls of parallel agents arrive in any order: they are ordered by what was sampled. The first call of all stays
+    first.
+    """
+    known = {call.id for call in calls}
+    children: defaultdict[str | None, list[TracedCall]] = defaultdict(list)
+    for call in calls:
+        children[call.parent if call.parent in known else None].append(call)
+    for parent, siblings in children.items():
+        kept = siblings[:1] if parent is None else []
+        rest = sorted(siblings[len(kept) :], key=lambda call: _content(sampled[call.id]))
+        siblings[:] = [*kept, *rest]
+    ordered: list[TracedCall] = []
+    open_calls = [*reversed(children[None])]
+    while open_calls:
+        call = open_calls.pop()
+        ordered.append(call)
+        open_calls += reversed(children[call.id])
+    return ordered
+
+
+def _content(call: Step) -> tuple[bytes, bytes]:
+    return call.prompt_ids.tobytes(), call.response_ids.tobytes()

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from rllm_core.errors import RllmError
 from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
+from rllm_gateway.exchange import Asked
 from rllm_gateway.limits import Limits
-from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
+from rllm_gateway.live_session import LiveSession, hash_of, is_key
 from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.refusals import RefusedError, invalid
-from rllm_gateway.requests import Request, begin
 from rllm_gateway.row_log import RowLog
+from rllm_gateway.sampling import begin
 from rllm_gateway.session import (
     BATCH,
     LABEL,
@@ -29,6 +30,7 @@ from rllm_gateway.session import (
     SessionSpec,
     SessionTrace,
 )
+from rllm_gateway.work import Work
 from rllm_serving.listening import reachable
 
 NOBODY = hash_of("")
@@ -162,12 +164,12 @@ class Gateway:
             raise RefusedError(500, "failed", "A call of this session could not be stored, so that the attempt fails.")
         return session
 
-    async def begin(self, session: LiveSession, request: Request) -> Work:
+    async def begin(self, session: LiveSession, asked: Asked) -> Work:
         """Begin to answer a request. Raises RefusedError."""
         attached = await self.attached()
         if session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
-        return begin(session, request, attached, self._log, self.limits.in_flight_of_session)
+        return begin(session, asked, attached, self._log, self.limits.in_flight_of_session)
 
     def flush(self) -> None:
         """Hand what waits to the store."""

@@ -12,7 +12,7 @@ import orjson
 
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
-from rllm_gateway.digests import REASONING
+from rllm_gateway.exchange import REASONING
 from rllm_gateway.places import named_store
 from rllm_gateway.session import LABEL, VALIDATION
 
@@ -115,12 +115,11 @@ def call_lines(stored: StoredSession) -> Iterator[str]:
     """What was said in a session. Each call shows what follows the call that it continues."""
     places = {row.id: place for place, row in enumerate(stored.calls)}
     for place, row in enumerate(stored.calls):
-        call = row.call
         follows = "" if row.parent is None else f", continues {places[row.parent]}"
         seen = "" if row.delivered else ", undelivered"
         yield (
-            f"[{place}] {row.role}{follows}: {len(call.new_ids)} new tokens, {len(call.response_ids)} sampled by "
-            f"weights {call.weight_version}, {call.finish_reason}{seen}"
+            f"[{place}] {row.role}{follows}: {len(row.new_ids)} new tokens, {len(row.response_ids)} sampled by "
+            f"weights {row.weight_version}, {row.finish_reason}{seen}"
         )
         for message in (*row.messages, row.reply):
             yield from message_lines(message)
@@ -156,7 +155,6 @@ def exported(reader: CallReader, selection: Selection) -> Iterator[bytes]:
 
 
 def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) -> dict[str, Any]:
-    call = row.call
     return {
         "session": row.session,
         "run": stored.session.run,
@@ -168,10 +166,10 @@ def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) ->
         "messages": stored.messages(row.id),
         "reply": row.reply,
         "prompt_ids": stored.prompt_ids(row.id),
-        "response_ids": call.response_ids,
-        "logprobs": [None if np.isnan(each) else float(each) for each in call.logprobs],
-        "weight_version": call.weight_version,
-        "finish_reason": call.finish_reason,
+        "response_ids": row.response_ids,
+        "logprobs": [None if np.isnan(each) else float(each) for each in row.logprobs],
+        "weight_version": row.weight_version,
+        "finish_reason": row.finish_reason,
         "parameters": row.sent,
         "outcomes": row.outcomes,
         "delivered": row.delivered,

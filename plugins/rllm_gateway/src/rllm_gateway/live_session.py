@@ -1,25 +1,30 @@
-"""A session while it is open: who may use it, what was sampled in it, and what is under way."""
+"""A session while it is open: who may use it, its conversations, and the requests under way."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b, sha256
+from typing import Any
 
-from rllm_gateway.answer import Answer
-from rllm_gateway.growing import Growing
-from rllm_gateway.session import Ending, Said, SessionSpec, SessionTrace, TracedCall
+import orjson
+
+from rllm_core.data.messages import Message, Tool
+from rllm_gateway.calls.rows import CallRow, lineage, messages
+from rllm_gateway.exchange import REASONING, Asked
+from rllm_gateway.refusals import invalid
+from rllm_gateway.session import Ending, Said, SessionSpec, SessionTrace, traced_call
 from rllm_gateway.structured import Wanted
-from rllm_gateway.tree import Node, Tree
+from rllm_gateway.work import Work
 
-UNDELIVERED = "undelivered"
-"""Why a call is excluded that no client has seen."""
 MOST_COUNTERS = 200
 """Names of parameters come from clients."""
 OTHER = "other"
+CHARACTERS_OF_A_TOKEN = 64
+"""More than a token of any text has on average; text has about 4."""
+DIGEST_SIZE = 16
 
 
 def hash_of(key: str) -> str:
@@ -37,39 +42,20 @@ RequestKey = tuple[bytes, int, int, tuple[str, ...], Wanted | None]
 request has the same key."""
 
 
-@dataclass(eq=False)
-class Work:
-    """The sampling and storing of one request, and who waits for it."""
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a request belongs in a session's conversations."""
 
-    task: asyncio.Task[Answer]
-    waiters: int = 0
-    storing: bool = False
-    """Whether it is past the point where it can be cancelled."""
-    delivered: bool = False
-    growing: Growing | None = None
-    """Its tokens so far; None: clients get everything at the end."""
-
-    @property
-    def answer(self) -> Answer | None:
-        """None: it is under way, or came to nothing."""
-        return self.task.result() if self.task.done() and not self.failed else None
-
-    @property
-    def failed(self) -> bool:
-        """Whether it came to nothing."""
-        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredCall:
-    """What a trace says of a call."""
-
-    id: str
-    parent: str | None
-    role: str
-    name: str | None
-    group: str | None
-    node: Node
+    digest: bytes
+    """Of its prompt."""
+    parent: CallRow | None
+    """The call that it continues; None: it continues none."""
+    matched: Mapping[int, CallRow]
+    """The messages that are replies of this session, by their index."""
+    rest: Sequence[Message]
+    """Messages after the parent's reply."""
+    foreign: int
+    """Messages of the assistant that were not sampled here, or not at this place."""
 
 
 @dataclass(eq=False)
@@ -78,8 +64,16 @@ class LiveSession:
 
     spec: SessionSpec
     key_hash: str
-    tree: Tree = field(init=False)
-    calls: list[StoredCall] = field(default_factory=list)
+    calls: dict[str, CallRow] = field(default_factory=dict)
+    """By id, in the order in which they were stored. The store has what clients sent with them (`CallRow.sent`)."""
+    replies: dict[bytes, CallRow] = field(default_factory=dict)
+    """By the digest of the conversation that ends with the reply."""
+    tools: dict[str, Sequence[Tool]] = field(default_factory=dict)
+    """By call, the tools that the model was offered, if the session keeps messages."""
+    branches: dict[str, str] = field(default_factory=dict)
+    """By call, the engine's session."""
+    continued: set[str] = field(default_factory=set)
+    """Calls that a call of the same branch follows."""
     delivered: set[str] = field(default_factory=set)
     """Ids of calls."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -111,7 +105,46 @@ class LiveSession:
 
     def __post_init__(self) -> None:
         self.tag = sha256(self.spec.id.encode()).hexdigest()[:16]
-        self.tree = Tree(self.spec)
+
+    def place(self, asked: Asked) -> Place:
+        """Find the longest beginning of a request that ends with a reply of this session."""
+        digest = _root_digest(asked.role, asked.tools, self.spec.template_options)
+        matched, foreign = dict[int, CallRow](), 0
+        for at, message in enumerate(asked.messages):
+            digest = _next_digest(digest, message)
+            if message["role"] != "assistant":
+                continue
+            if (row := self.replies.get(digest)) is None:
+                foreign += 1
+            else:
+                matched[at] = row
+        last = max(matched, default=-1)
+        return Place(digest, matched.get(last), matched, asked.messages[last + 1 :], foreign)
+
+    def add(self, row: CallRow, place: Place, branch: str, tools: Sequence[Tool]) -> None:
+        """Add a stored call, which later requests may continue. Of equal replies, the first is continued."""
+        # Without what the client sent: the store has it, and tools may be large.
+        self.calls[row.id] = row = replace(row, sent={})
+        self.branches[row.id] = branch
+        if self.spec.keeps_messages:
+            before = self.tools.get(row.parent or "")
+            self.tools[row.id] = tools if before is None or before != tools else before
+        self.replies.setdefault(_next_digest(place.digest, row.reply), row)
+
+    def lineage(self, row: CallRow) -> list[CallRow]:
+        """The calls from the first that a call continues, to the call itself."""
+        return lineage(row, self.calls)
+
+    def refuse_too_long(self, asked: Asked) -> None:
+        """Raise RefusedError for a prompt that has more tokens than the session takes, whatever they are."""
+        most = self.spec.max_prompt_length
+        if most is not None and asked.characters > most * CHARACTERS_OF_A_TOKEN:
+            self.too_long += 1
+            raise invalid(
+                f"a prompt of {asked.characters} characters; this run takes {most} tokens at most",
+                "messages",
+                "context_length_exceeded",
+            )
 
     def count(self, name: str, times: int = 1) -> None:
         """Counters of many names are one."""
@@ -155,21 +188,9 @@ class LiveSession:
 
     def trace(self) -> SessionTrace:
         """What the trainer gets."""
-        calls = [
-            TracedCall(
-                id=call.id,
-                parent=call.parent,
-                role=call.role,
-                name=call.name,
-                group=call.group,
-                delivered=call.id in self.delivered,
-                excluded=None if call.id in self.delivered else UNDELIVERED,
-            )
-            for call in self.calls
-        ]
         return SessionTrace(
             id=self.spec.id,
-            calls=tuple(calls),
+            calls=tuple(traced_call(row, row.id in self.delivered) for row in self.calls.values()),
             rewards=dict(self.rewards),
             counters=dict(self.counters),
             ending=self.ending,
@@ -180,7 +201,31 @@ class LiveSession:
         )
 
     def _said(self) -> Said | None:
-        last = next((call.node for call in reversed(self.calls) if call.id in self.delivered), None)
+        last = next((row for row in reversed(self.calls.values()) if row.id in self.delivered), None)
         if last is None or not self.spec.keeps_messages:
             return None
-        return Said(messages=last.messages, tools=last.tools)
+        return Said(messages=[*messages(self.lineage(last)), last.reply], tools=self.tools[last.id])
+
+
+def _root_digest(role: str, tools: Sequence[Tool], template_options: Mapping[str, Any]) -> bytes:
+    """Return the digest of what comes before the first message."""
+    said = orjson.dumps([role, tools, template_options], option=orjson.OPT_SORT_KEYS)
+    return blake2b(said, digest_size=DIGEST_SIZE).digest()
+
+
+def _next_digest(before: bytes, message: Message) -> bytes:
+    """Return the digest of a conversation with one more message. By it, a repeated conversation is recognised."""
+    return blake2b(before + _canonical(message), digest_size=DIGEST_SIZE).digest()
+
+
+def _canonical(message: Message) -> bytes:
+    """The same for messages that mean the same: arguments of tools as objects, keys in order, no thoughts."""
+    if "tool_calls" in message or REASONING in message:
+        said = {key: value for key, value in message.items() if key not in (REASONING, "tool_calls")}
+        # The reader of a request and the parser of a reply have seen to it that arguments are JSON.
+        calls = [
+            [call["id"], call["function"]["name"], orjson.loads(call["function"]["arguments"])]
+            for call in message.get("tool_calls") or ()
+        ]
+        message = {**said, "tool_calls": calls} if calls else said
+    return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)

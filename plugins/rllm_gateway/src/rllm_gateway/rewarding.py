@@ -1,19 +1,83 @@
-"""Rewards of an agent's attempt: what it said itself, and what the rewards of the run say."""
+"""Rewards of an agent's attempt: what the agent returned, and what the rewards of the run say."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.reward import Attempt, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, Step, Trajectory
-from rllm_gateway.digests import REASONING
-from rllm_gateway.returned import Returned
+from rllm_core.errors import RolloutError
+from rllm_gateway.exchange import REASONING
 from rllm_gateway.session import Said
+
+FIELDS = ("reward", "answer", "correct", "metrics")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returned:
+    """An agent's own words on its attempt."""
+
+    reward: float | None = None
+    """Of every role; None: it says none for all."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """By role, where they differ."""
+    answer: str | None = None
+    """What rewards of ``rllm.reward`` look at in place of the last reply."""
+    correct: bool | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_returned(value: Any) -> Returned:
+    """Take JSON data apart: a number is a reward, text an answer, an object has some of `FIELDS`.
+
+    Raises:
+        RolloutError: it is something else.
+    """
+    match value:
+        case None:
+            return Returned()
+        case str():
+            return Returned(answer=value)
+        case Mapping():
+            return _of_object(value)
+        case _:
+            return Returned(reward=_number("what the agent returned", value))
+
+
+def _of_object(value: Mapping[str, Any]) -> Returned:
+    if unknown := sorted(set(value) - {*FIELDS}):
+        raise RolloutError(
+            f"The agent returned {', '.join(map(repr, unknown))}, which are not fields of a result.",
+            f"Return a number, text, or a dict with some of {', '.join(FIELDS)}.",
+        )
+    reward, answer, correct = value.get("reward"), value.get("answer"), value.get("correct")
+    by_role = reward if isinstance(reward, Mapping) else {}
+    if not isinstance(correct, bool | None):
+        raise RolloutError(f"The agent returned {correct!r:.80} as `correct`.", "Give true or false.")
+    metrics = value.get("metrics") or {}
+    if not isinstance(metrics, Mapping):
+        raise RolloutError(f"The agent returned {metrics!r:.80} as `metrics`.", "Give numbers by name.")
+    return Returned(
+        reward=None if reward is None or by_role else _number("reward", reward),
+        rewards={role: _number(f"reward of {role}", each) for role, each in by_role.items()},
+        answer=None if answer is None else str(answer),
+        correct=correct,
+        metrics={name: _number(name, each) for name, each in metrics.items()},
+    )
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise RolloutError(f"The agent returned {value!r:.80} as {name}.", "Give a finite number.")
+    return float(value)
+
 
 NO_REWARD = "the agent gave no reward: it can return one, call rllm_gateway.client.reward, or the run names rllm.reward"
 

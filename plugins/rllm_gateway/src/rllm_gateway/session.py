@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rllm_core.data.messages import Message, Tool
+from rllm_gateway.calls.rows import CallRow
+from rllm_gateway.client import DEFAULT_ROLE
 
-DEFAULT_ROLE = "agent"
 Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so that the trace is not whole."""
 TASK, TASK_ID, LABEL, TEMPERATURE, TOKENIZER = "task", "task_id", "label", "temperature", "tokenizer"
@@ -16,8 +17,6 @@ BATCH = "task_batch"
 """Keys of a stored session's metadata."""
 VALIDATION = "val"
 """The `LABEL` of what is not trained on."""
-NAME, GROUP = "name", "group"
-"""Keys of a stored call's parameters: as `TracedCall.name` and `TracedCall.group`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +92,12 @@ class TracedCall:
     group: str | None
     """Value of `SessionSpec.group_key`; None: the request has none."""
     delivered: bool
-    """Whether the client was still there when it was answered."""
-    excluded: str | None = None
-    """Why it must not be trained on; None: it may."""
+    """Whether the client was still there when it was answered. If not, the call is not trained on."""
+
+
+def traced_call(row: CallRow, delivered: bool) -> TracedCall:
+    """What a trace says of a stored call."""
+    return TracedCall(id=row.id, parent=row.parent, role=row.role, name=row.name, group=row.group, delivered=delivered)
 
 
 @dataclass(frozen=True, kw_only=True)

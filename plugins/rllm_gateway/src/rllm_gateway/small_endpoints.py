@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, MessagesApi
-from rllm_gateway.asked import Api
+from rllm_gateway.exchange import Api
 from rllm_gateway.fields import json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import ClientGoneError, Head, head_of, read_body, send_error, send_json
-from rllm_gateway.large_prompts import refuse_too_long, rendered
 from rllm_gateway.live_session import LiveSession
 from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.rendering import render
 from rllm_gateway.session_endpoints import answering
 
 EPOCH = "1970-01-01T00:00:00Z"
@@ -69,7 +70,7 @@ def _require_heard(session: LiveSession, role: str) -> None:
 
     The calls may come from a client that was created outside the role's session.
     """
-    names = {call.name for call in session.calls if call.name is not None}
+    names = {call.name for call in session.calls.values() if call.name is not None}
     heard = session.roles | names
     if heard and role not in heard:
         known = ", ".join(map(repr, sorted(heard)))
@@ -89,11 +90,12 @@ def tokens_endpoint(gateway: Gateway) -> ASGIApp:
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
         asked = api.read(json_object(await read_body(receive)), session.spec.unsupported)
+        asked = replace(asked, role=head.role)
         renderer = (await gateway.attached()).renderer
-        place = session.tree.place(head.role, asked)
-        refuse_too_long(session, asked)
-        prompt = await rendered(place, asked, renderer, session.spec.accumulate_reasoning)
-        return {"input_tokens": len(prompt.ids)}
+        place = session.place(asked)
+        session.refuse_too_long(asked)
+        prompt_ids, _ = await render(session, place, asked, renderer)
+        return {"input_tokens": len(prompt_ids)}
 
     return _Simple(gateway, api, "POST", respond)
 

@@ -15,8 +15,7 @@ from rllm_core.schema.sdk_section import ProcessingSection
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.episodes import traced
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.returned import Returned, read_returned
-from rllm_gateway.rewarding import add_score, attempt_of, pay
+from rllm_gateway.rewarding import Returned, add_score, attempt_of, pay, read_returned
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.outcome import Outcome
 from rllm_gateway.session import SessionSpec, SessionTrace
@@ -115,8 +114,10 @@ class AgentWorkflow(Workflow):
         finally:
             await sampler.close()
         self._gateway.silence.note(trace.requests)
-        made = traced(trace, sampler.calls, self.episode.id, self.context.engine.renderer.text)
-        self._last = made.last
+        for step in sampler.calls.values():
+            step.text = self.context.engine.renderer.text(step.response_ids)
+        made = traced(trace, sampler.calls, self.episode.id, sampler.cut_tokens)
+        self._last = None if made.last is None else sampler.calls[made.last]
         self.episode.trajectories = made.trajectories
         self.episode.metrics.update(made.metrics)
         # Until the agent has said how it went: after a timeout it has earned nothing else.

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from rllm_core.data.record import Call, CallKey
 from rllm_gateway.calls import CallRow, EndRow, RewardRow, SessionRow
 
 
@@ -15,9 +14,11 @@ def session(id: str = "s", **fields: Any) -> SessionRow:
     return SessionRow(id=id, **(given | fields))
 
 
-def sampled(new: int = 3, response: int = 2, **fields: Any) -> Call:
+def call(id: str = "c", session: str = "s", new: int = 3, response: int = 2, **fields: Any) -> CallRow:
+    """A call of `new` tokens of prompt and `response` sampled ones."""
     given: dict[str, Any] = {
-        "key": CallKey(run="demo", attempt="t:0", retry=0, parent=None, sibling=0),
+        "role": "agent",
+        "parent": None,
         "prompt_digest": "d0",
         "new_ids": np.arange(new, dtype=np.int32),
         "response_ids": np.arange(100, 100 + response, dtype=np.int32),
@@ -27,15 +28,6 @@ def sampled(new: int = 3, response: int = 2, **fields: Any) -> Call:
         "started": 1.7e9,
         "seconds": 0.25,
         "parameters": {"temperature": 1.0, "max_tokens": 200},
-    }
-    return Call(**(given | fields))
-
-
-def call(id: str = "c", session: str = "s", **fields: Any) -> CallRow:
-    given: dict[str, Any] = {
-        "role": "agent",
-        "parent": None,
-        "call": sampled(),
         "messages": [{"role": "user", "content": "lower?"}],
         "reply": {"role": "assistant", "content": "7"},
         "sent": {"model": "any", "temperature": 0.2},

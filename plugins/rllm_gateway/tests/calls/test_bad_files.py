@@ -16,7 +16,7 @@ import pytest
 
 from rllm_gateway.calls import CallReader, CallStore, DamagedError, StoreError, UnknownSessionError, schema
 
-from .made_rows import call, reward, sampled, session
+from .made_rows import call, reward, session
 
 BOTH = pytest.mark.parametrize("open_store", [CallStore.open, CallReader.open], ids=["store", "reader"])
 Open = Callable[[Path], CallReader]
@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def main() -> None:
         with CallStore.open(path) as store:
             await asyncio.gather(store.add(session("s")), store.add(session("t")))
-            rows = [call(str(number), "st"[number >= CALLS // 2], call=sampled(20, 200)) for number in range(CALLS)]
+            rows = [call(str(number), "st"[number >= CALLS // 2], new=20, response=200) for number in range(CALLS)]
             await asyncio.gather(*map(store.add, rows))
             await store.add(reward())
 
@@ -217,11 +217,11 @@ def flip(path: Path, place: int) -> None:
 
 
 def as_text(reader: CallReader, name: str) -> list[str]:
-    return [f"{row.id} {row.call.response_ids.tolist()} {row.reply} {row.sent}" for row in reader.calls(name)]
+    return [f"{row.id} {row.response_ids.tolist()} {row.reply} {row.sent}" for row in reader.calls(name)]
 
 
 def test_damage_in_a_record_is_that_record(copied: Path) -> None:
-    needle = sampled(20, 200).response_ids.tobytes()
+    needle = call(new=20, response=200).response_ids.tobytes()
     flip(copied, copied.read_bytes().index(needle) + 400)
 
     with CallReader.open(copied) as reader:

@@ -49,7 +49,7 @@ def require_all_stored(path: Path, name: str, acknowledged: list[str]) -> None:
         stored = reader.calls(name)
         assert reader.check() == []
     assert {f"{name} {row.id}" for row in stored} >= set(acknowledged) - {name}
-    assert {(len(row.call.new_ids), len(row.call.response_ids)) for row in stored} <= {(50, 1000)}
+    assert {(len(row.new_ids), len(row.response_ids)) for row in stored} <= {(50, 1000)}
 
 
 def kill_writers(path: Path, times: int) -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rllm_core.data.record import Call, CallKey
 from rllm_core.data.version_spans import VersionSpan
 from rllm_gateway.calls import (
     CallReader,
@@ -27,7 +26,7 @@ from rllm_gateway.calls import (
     UnknownSessionError,
 )
 
-from .made_rows import call, end, reward, sampled, session
+from .made_rows import call, end, reward, session
 
 # Any text, halves of surrogate pairs and NUL included, where it is JSON data; ids are text that can be encoded.
 TEXTS = st.text(st.characters())
@@ -43,22 +42,21 @@ IDS = arrays(np.int32, st.integers(0, 20))
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Call:
+def tokens(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of a call about its tokens."""
     response = draw(IDS)
-    spans = [1] * len(response)
-    return Call(
-        key=CallKey(run=draw(NAMES), attempt=draw(NAMES), retry=draw(st.integers()), parent=draw(NAMES), sibling=0),
-        prompt_digest=draw(NAMES),
-        new_ids=draw(IDS),
-        response_ids=response,
-        logprobs=draw(arrays(np.float32, len(response), elements=st.floats(width=32))),
-        weight_version=0,
-        version_spans=tuple(VersionSpan(version, tokens) for version, tokens in enumerate(spans)),
-        finish_reason=draw(st.sampled_from(["stop", "length"])),
-        started=draw(TIMES),
-        seconds=draw(TIMES),
-        parameters=draw(OBJECTS),
-    )
+    return {
+        "prompt_digest": draw(NAMES),
+        "new_ids": draw(IDS),
+        "response_ids": response,
+        "logprobs": draw(arrays(np.float32, len(response), elements=st.floats(width=32))),
+        "weight_version": 0,
+        "version_spans": tuple(VersionSpan(version, 1) for version in range(len(response))),
+        "finish_reason": draw(st.sampled_from(["stop", "length"])),
+        "started": draw(TIMES),
+        "seconds": draw(TIMES),
+        "parameters": draw(OBJECTS),
+    }
 
 
 def as_data(row: Any) -> Any:
@@ -104,7 +102,7 @@ def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory,
         parent=data.draw(st.none() | NAMES),
         kept_tokens=data.draw(st.none() | st.integers(0)),
         kept_messages=data.draw(st.none() | st.integers(0)),
-        call=data.draw(calls()),
+        **data.draw(tokens()),
         messages=data.draw(st.lists(JSON, max_size=3)),
         reply=data.draw(JSON),
         sent=data.draw(OBJECTS),
@@ -121,6 +119,23 @@ def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory,
 
     assert (found.session, found.rewards, found.end) == (opened, (given_reward,), ended)
     assert [as_data(row) for row in found.calls] == [as_data(stored)]
+
+
+def test_a_call_has_a_log_prob_per_token() -> None:
+    with pytest.raises(ValueError, match="3 log-probs for 2 response tokens"):
+        call(logprobs=np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([VersionSpan(3, 1)], r"version spans of \[1\] tokens, none empty, must add up to a response of 2"),
+        ([VersionSpan(4, 2)], "weight_version is 3, and the oldest version span is of version 4"),
+    ],
+)
+def test_version_spans_of_a_call_cover_its_response(spans: list[VersionSpan], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(version_spans=tuple(spans))
 
 
 def test_a_session_opened_at_minus_zero_is_no_damaged_one(path: Path) -> None:
@@ -140,8 +155,8 @@ UNSTORABLE = {
     "no JSON": call(sent={"stop": object()}),
     "bytes": call(messages=[b"text"]),
     "too many digits": call(sent={"n": 10**5000}),
-    "other dtype": call(call=sampled(new_ids=np.arange(3))),
-    "other shape": call(call=sampled(new_ids=np.zeros((2, 2), np.int32))),
+    "other dtype": call(new_ids=np.arange(3)),
+    "other shape": call(new_ids=np.zeros((2, 2), np.int32)),
     "no text": call(id=7),  # type: ignore[arg-type]
     "half a pair in an id": call(id="\ud800"),
     "endless": session("other", opened=10**400),

@@ -10,7 +10,7 @@ import pytest
 
 from rllm_gateway.calls import CallReader, CallStore, DamagedError, Row, SealedError, StoreError, UnknownSessionError
 
-from .made_rows import call, end, reward, sampled, session
+from .made_rows import call, end, reward, session
 
 
 def add(store: CallStore, *rows: Row) -> None:
@@ -30,23 +30,24 @@ def said(role: str, content: str) -> dict[str, str]:
 
 ROOT = call(
     "root",
-    call=sampled(new_ids=ids(1, 2), response_ids=ids(3, 4)),
+    new_ids=ids(1, 2),
+    response_ids=ids(3, 4),
     messages=[said("system", "play"), said("user", "?")],
     reply=said("assistant", "7"),
 )
-CHILD = call("child", parent="root", call=sampled(new_ids=ids(5)), messages=[said("user", "lower")])
+CHILD = call("child", parent="root", new_ids=ids(5), messages=[said("user", "lower")])
 BRANCH = call(
     "branch",
     parent="root",
     kept_tokens=3,
     kept_messages=1,
-    call=sampled(new_ids=ids(9, 9)),
+    new_ids=ids(9, 9),
     messages=[said("user", "again")],
 )
 
 
 def test_a_prompt_is_what_its_ancestors_make_up(store: CallStore) -> None:
-    grandchild = call("grandchild", parent="child", call=sampled(new_ids=ids(6)), messages=[said("user", "higher")])
+    grandchild = call("grandchild", parent="child", new_ids=ids(6), messages=[said("user", "higher")])
     add(store, session(), ROOT, CHILD, grandchild)
 
     stored = store.session("s")
@@ -61,7 +62,7 @@ def test_a_prompt_is_what_its_ancestors_make_up(store: CallStore) -> None:
 
 
 def test_a_prompt_that_leaves_its_ancestors_says_where(store: CallStore) -> None:
-    below = call("below", parent="branch", call=sampled(new_ids=ids(8)), messages=[])
+    below = call("below", parent="branch", new_ids=ids(8), messages=[])
     add(store, session(), ROOT, BRANCH, below)
 
     stored = store.session("s")

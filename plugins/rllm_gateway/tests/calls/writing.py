@@ -12,7 +12,7 @@ WRITE_FOR_EVER = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from made_rows import call, sampled, session
+from made_rows import call, session
 from rllm_gateway.calls import CallStore
 
 async def main(store, name):
@@ -22,7 +22,7 @@ async def main(store, name):
         index = 0
         while True:
             id = f"{number}.{index}"
-            await store.add(call(id, name, call=sampled(50, 1000)))
+            await store.add(call(id, name, new=50, response=1000))
             print(f"{name} {id}", flush=True)
             index += 1
     await asyncio.gather(*(writer(number) for number in range(8)))
@@ -33,12 +33,12 @@ UNTIL_FULL = """
 import asyncio, resource, sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from made_rows import call, sampled, session
+from made_rows import call, session
 from rllm_gateway.calls import CallStore, StoreError
 
 async def fill(store, name):
     for index in range(10_000):
-        rows = [call(f"{index}.{n}", name, call=sampled(1000, 1000)) for n in range(4)]
+        rows = [call(f"{index}.{n}", name, new=1000, response=1000) for n in range(4)]
         # Which of them are committed together is a matter of time.
         errors = await asyncio.gather(*map(store.add, rows), return_exceptions=True)
         for row, error in zip(rows, errors):

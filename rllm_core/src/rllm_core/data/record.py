@@ -1,4 +1,4 @@
-"""The types of a run's record: model calls, episodes, what became of trajectories, and what trained tokens did.
+"""The types of a run's record: what became of trajectories, and what trained tokens did.
 
 A trajectory is named by its `Trajectory.uid`. Nothing in the core writes a record.
 """
@@ -7,90 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rllm_core.data.types import TerminationReason
-from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 FateName = Literal["trained", "waiting", "dropped", "masked"]
 _FATE_NAMES = get_args(FateName)
 WHOLE_NUMBERS = frozenset({"row", "position", "epoch", "optimizer_step"})
 """Columns of a `TokenTrace` that are int32; the others are float32."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallKey:
-    """Which model call it is, whatever the order in which calls arrive."""
-
-    run: str
-    """Name of the run."""
-    attempt: str
-    """Uid of the attempt at a task."""
-    retry: int
-    """Which try of the attempt, from 0; greater where earlier ones failed."""
-    parent: str | None
-    """Digest of the prompt of the call that this one continues; None: it continues none."""
-    sibling: int
-    """Counts calls with the same prompt in one try, from 0."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Call:
-    """One model call.
-
-    Raises:
-        ValueError: `logprobs` or `version_spans` do not cover the response.
-    """
-
-    key: CallKey
-    prompt_digest: str
-    """Digest of the whole prompt, chained over its token ids, or over its messages where a client sends these."""
-    new_ids: NDArray[np.int32]
-    """(n_new,) tokens of the prompt that follow the parent's prompt and response; the whole prompt without a parent."""
-    response_ids: NDArray[np.int32]
-    """(n,) what the model sampled."""
-    logprobs: NDArray[np.float32]
-    """(n,) their log-probs in nats as the sampler reported them, NaN where it did not."""
-    weight_version: int
-    """Number of the oldest policy update that sampled a token of the response."""
-    version_spans: tuple[VersionSpan, ...] = ()
-    """Runs of tokens by weight version, in order. Empty: all tokens are of `weight_version`."""
-    finish_reason: Literal["stop", "length"]
-    started: float
-    """When the engine was asked, in seconds of Unix time."""
-    seconds: float
-    """How long it took."""
-    parameters: Mapping[str, Any]
-    """Fields of `SamplingParams`, as JSON data."""
-
-    def __post_init__(self) -> None:
-        if self.logprobs.shape != self.response_ids.shape:
-            raise ValueError(f"{self.logprobs.size} log-probs for {self.response_ids.size} response tokens")
-        check_version_spans(self.version_spans, len(self.response_ids), self.weight_version)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeRecord:
-    """One attempt at a task, as it was played and as it was judged."""
-
-    uid: str
-    task_id: str
-    trajectories: Mapping[str, tuple[CallKey, ...]]
-    """The calls of each trajectory, in order, by its uid."""
-    rewards_given: Mapping[str, float | None]
-    """Reward by trajectory, as the workflow gave it; None: it gave none."""
-    rewards_used: Mapping[str, float | None]
-    """Reward by trajectory, as estimators saw it; None: the trajectory did not get that far."""
-    components: Mapping[str, Mapping[str, float]]
-    """By trajectory, the parts of its reward by name; a trajectory without parts is left out."""
-    ending: TerminationReason
-    error: str
-    """What went wrong; empty when nothing did."""
-    tries: int
-    """How often it was played, failed tries included: at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,11 @@ from typing import Any
 
 import orjson
 
-from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.chat_request import read
 from rllm_gateway.apis.openai_errors import error_body, error_object
-from rllm_gateway.asked import Asked
 from rllm_gateway.events import event
+from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.refusals import RefusedError
-from rllm_gateway.told import Settled, Told
 
 DONE = b"data: [DONE]\n\n"
 

@@ -8,13 +8,11 @@ from typing import Any
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.openai_errors import error_body, error_object
-from rllm_gateway.asked import MOST_CHOICES, Asked
 from rllm_gateway.events import event
+from rllm_gateway.exchange import MOST_CHOICES, Answer, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.parameters import Rules
 from rllm_gateway.refusals import RefusedError, invalid
-from rllm_gateway.told import Settled, Told
 
 DONE = b"data: [DONE]\n\n"
 DEFAULT_TOKENS = 16

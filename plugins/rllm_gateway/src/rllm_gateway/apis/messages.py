@@ -7,12 +7,10 @@ from typing import Any
 
 import orjson
 
-from rllm_gateway.answer import Answer, Begun, Choice
 from rllm_gateway.apis.messages_request import read
-from rllm_gateway.asked import Asked
 from rllm_gateway.events import event
+from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.refusals import Kind, RefusedError
-from rllm_gateway.told import Settled, Told
 
 ERRORS: dict[Kind, str] = {
     "invalid": "invalid_request_error",

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.asked import Asked
+from rllm_gateway.exchange import Asked
 from rllm_gateway.parameters import Outcome, Rules, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
 from rllm_gateway.structured import schema_of, wanted

@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_gateway import fields
 from rllm_gateway.apis.tool_choice import must_call, tool_choice, without_known_choice
-from rllm_gateway.asked import MOST_TOP, Asked
+from rllm_gateway.exchange import MOST_TOP, Asked
 from rllm_gateway.parameters import Outcome, Rules, refuse_held, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
 from rllm_gateway.structured import schema_of, wanted

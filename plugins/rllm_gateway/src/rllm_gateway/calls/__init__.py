@@ -3,11 +3,22 @@
 `CallStore` writes and reads, `CallReader` reads, beside any number of writing processes.
 """
 
-from rllm_gateway.calls.damage import Damage
-from rllm_gateway.calls.errors import DamagedError, DuplicateError, SealedError, StoreError, UnknownSessionError
-from rllm_gateway.calls.reader import CallReader
-from rllm_gateway.calls.rows import CallRow, DeliveryRow, EndRow, RewardRow, Row, SessionRow
-from rllm_gateway.calls.session import SessionSummary, StoredSession
+from rllm_gateway.calls.reader import CallReader, Damage
+from rllm_gateway.calls.rows import (
+    CallRow,
+    DamagedError,
+    DeliveryRow,
+    DuplicateError,
+    EndRow,
+    RewardRow,
+    Row,
+    SealedError,
+    SessionRow,
+    SessionSummary,
+    StoredSession,
+    StoreError,
+    UnknownSessionError,
+)
 from rllm_gateway.calls.store import CallStore
 
 __all__ = [

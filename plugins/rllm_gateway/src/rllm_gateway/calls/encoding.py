@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rllm_core.data.record import Call, CallKey
 from rllm_core.data.version_spans import VersionSpan
-from rllm_gateway.calls.errors import StoreError
-from rllm_gateway.calls.rows import CallRow, DeliveryRow, EndRow, RewardRow, Row, SessionRow
+from rllm_gateway.calls.rows import CallRow, DeliveryRow, EndRow, RewardRow, Row, SessionRow, StoreError
 
 Value: TypeAlias = str | bytes | float
 _IDS, _LOGPROBS = np.dtype("<i4"), np.dtype("<f4")
@@ -59,32 +57,23 @@ def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:
     raise TypeError("it is no row of a store of calls")
 
 
+_HEAD = (
+    *("role", "parent", "kept_tokens", "kept_messages", "client_retry", "traceparent", "prompt_digest"),
+    *("weight_version", "version_spans", "finish_reason", "started", "seconds", "parameters"),
+)
+"""Fields of a `CallRow` that are JSON data of the call."""
+
+
 def _call_values(row: CallRow, request: bytes) -> tuple[Value, ...]:
-    call = row.call
-    head = {
-        "role": row.role,
-        "parent": row.parent,
-        "kept_tokens": row.kept_tokens,
-        "kept_messages": row.kept_messages,
-        "client_retry": row.client_retry,
-        "traceparent": row.traceparent,
-        "key": asdict(call.key),
-        "prompt_digest": call.prompt_digest,
-        "weight_version": call.weight_version,
-        "version_spans": call.version_spans,
-        "finish_reason": call.finish_reason,
-        "started": call.started,
-        "seconds": call.seconds,
-        "parameters": dict(call.parameters),
-    }
+    head = {name: getattr(row, name) for name in _HEAD} | {"parameters": dict(row.parameters)}
     return (
         row.session,
         row.id,
         request,
         _json(head),
-        _array(call.new_ids, _IDS),
-        _array(call.response_ids, _IDS),
-        _array(call.logprobs, _LOGPROBS),
+        _array(row.new_ids, _IDS),
+        _array(row.response_ids, _IDS),
+        _array(row.logprobs, _LOGPROBS),
         _json({"messages": list(row.messages), "reply": row.reply}),
     )
 
@@ -92,19 +81,21 @@ def _call_values(row: CallRow, request: bytes) -> tuple[Value, ...]:
 def decoded_call(values: Sequence[Value], request: bytes, delivered: bool) -> CallRow:
     """A row of `calls`, with the body of its row of `requests`."""
     session, id, _, head, new_ids, response_ids, logprobs, text, _ = values
-    fields, texts, asked = from_json(head), from_json(text), from_json(request)
-    call = Call(
-        key=CallKey(**fields.pop("key")),
+    # By name: earlier versions wrote more.
+    fields = from_json(head)
+    fields = {name: fields[name] for name in _HEAD}
+    fields["version_spans"] = tuple(VersionSpan(*span) for span in fields["version_spans"])
+    return CallRow(
+        id=str(id),
+        session=str(session),
         new_ids=_from_bytes(new_ids, _IDS),
         response_ids=_from_bytes(response_ids, _IDS),
         logprobs=_from_bytes(logprobs, _LOGPROBS),
-        version_spans=tuple(VersionSpan(*span) for span in fields.pop("version_spans")),
-        **{name: fields.pop(name) for name in _OF_CALL},
+        delivered=delivered,
+        **fields,
+        **from_json(text),
+        **from_json(request),
     )
-    return CallRow(id=str(id), session=str(session), call=call, delivered=delivered, **fields, **texts, **asked)
-
-
-_OF_CALL = ("prompt_digest", "weight_version", "finish_reason", "started", "seconds", "parameters")
 
 
 def agrees(values: Sequence[Any]) -> bool:

@@ -1,0 +1,210 @@
+"""From a request to the tokens of its prompt, and from sampled tokens to a reply.
+
+Tokens that an earlier call has seen stay as they are, and only what follows is rendered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.data.messages import Message
+from rllm_core.errors import RolloutError, failures_as
+from rllm_core.rollout.conversation import without_earlier_reasoning
+from rllm_gateway.calls.rows import CallRow, prompt_ids
+from rllm_gateway.exchange import REASONING, Asked, Choice, Finish, SampledToken
+from rllm_gateway.live_session import LiveSession, Place
+from rllm_gateway.refusals import invalid
+from rllm_gateway.structured import call_in
+
+LARGE = 100_000
+"""Characters from which rendering would hold up other requests."""
+_BESIDE = ThreadPoolExecutor(1, "rllm-gateway-rendering")
+"""One at a time: each takes memory."""
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A call that a prompt continues."""
+
+    prompt_ids: Ids
+    response_ids: Ids
+
+
+async def render(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
+    """Return the (n,) tokens of a prompt, and how many of them its parent's prompt and reply begin with.
+
+    A large prompt is rendered in a thread, so that other requests are answered meanwhile.
+
+    Raises:
+        RefusedError: the renderer of the model cannot show such messages.
+    """
+    if asked.characters <= LARGE:
+        return _prompt_of(session, place, asked, renderer)
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, _prompt_of, session, place, asked, renderer)
+
+
+def _prompt_of(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
+    try:
+        with failures_as(RolloutError, "The renderer of the model"):
+            return _rendered(session, place, asked, renderer)
+    except RolloutError as error:
+        raise invalid(str(error), "messages") from error
+
+
+def _rendered(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
+    accumulate_reasoning = session.spec.accumulate_reasoning
+    if asked.raw_prompt is not None:
+        return _raw(asked.raw_prompt, renderer), 0
+    if place.parent is None:
+        return renderer.prompt(_shown(place, asked.messages, accumulate_reasoning), asked.tools), 0
+    lineage = session.lineage(place.parent)
+    before, sampled = prompt_ids(lineage), place.parent.response_ids
+    shown = before, sampled
+    if not accumulate_reasoning and renderer.reasoning_ids is not None and of_user(place.rest):
+        shown = without_earlier_reasoning(_turns_since_user(lineage, before), renderer.reasoning_ids)
+    ids = renderer.bridge(*shown, place.rest, asked.tools)
+    if ids is None:
+        ids = renderer.prompt(_shown(place, asked.messages, accumulate_reasoning), asked.tools)
+    elif shown[0] is before and shown[1] is sampled:
+        return ids, len(before) + len(sampled)
+    return ids, _count_shared(np.concatenate((before, sampled)), ids)
+
+
+def _raw(prompt: str | tuple[int, ...], renderer: Renderer) -> Ids:
+    if not isinstance(prompt, str):
+        return np.array(prompt, np.int32)
+    # Renderers encode text as a reply, whose end follows it.
+    ids = renderer.reply_ids(prompt)
+    return ids[:-1] if len(ids) and int(ids[-1]) in renderer.stop_ids else ids
+
+
+def of_user(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "user" for message in messages)
+
+
+def _count_shared(one: Ids, other: Ids) -> int:
+    """Return the number of tokens that two prompts begin with alike."""
+    most = min(len(one), len(other))
+    differs = np.flatnonzero(one[:most] != other[:most])
+    return int(differs[0]) if differs.size else most
+
+
+def _turns_since_user(lineage: Sequence[CallRow], before: Ids) -> list[_Turn]:
+    """The calls since the user spoke: their thoughts are all in the prompt still. `before`: the last one's prompt."""
+    turns, row = [_Turn(before, lineage[-1].response_ids)], lineage[-1]
+    while row.parent is not None and not of_user(row.messages) and row.kept_tokens is None:
+        # Its prompt begins with all of the prompt and reply before.
+        before = before[: len(before) - len(row.new_ids)]
+        lineage = lineage[:-1]
+        row = lineage[-1]
+        before = before[: len(before) - len(row.response_ids)]
+        turns.insert(0, _Turn(before, row.response_ids))
+    return turns
+
+
+def _shown(place: Place, messages: Sequence[Message], accumulate_reasoning: bool) -> list[Message]:
+    """Messages for a whole prompt: replies as they were sampled, with thoughts until the user speaks."""
+    shown, over = list[Message](), False
+    for at in reversed(range(len(messages))):
+        row = place.matched.get(at)
+        message = messages[at] if row is None else row.reply
+        if over and not accumulate_reasoning and REASONING in message:
+            message = {key: value for key, value in message.items() if key != REASONING}
+        over = over or message["role"] == "user"
+        shown.insert(0, message)
+    return shown
+
+
+def choice_of(
+    call: str, place: str, asked: Asked, prompt_ids: Ids, completion: Completion, renderer: Renderer
+) -> Choice:
+    """A reply, taken apart by the renderer. Never raises for what a model may write.
+
+    Args:
+        call: id of the call.
+        place: names it within its session, the same in each try of an attempt.
+        asked: the request.
+        prompt_ids: tokens of its prompt.
+        completion: what was sampled.
+        renderer: of the model.
+    """
+    reply = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
+    message: dict[str, Any] = (
+        dict(reply.message) if asked.raw_prompt is None else {"role": "assistant", "content": reply.text}
+    )
+    if asked.wanted is not None and "tool_calls" not in message and (calls := call_in(message["content"], asked.tools)):
+        message |= {"content": "", "tool_calls": calls}
+    stop = _stopped_at(reply.text, asked.stop)
+    if stop is not None:
+        message["content"] = _before(message["content"], asked.stop)
+    if "tool_calls" in message:
+        message["tool_calls"] = _with_ids(message["tool_calls"], place, asked.messages)
+    finish: Finish = completion.finish_reason
+    if finish == "stop" and "tool_calls" in message:
+        finish = "tool_calls"
+    return Choice(
+        call=call,
+        message=message,
+        finish=finish,
+        stop=stop,
+        tokens=len(completion.token_ids),
+        reasoning_tokens=_thought(completion.token_ids, renderer.reasoning_ids),
+        sampled=_tokens(completion, renderer) if asked.logprobs else (),
+    )
+
+
+def _stopped_at(text: str, stops: Sequence[str]) -> str | None:
+    """The text that ended a reply: the one that comes first in it."""
+    found = [(text.find(stop), -len(stop), stop) for stop in stops if stop in text]
+    return min(found)[2] if found else None
+
+
+def _before(content: str, stops: Sequence[str]) -> str:
+    """Clients are not told the text that ended a reply."""
+    return content[: min((content.find(stop) for stop in stops if stop in content), default=len(content))]
+
+
+def _with_ids(calls: Sequence[dict[str, Any]], place: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Calls of tools with ids that no other in the conversation has: clients find results by them.
+
+    Templates may show ids, so that new ones follow from the conversation and not from the order of arrival.
+    """
+    taken = {each["id"] for message in messages for each in message.get("tool_calls", ())}
+    named = list[dict[str, Any]]()
+    for at, each in enumerate(calls):
+        free = each["id"] and each["id"] not in taken
+        name = each["id"] if free else f"call_{blake2b(f'{place} {at}'.encode(), digest_size=12).hexdigest()}"
+        taken.add(name)
+        named.append(each | {"id": name})
+    return named
+
+
+def _thought(ids: Ids, reasoning_ids: tuple[int, int] | None) -> int:
+    """How many tokens stand before the end of the thoughts, itself included."""
+    ends = np.flatnonzero(ids == reasoning_ids[1]) if reasoning_ids is not None else np.empty(0, np.int32)
+    return int(ends[-1]) + 1 if ends.size else 0
+
+
+def _tokens(completion: Completion, renderer: Renderer) -> list[SampledToken]:
+    top = completion.top
+
+    def named(token: Any, logprob: Any) -> SampledToken:
+        return SampledToken(text=renderer.text([int(token)]), logprob=float(logprob))
+
+    both = zip(completion.token_ids, completion.logprobs, strict=True)
+    sampled = [named(*each) for each in both]
+    if top is None:
+        return sampled
+    tops = [tuple(map(named, *row)) for row in zip(top.ids, top.logprobs, strict=True)]
+    return [replace(each, top=likeliest) for each, likeliest in zip(sampled, tops, strict=True)]

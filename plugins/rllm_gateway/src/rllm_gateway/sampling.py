@@ -1,0 +1,254 @@
+"""Answers one request: find its place, render, sample, store. What is answered is stored before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.engine import Completion
+from rllm_core.contracts.renderer import StreamingRenderer
+from rllm_gateway.calls import CallRow, StoreError
+from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
+from rllm_gateway.exchange import Answer, Asked, Begun, Choice
+from rllm_gateway.live_session import LiveSession, Place, RequestKey
+from rllm_gateway.parameters import IGNORE
+from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
+from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.rendering import choice_of, render
+from rllm_gateway.row_log import RowLog
+from rllm_gateway.work import Growing, Work
+
+
+def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: RowLog, most_in_flight: int) -> Work:
+    """The work that answers a request: new, or that of the request which it repeats.
+
+    Raises:
+        RefusedError: it is too long, or the session has no calls left, or too many at a time.
+    """
+    spec, place = session.spec, session.place(asked)
+    most = min(asked.max_tokens or spec.max_tokens, spec.max_tokens)
+    key: RequestKey = (place.digest, asked.n, most, asked.stop, asked.wanted)
+    again = session.repeated(key, asked.client_retry)
+    if again is not None:
+        session.count("retries")
+        return again
+    if session.in_flight > most_in_flight:
+        # What is refused now is tried again, and is no other request's answer then.
+        session.lose(place.digest, ())
+        raise RefusedError(
+            429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
+        )
+    if session.sampled + asked.n > spec.max_calls:
+        session.calls_used_up += 1
+        raise RefusedError(
+            403,
+            "permission",
+            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps), "
+            f"and {asked.n} more {'is' if asked.n == 1 else 'are'} asked for.",
+            code="max_calls_reached",
+        )
+    session.refuse_too_long(asked)
+    sampling = _Sampling(session, asked, place, most, attached, log)
+    work = Work(asyncio.create_task(sampling.run()))
+    if asked.stream and isinstance(attached.renderer, StreamingRenderer):
+        work.growing = Growing(asked, attached.renderer)
+    sampling.work = work
+    session.works[key].append(work)
+    work.task.add_done_callback(lambda _: session.works[key].remove(work) if work.failed else None)
+    return work
+
+
+class _Sampling:
+    """Samples the choices of one request, stores them together, and makes the answer."""
+
+    def __init__(
+        self, session: LiveSession, asked: Asked, place: Place, max_tokens: int, attached: AttachedPolicy, log: RowLog
+    ) -> None:
+        self.work: Work
+        self._session = session
+        self._asked = asked
+        self._place = place
+        self._max_tokens = max_tokens
+        self._attached = attached
+        self._log = log
+        self._digest = place.digest.hex()
+        self._siblings = [session.take_sibling(place.digest) for _ in range(asked.n)]
+        self._ids = [f"{session.tag}-{self._digest}-{sibling}" for sibling in self._siblings]
+        self._started = time.time()
+
+    async def run(self) -> Answer:
+        """Raises RefusedError; nothing of the request counts then."""
+        session, asked, place, work = self._session, self._asked, self._place, self.work
+        renderer = self._attached.renderer
+        try:
+            prompt_ids, kept = await render(session, place, asked, renderer)
+            self._count()
+            begun = Begun(
+                id=f"{self._digest}{self._siblings[0]:x}",
+                created=int(self._started),
+                prompt_tokens=len(prompt_ids),
+                cached_tokens=kept,
+            )
+            if work.growing is not None:
+                work.growing.begin(begun, prompt_ids)
+            branches = [self._branch(id_) for id_ in self._ids]
+            completions = await self._sampled(prompt_ids, branches)
+        except BaseException as error:
+            session.lose(place.digest, self._siblings)
+            if isinstance(error, asyncio.CancelledError):
+                session.count("cancelled", asked.n)
+            raise
+        work.storing = True
+        seconds = time.time() - self._started
+        choices = [
+            choice_of(id_, f"{self._digest} {sibling}", asked, prompt_ids, completion, renderer)
+            for id_, sibling, completion in zip(self._ids, self._siblings, completions, strict=True)
+        ]
+        # A copy: a view would keep the whole prompt in memory.
+        new_ids = np.array(prompt_ids[kept:], np.int32)
+        parent = place.parent
+        extends = parent is None or kept == count_tokens(session.lineage(parent))
+        rows = [
+            self._row(choice, completion, new_ids, None if extends else kept, seconds)
+            for choice, completion in zip(choices, completions, strict=True)
+        ]
+        await self._stored(rows)
+        for row, branch in zip(rows, branches, strict=True):
+            session.add(row, place, branch, asked.tools)
+        return Answer(**vars(begun), choices=tuple(choices))
+
+    def _count(self) -> None:
+        for name, outcome in self._asked.outcomes.items():
+            if outcome != "honoured":
+                self._session.count(f"{outcome}/{name}")
+        if self._place.foreign:
+            self._session.count("branches")
+
+    def _branch(self, id_: str) -> str:
+        """That of the parent, unless another call continues it already: engines serialise the calls of a branch."""
+        parent, session = self._place.parent, self._session
+        if parent is None or parent.id in session.continued:
+            return id_
+        session.continued.add(parent.id)
+        return session.branches[parent.id]
+
+    async def _sampled(self, prompt_ids: NDArray[np.int32], branches: Sequence[str]) -> list[Completion]:
+        try:
+            if len(branches) == 1:
+                return [await self._sample(0, branches[0], prompt_ids)]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._sample(*each, prompt_ids)) for each in enumerate(branches)]
+            return [task.result() for task in tasks]
+        except* PolicyError as errors:
+            raise _refusal(errors, self._asked) from None
+
+    async def _sample(self, index: int, branch: str, prompt_ids: NDArray[np.int32]) -> Completion:
+        asked, growing = self._asked, self.work.growing
+        sample = partial(
+            self._attached.policy.sample,
+            session=self._session.spec.id,
+            call=self._ids[index],
+            branch=branch,
+            prompt_ids=prompt_ids,
+            max_tokens=self._max_tokens,
+            stop=asked.stop,
+            on_tokens=None if growing is None else partial(growing.add, index),
+        )
+        for demands in _subsets(_demands(asked)):
+            try:
+                completion = await sample(**{each.option: each.value for each in demands})
+            except UnsupportedError:
+                if not demands or self._session.spec.unsupported == "refuse":
+                    raise
+                continue
+            for demand in _demands(asked):
+                if demand not in demands:
+                    self._session.count(f"ignored/{demand.parameter}")
+            return completion
+        raise AssertionError("the last subset is empty")
+
+    def _row(
+        self, choice: Choice, completion: Completion, new_ids: NDArray[np.int32], kept: int | None, seconds: float
+    ) -> CallRow:
+        session, asked, parent = self._session, self._asked, self._place.parent
+        spec = session.spec
+        parameters: dict[str, Any] = {"max_tokens": self._max_tokens, "stop": list(asked.stop)}
+        for name, key in ((NAME, spec.name_key), (GROUP, spec.group_key)):
+            if key is not None and asked.metadata.get(key) is not None:
+                parameters[name] = str(asked.metadata[key])
+        return CallRow(
+            id=choice.call,
+            session=spec.id,
+            role=asked.role,
+            parent=None if parent is None else parent.id,
+            kept_tokens=kept,
+            prompt_digest=self._digest,
+            new_ids=new_ids,
+            response_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            weight_version=completion.weight_version,
+            version_spans=completion.version_spans,
+            finish_reason=completion.finish_reason,
+            started=self._started,
+            seconds=seconds,
+            parameters=parameters,
+            messages=self._place.rest,
+            reply=choice.message,
+            sent=asked.sent,
+            outcomes=asked.outcomes,
+            client_retry=asked.client_retry,
+            traceparent=asked.traceparent,
+        )
+
+    async def _stored(self, rows: Sequence[CallRow]) -> None:
+        try:
+            await self._log.add(*rows)
+        except StoreError as error:
+            self._session.ending = "failed"
+            raise RefusedError(
+                500, "failed", f"The call could not be stored, so that the attempt fails: {error}"
+            ) from error
+
+
+class _Demand(NamedTuple):
+    """A part of a request that only some engines support."""
+
+    parameter: str
+    """Its name in the request."""
+    option: str
+    """Its name in `Policy.sample`."""
+    value: Any
+
+
+def _demands(asked: Asked) -> list[_Demand]:
+    form = [] if asked.wanted is None else [_Demand(asked.wanted.parameter, "json_schema", asked.wanted.schema)]
+    top = [_Demand("top_logprobs", "top_logprobs", asked.top_logprobs)] if asked.top_logprobs else []
+    return [*form, *top]
+
+
+def _subsets(demands: Sequence[_Demand]) -> Iterator[tuple[_Demand, ...]]:
+    """Yield all of them first, then ever fewer, none last."""
+    for size in range(len(demands), -1, -1):
+        yield from combinations(demands, size)
+
+
+def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
+    first = errors.exceptions[0]
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    match first:
+        case PromptTooLongError():
+            return invalid(str(first), "messages", "context_length_exceeded")
+        case UnsupportedError():
+            return invalid(f"{first} {IGNORE}", _demands(asked)[0].parameter, "unsupported_parameter")
+        case PolicyGoneError():
+            return RefusedError(503, "busy", str(first))
+        case _:
+            return RefusedError(500, "failed", f"The policy could not answer: {first}")
