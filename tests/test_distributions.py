@@ -15,7 +15,13 @@ PLUGIN_GROUPS = {"rllm.plugins", "rllm.commands", "rllm.commands.plugins"}
 NEEDS_ITS_OWN_ENVIRONMENT = {"rllm-vllm"}
 """What `rllm[all]` leaves out."""
 
+REQUIRED_BY_CORE = {"numpy", "packaging", "pluggy", "pydantic"}
+
 every = pytest.mark.parametrize("distribution", ALL.values(), ids=lambda each: each.name)
+
+
+def test_core_requires_only_four_packages() -> None:
+    assert {Requirement(text).name for text in ALL["rllm-core"].project["dependencies"]} == REQUIRED_BY_CORE
 
 
 @every

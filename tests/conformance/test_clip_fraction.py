@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rllm_core import builtin
 from rllm_core.contracts.loss import LossInput
-from rllm_estimators.loss_records import loss_records
+from rllm_estimators.plugin import rllm_losses
 
 SEEDS = range(8)
 CLIP = {"eps_clip": 0.2, "eps_clip_high": 0.3}
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def clipped() -> Callable[..., Tensor]:
     """Which tokens a loss clips, by its name, with these options."""
-    records = {record.name: record for record in (*builtin.rllm_losses(), *loss_records())}
+    records = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses())}
 
     def call(name: str, inputs: LossInput, **options: Any) -> Tensor:
         load = records[name].load_clipped

@@ -19,12 +19,12 @@ from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError
 from rllm_core.updates.losses import checked
-from rllm_estimators.loss_records import loss_records
+from rllm_estimators.plugin import rllm_losses
 
 from .every_estimator import batch_of, of_rewards, with_options
 
 INF = math.inf
-LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *loss_records()) if not record.only_on}
+LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses()) if not record.only_on}
 UNBOUNDED = {"dro", "kl_cov"}
 """Their penalty grows with the log-ratio without a bound."""
 FOLLOW_LOGPROB = {"reinforce", "cross_entropy", "cispo", "dppo_tv", "dppo_kl", "dro"}

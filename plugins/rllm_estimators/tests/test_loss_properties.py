@@ -14,10 +14,10 @@ from torch import Tensor
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.aggregation import token_weights
 from rllm_estimators.loss_options import ClipCovParams, KlCovParams
-from rllm_estimators.loss_records import loss_records
+from rllm_estimators.plugin import rllm_losses
 
-LOSSES: dict[str, Any] = {record.name: record.load() for record in loss_records()}
-OPTIONS: dict[str, Any] = {record.name: record.params() for record in loss_records()} | {
+LOSSES: dict[str, Any] = {record.name: record.load() for record in rllm_losses()}
+OPTIONS: dict[str, Any] = {record.name: record.params() for record in rllm_losses()} | {
     # Some tokens of each row, chosen at random.
     "kl_cov": KlCovParams(kl_cov_ratio=0.3),
     "clip_cov": ClipCovParams(clip_cov_ratio=0.3, clip_cov_lb=0.0, clip_cov_ub=9.0),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rllm.cli.main import main
-from rllm_estimators.loss_records import loss_records
+from rllm_estimators.plugin import rllm_losses
 
-NAMES = [record.name for record in loss_records()]
+NAMES = [record.name for record in rllm_losses()]
 
 Metrics = list[dict[str, float]]
 Train = Callable[..., Metrics]

@@ -23,9 +23,9 @@ from rllm_estimators.loss_options import (
     KlCovParams,
     SapoParams,
 )
-from rllm_estimators.loss_records import loss_records
+from rllm_estimators.plugin import rllm_losses
 
-LOSSES: dict[str, Any] = {record.name: record.load() for record in loss_records()}
+LOSSES: dict[str, Any] = {record.name: record.load() for record in rllm_losses()}
 OPTIONS: dict[str, Any] = {
     "cispo": CispoParams(eps_clip=0.3, eps_clip_high=0.5),
     "cross_entropy": NoParams(),

@@ -3,6 +3,6 @@
 Plugins import `rllm_core`. `docs/contributing/architecture.md` lists the names that tools may import from here.
 """
 
-import lazy_loader
+from rllm_core.lazy import names_in_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = names_in_stub(__name__, __file__)

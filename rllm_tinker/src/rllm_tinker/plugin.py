@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey, SharedKey
+from rllm_core.contracts.backend import BackendPlugin, Capabilities, DerivedKey, SharedKey
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_tinker.checks import check_config, check_run
 from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig, TrainingSection
 
 requires_api = 1
-
-
-def _load() -> type[Backend]:
-    from rllm_tinker.backend import TinkerBackend
-
-    return TinkerBackend
 
 
 def _fetch_model(folder: Path, into: Path) -> None:
@@ -39,7 +34,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         name="tinker",
         summary="The Tinker API: trains LoRA models on a remote service, or on a local server of the same protocol.",
         params=TinkerConfig,
-        load=_load,
+        load=load_from("rllm_tinker.backend", "TinkerBackend"),
         fetch_model=_fetch_model,
         check=check_config,
         check_run=check_run,

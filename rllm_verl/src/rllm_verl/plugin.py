@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
+from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.loss import LossPlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
 from rllm_verl.footprint import footprint
@@ -22,12 +23,6 @@ from rllm_verl.translation import translate
 from rllm_verl.verl_losses import verl_losses
 
 requires_api = 1
-
-
-def _load() -> type[Backend]:
-    from rllm_verl.backend import VerlBackend
-
-    return VerlBackend
 
 
 def _fetch_model(folder: Path, into: Path) -> None:
@@ -48,7 +43,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         name="verl",
         summary="verl: many GPUs through Ray, FSDP or Megatron and vLLM; with --profile cpu, this machine.",
         params=VerlConfig,
-        load=_load,
+        load=load_from("rllm_verl.backend", "VerlBackend"),
         check=check_config,
         check_run=check_overlap,
         footprint=footprint,

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.contracts.dataset import Dataset, DatasetPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_data.options import HfParams
 from rllm_data.source import ENDINGS, find_source
 
 requires_api = 1
-
-
-def _load() -> Dataset:
-    from rllm_data.dataset import read_tasks
-
-    return read_tasks
 
 
 def _check(params: HfParams) -> None:
@@ -33,7 +28,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         name="hf",
         summary="Rows of parquet, json, csv or arrow files, of folders, and of the Hugging Face hub.",
         params=HfParams,
-        load=_load,
+        load=load_from("rllm_data.dataset", "read_tasks"),
         check=_check,
         is_remote=_is_remote,
         family_option="path",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
+from collections.abc import Iterable
 from typing import Any
 
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_estimators.loss_records import loss_records
+from rllm_estimators.loss_options import (
+    CispoParams,
+    ClipCovParams,
+    DppoParams,
+    DroParams,
+    GmpoParams,
+    GspoParams,
+    KlCovParams,
+    SapoParams,
+)
 from rllm_estimators.options import (
     DrGrpoParams,
     GaeParams,
@@ -24,11 +33,7 @@ from rllm_estimators.options import (
 )
 
 requires_api = 1
-
-
-def _from(module: str, name: str) -> Callable[[], Any]:
-    """A `load` that imports ``rllm_estimators.<module>`` when it is called."""
-    return lambda: getattr(import_module(f"rllm_estimators.{module}"), name)
+OF_SEQUENCES = "loss_agg_mode=seq-mean-token-mean is the paper's"
 
 
 @hookimpl
@@ -37,7 +42,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="dr_grpo",
         summary="Reward minus group mean, no division (Dr.GRPO).",
         params=DrGrpoParams,
-        load=_from("centred", "dr_grpo"),
+        load=load_from("rllm_estimators.centred", "dr_grpo"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="ppo",
     )
@@ -45,7 +50,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="gae",
         summary="Per token, from a critic's values (generalised advantage estimation).",
         params=GaeParams,
-        load=_from("per_token", "gae"),
+        load=load_from("rllm_estimators.per_token", "gae"),
         level="token",
         scope="role",
         needs=frozenset({"values", "step_rewards"}),
@@ -55,7 +60,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="gdpo",
         summary="Each component of the reward standardised within the group, then summed and whitened.",
         params=GdpoParams,
-        load=_from("components", "gdpo"),
+        load=load_from("rllm_estimators.components", "gdpo"),
         scope="role",
         needs=frozenset({"reward_components"}),
         rescales_components=True,
@@ -65,7 +70,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="gpg",
         summary="Reward minus group mean, scaled up by the share of rewards that are 0.",
         params=GpgParams,
-        load=_from("centred", "gpg"),
+        load=load_from("rllm_estimators.centred", "gpg"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="role",
         default_loss="reinforce",
@@ -74,14 +79,14 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="grpo_passk",
         summary="Only the group's best: by how much it beats the second, / group std (for pass@k).",
         params=GrpoPassKParams,
-        load=_from("centred", "grpo_passk"),
+        load=load_from("rllm_estimators.centred", "grpo_passk"),
         default_loss="ppo",
     )
     yield EstimatorPlugin(
         name="maxrl",
         summary="(reward - group mean) / group mean (towards maximum likelihood).",
         params=MaxRlParams,
-        load=_from("centred", "maxrl"),
+        load=load_from("rllm_estimators.centred", "maxrl"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
     )
@@ -89,7 +94,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="opo",
         summary="Reward minus the group's mean weighted by length.",
         params=NoParams,
-        load=_from("centred", "opo"),
+        load=load_from("rllm_estimators.centred", "opo"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
     )
@@ -97,7 +102,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="otb",
         summary="Per token, reward minus the group's mean there, weighted by how uncertain the policy was.",
         params=OtbParams,
-        load=_from("optimal_baseline", "otb"),
+        load=load_from("rllm_estimators.optimal_baseline", "otb"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         level="token",
         needs=frozenset({"old_logprobs", "sum_pi_squared"}),
@@ -107,7 +112,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="prpo",
         summary="(reward - mean) / std over all trajectories of the role.",
         params=NoParams,
-        load=_from("centred", "prpo"),
+        load=load_from("rllm_estimators.centred", "prpo"),
         scope="role",
         default_loss="importance_sampling",
     )
@@ -115,7 +120,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="reinforce_plus_plus",
         summary="Per token, the discounted rewards to come, whitened over the role.",
         params=ReinforcePlusPlusParams,
-        load=_from("per_token", "reinforce_plus_plus"),
+        load=load_from("rllm_estimators.per_token", "reinforce_plus_plus"),
         level="token",
         scope="role",
         needs=frozenset({"step_rewards"}),
@@ -125,7 +130,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="remax",
         summary="Reward minus that of the greedy attempt at the same task.",
         params=NoParams,
-        load=_from("centred", "remax"),
+        load=load_from("rllm_estimators.centred", "remax"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="trajectory",
         needs=frozenset({"greedy_rewards"}),
@@ -135,7 +140,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="step_reinforce",
         summary="Per step, the discounted rewards to come, standardised over the group's steps.",
         params=StepReinforceParams,
-        load=_from("per_step", "step_reinforce"),
+        load=load_from("rllm_estimators.per_step", "step_reinforce"),
         level="step",
         needs=frozenset({"step_rewards"}),
         default_loss="ppo",
@@ -144,7 +149,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="tir_otb",
         summary="As otb, with positions counted over sampled tokens only (tool-integrated reasoning).",
         params=OtbParams,
-        load=_from("optimal_baseline", "tir_otb"),
+        load=load_from("rllm_estimators.optimal_baseline", "tir_otb"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         level="token",
         needs=frozenset({"old_logprobs", "sum_pi_squared"}),
@@ -154,4 +159,72 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
 
 @hookimpl
 def rllm_losses() -> Iterable[LossPlugin[Any]]:
-    return loss_records()
+    yield LossPlugin(
+        name="cispo",
+        summary="Log-prob times advantage, weighted by the clipped importance ratio, which has no gradient.",
+        params=CispoParams,
+        load=load_from("rllm_estimators.losses_weighted", "cispo"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "cispo_clipped"),
+    )
+    yield LossPlugin(
+        name="dppo_tv",
+        summary="Trains on a token while its probability is within max_divergence of the old one.",
+        params=DppoParams,
+        load=load_from("rllm_estimators.losses_weighted", "dppo_tv"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "dppo_tv_clipped"),
+        corrects_rollouts=True,
+    )
+    yield LossPlugin(
+        name="dppo_kl",
+        summary="Trains on a token while the divergence of its probability from the old one is within max_divergence.",
+        params=DppoParams,
+        load=load_from("rllm_estimators.losses_weighted", "dppo_kl"),
+        load_clipped=load_from("rllm_estimators.losses_weighted", "dppo_kl_clipped"),
+        corrects_rollouts=True,
+    )
+    yield LossPlugin(
+        name="cross_entropy",
+        summary="Imitates the sampled tokens; advantages are ignored.",
+        params=NoParams,
+        load=load_from("rllm_estimators.losses_weighted", "cross_entropy"),
+        has_ratio=False,
+    )
+    yield LossPlugin(
+        name="dro",
+        summary="Log-prob times advantage, with a quadratic penalty on the log-ratio.",
+        params=DroParams,
+        load=load_from("rllm_estimators.losses_smooth", "dro"),
+    )
+    yield LossPlugin(
+        name="sapo",
+        summary=f"A smooth gate in place of PPO's clip; {OF_SEQUENCES}.",
+        params=SapoParams,
+        load=load_from("rllm_estimators.losses_smooth", "sapo"),
+    )
+    yield LossPlugin(
+        name="gspo",
+        summary=f"PPO's clip on one ratio per sequence; {OF_SEQUENCES}.",
+        params=GspoParams,
+        load=load_from("rllm_estimators.losses_sequence", "gspo"),
+        load_clipped=load_from("rllm_estimators.losses_sequence", "gspo_clipped"),
+    )
+    yield LossPlugin(
+        name="gmpo",
+        summary=f"Geometric mean of a sequence's clipped ratios; {OF_SEQUENCES}.",
+        params=GmpoParams,
+        load=load_from("rllm_estimators.losses_sequence", "gmpo"),
+        load_clipped=load_from("rllm_estimators.losses_sequence", "gmpo_clipped"),
+    )
+    yield LossPlugin(
+        name="kl_cov",
+        summary="No clip; a penalty on the few tokens of each row that cost the most entropy.",
+        params=KlCovParams,
+        load=load_from("rllm_estimators.losses_covariance", "kl_cov"),
+    )
+    yield LossPlugin(
+        name="clip_cov",
+        summary="PPO, without a random few of each row's tokens that cost the most entropy.",
+        params=ClipCovParams,
+        load=load_from("rllm_estimators.losses_covariance", "clip_cov"),
+        load_clipped=load_from("rllm_estimators.losses_covariance", "clip_cov_clipped"),
+    )

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
+from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.options import AgentParams
 
 requires_api = 1
-
-
-def _agent() -> Callable[..., Workflow]:
-    from rllm_gateway.workflow import AgentWorkflow
-
-    return AgentWorkflow
 
 
 def _check(params: AgentParams) -> None:
@@ -109,7 +104,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         name="agent",
         summary="An agent of yours, with any client of OpenAI's or Anthropic's APIs, unmodified.",
         params=AgentParams,
-        load=_agent,
+        load=load_from("rllm_gateway.workflow", "AgentWorkflow"),
         check=_check,
         check_run=_check_run,
         sources=_sources,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, SharedKey
+from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
 from rllm_core.contracts.finding import Finding
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
@@ -14,12 +15,6 @@ from rllm_local.settings import LocalConfig, TrainingSection
 from rllm_local.training_process_check import check_training_process
 
 requires_api = 1
-
-
-def _load() -> type[Backend]:
-    from rllm_local.backend import LocalBackend
-
-    return LocalBackend
 
 
 def _examine_gpus() -> Iterable[Finding]:
@@ -41,7 +36,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         name="local",
         summary="This machine: trains and samples with torch, on a CPU or one GPU.",
         params=LocalConfig,
-        load=_load,
+        load=load_from("rllm_local.backend", "LocalBackend"),
         check=check_model,
         check_run=check_training_process,
         footprint=footprint,

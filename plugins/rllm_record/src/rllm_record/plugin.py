@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_core.schema.run_config import RunConfig
 from rllm_record.options import JournalParams, RecordParams
 
 requires_api = 1
-
-
-def _recorder() -> Callable[..., Any]:
-    from rllm_record.recorder import make_recorder
-
-    return make_recorder
-
-
-def _journal() -> Callable[..., Any]:
-    from rllm_record.journal.observer import make_journal
-
-    return make_journal
 
 
 def _plays_ahead(config: RunConfig) -> bool:
@@ -36,7 +25,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         name="record",
         summary="What was played and what became of it, a pair of Parquet files per step, in every run.",
         params=RecordParams,
-        load=_recorder,
+        load=load_from("rllm_record.recorder", "make_recorder"),
         every_run=True,
     )
 
@@ -47,6 +36,6 @@ def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
         name="journal",
         summary="A resumed run samples no call again that was finished; in every asynchronous run.",
         params=JournalParams,
-        load=_journal,
+        load=load_from("rllm_record.journal.observer", "make_journal"),
         joins=_plays_ahead,
     )

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.contracts.dataset import Dataset, DatasetPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.stage import Stage, StagePlugin
+from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_view.rescoring.stored.options import StoredParams
 
 requires_api = 1
-
-
-def _report() -> Callable[..., Any]:
-    from rllm_view.report import ReportTracker
-
-    return ReportTracker
-
-
-def _dataset() -> Dataset:
-    from rllm_view.rescoring.stored.dataset import read_stored
-
-    return read_stored
-
-
-def _stage() -> Callable[..., Stage]:
-    from rllm_view.rescoring.stored.stage import BringStored
-
-    return BringStored
 
 
 @hookimpl
@@ -39,7 +22,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
         name="report",
         summary="report.html in the run folder: the pages of `rllm view` as one file, in every run.",
         params=NoParams,
-        load=_report,
+        load=load_from("rllm_view.report", "ReportTracker"),
         every_run=True,
     )
 
@@ -50,7 +33,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         name="stored",
         summary="Tasks of stored episodes, with the attempts that the stage `stored` trains on.",
         params=StoredParams,
-        load=_dataset,
+        load=load_from("rllm_view.rescoring.stored.dataset", "read_stored"),
     )
 
 
@@ -59,7 +42,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="stored",
         summary="Bring the stored attempts at every task, in place of playing it.",
-        load=_stage,
+        load=load_from("rllm_view.rescoring.stored.stage", "BringStored"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
         honours=frozenset({"sampling.train.temperature"}),

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rllm.endpoint.settings import EndpointConfig
-from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
-
-
-def _load() -> type[Backend]:
-    from rllm.endpoint.backend import EndpointBackend
-
-    return EndpointBackend
+from rllm_core.contracts.backend import BackendPlugin, Capabilities
+from rllm_core.lazy import load_from
 
 
 def backends() -> Iterable[BackendPlugin[EndpointConfig]]:
@@ -19,7 +14,7 @@ def backends() -> Iterable[BackendPlugin[EndpointConfig]]:
         name="endpoint",
         summary="Any server of OpenAI's chat-completions API; samples for `rllm eval` and does not train.",
         params=EndpointConfig,
-        load=_load,
+        load=load_from("rllm.endpoint.backend", "EndpointBackend"),
         model_key="endpoint.url",
         capabilities=Capabilities(trains=False, full_logprobs=False, token_ids=False),
     )

@@ -7,21 +7,10 @@ from typing import Any
 
 from rllm.environments.options import GuessParams, SolverJudgeParams, SumParams
 from rllm.environments.recipes import GUESS_TINY, SUM_TINY, on_verl
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
-from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
+from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.errors import ConfigError
-
-
-def _guess() -> Callable[[Any], Environment]:
-    from rllm.environments.guess import Guess
-
-    return Guess
-
-
-def _sum() -> Callable[[Any], Environment]:
-    from rllm.environments.sum import Sum
-
-    return Sum
+from rllm_core.lazy import load_from
 
 
 def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
@@ -38,18 +27,12 @@ def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
     return check
 
 
-def _solver_judge() -> Callable[..., Workflow]:
-    from rllm.environments.solver_judge import SolverJudge
-
-    return SolverJudge
-
-
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="guess",
         summary="Find a number from 0 to 15 in five guesses (several turns).",
         params=GuessParams,
-        load=_guess,
+        load=load_from("rllm.environments.guess", "Guess"),
         check_task=_of_numbers("number"),
         blocking=False,
         defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.rollout.n_val": 16},
@@ -61,7 +44,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="sum",
         summary="Add two small numbers (one turn, exact match).",
         params=SumParams,
-        load=_sum,
+        load=load_from("rllm.environments.sum", "Sum"),
         check_task=_of_numbers("a", "b"),
         blocking=False,
         defaults={"rllm.workflow.name": "single_turn_workflow"},
@@ -75,6 +58,6 @@ def workflows() -> Iterable[WorkflowPlugin[Any]]:
         name="solver_judge",
         summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
         params=SolverJudgeParams,
-        load=_solver_judge,
+        load=load_from("rllm.environments.solver_judge", "SolverJudge"),
         honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )

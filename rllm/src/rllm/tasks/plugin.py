@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,10 +18,11 @@ from rllm.tasks.reward_options import (
     PythonParams,
     RegexParams,
 )
-from rllm_core.contracts.dataset import Dataset, DatasetPlugin
-from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.dataset import DatasetPlugin
+from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.reward import Reward, RewardPlugin
 from rllm_core.errors import ConfigError, PluginError
+from rllm_core.lazy import load_from
 
 WAIT_FOR_A_WORKER = 600.0
 """Seconds. The deadline of a comparison begins when a process is free for it."""
@@ -31,32 +31,13 @@ WAIT_FOR_A_PLACE = 3600.0
 """Seconds. Requests and calls have deadlines of their own, which begin when it is their turn."""
 
 
-def _question() -> Callable[[Any], Environment]:
-    from rllm.tasks.question import Question
-
-    return Question
-
-
-def _jsonl() -> Dataset:
-    from rllm.tasks.task_file import read_tasks
-
-    return read_tasks
-
-
-def _reward(module: str, name: str) -> Callable[[], Callable[[Any], Reward]]:
-    def load() -> Callable[[Any], Reward]:
-        reward: Callable[[Any], Reward] = getattr(import_module(f"rllm.tasks.{module}"), name)
-        return reward
-
-    return load
-
-
 def _math() -> Callable[[Any], Reward]:
     try:
         _check_math(MathParams())
     except ConfigError as error:
         raise PluginError(error.message, error.hint) from error
-    return _reward("math_reward", "Math")()
+    reward: Callable[[Any], Reward] = load_from("rllm.tasks.math_reward", "Math")()
+    return reward
 
 
 def _check_math(params: MathParams) -> None:
@@ -112,7 +93,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         name="question",
         summary="Ask the questions of a dataset, one answer each, rewarded by rllm.reward.",
         params=QuestionParams,
-        load=_question,
+        load=load_from("rllm.tasks.question", "Question"),
         blocking=False,
         check=check_question,
         needs_keys={"rllm.reward": "[exact]"},
@@ -125,7 +106,7 @@ def datasets() -> Iterable[DatasetPlugin[Any]]:
         name="jsonl",
         summary="Tasks from a file, one JSON object per line.",
         params=TaskFileParams,
-        load=_jsonl,
+        load=load_from("rllm.tasks.task_file", "read_tasks"),
         endings=frozenset({".jsonl"}),
     )
 
@@ -135,7 +116,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         name="exact",
         summary="1 where the reply is the answer, up to case, white space and a final full stop.",
         params=ExactParams,
-        load=_reward("exact", "Exact"),
+        load=load_from("rllm.tasks.exact", "Exact"),
         blocking=False,
         check_task=_check_answer,
     )
@@ -153,7 +134,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         name="choice",
         summary="1 where the last option that the reply names is the right one.",
         params=ChoiceParams,
-        load=_reward("choice", "Choice"),
+        load=load_from("rllm.tasks.choice", "Choice"),
         blocking=False,
         check_task=_check_answer,
     )
@@ -161,7 +142,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         name="regex",
         summary="1 where what a regular expression finds in the reply is the answer.",
         params=RegexParams,
-        load=_reward("patterns", "Regex"),
+        load=load_from("rllm.tasks.patterns", "Regex"),
         timeout=WAIT_FOR_A_WORKER,
         check_task=_check_answer,
     )
@@ -169,21 +150,21 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         name="format",
         summary="1 where the whole reply matches a regular expression.",
         params=FormatParams,
-        load=_reward("patterns", "Format"),
+        load=load_from("rllm.tasks.patterns", "Format"),
         timeout=WAIT_FOR_A_WORKER,
     )
     yield RewardPlugin(
         name="length",
         summary="0 at the target number of tokens, down to -1 further off.",
         params=LengthParams,
-        load=_reward("length", "Length"),
+        load=load_from("rllm.tasks.length", "Length"),
         blocking=False,
     )
     yield RewardPlugin(
         name="python",
         summary="A function in a file: ours, or one written for TRL or verl.",
         params=PythonParams,
-        load=_reward("python_reward", "python_reward"),
+        load=load_from("rllm.tasks.python_reward", "python_reward"),
         blocking=False,
         timeout=WAIT_FOR_A_PLACE,
         check=_check_python,
@@ -195,7 +176,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
         name="judge",
         summary="What a model behind an API like OpenAI's says of the reply, from 0 to 1.",
         params=JudgeParams,
-        load=_reward("judge", "Judge"),
+        load=load_from("rllm.tasks.judge", "Judge"),
         check=check_judge,
         blocking=False,
         timeout=WAIT_FOR_A_PLACE,

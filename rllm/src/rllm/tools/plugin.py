@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from rllm.tools.options import ToolCallingParams
-from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
-
-
-def _tool_calling() -> Callable[..., Workflow]:
-    from rllm.tools.workflow import ToolCallingWorkflow
-
-    return ToolCallingWorkflow
+from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
+from rllm_core.lazy import load_from
 
 
 def _check(params: ToolCallingParams) -> None:
@@ -35,7 +30,7 @@ def workflows() -> Iterable[WorkflowPlugin[Any]]:
         name="tool_calling",
         summary="Turns in which the model calls tools: functions in files, or those of the environment.",
         params=ToolCallingParams,
-        load=_tool_calling,
+        load=load_from("rllm.tools.workflow", "ToolCallingWorkflow"),
         check=_check,
         open=_open,
         calls_tools=True,

@@ -14,11 +14,11 @@ from rllm_core.algorithms.options import (
     ReinforcePlusPlusBaselineParams,
     RlooParams,
 )
-from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.grouping import GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins.markers import hookimpl
 
 
@@ -28,13 +28,13 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="grpo",
         summary="(reward - group mean) / group std; the default.",
         params=GrpoParams,
-        load=load_from("algorithms.advantage", "grpo"),
+        load=load_from("rllm_core.algorithms.advantage", "grpo"),
         default_loss="ppo",
     )
     yield EstimatorPlugin(
         name="reinforce",
         summary="The reward itself, no baseline.",
-        load=load_from("algorithms.advantage", "reinforce"),
+        load=load_from("rllm_core.algorithms.advantage", "reinforce"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         scope="trajectory",
         default_loss="importance_sampling",
@@ -43,7 +43,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="reinforce_plus_plus_baseline",
         summary="Reward minus group mean, divided by the std over all groups of the role.",
         params=ReinforcePlusPlusBaselineParams,
-        load=load_from("algorithms.advantage", "reinforce_plus_plus_baseline"),
+        load=load_from("rllm_core.algorithms.advantage", "reinforce_plus_plus_baseline"),
         scope="role",
         default_loss="importance_sampling",
     )
@@ -51,7 +51,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="rloo",
         summary="Reward minus the mean of the group's other trajectories.",
         params=RlooParams,
-        load=load_from("algorithms.advantage", "rloo"),
+        load=load_from("rllm_core.algorithms.advantage", "rloo"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
     )
@@ -63,18 +63,18 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="ppo",
         summary="Clipped importance ratio.",
         params=PpoParams,
-        load=load_from("updates.losses", "ppo"),
-        load_clipped=load_from("updates.losses", "ppo_clipped"),
+        load=load_from("rllm_core.updates.losses", "ppo"),
+        load_clipped=load_from("rllm_core.updates.losses", "ppo_clipped"),
     )
     yield LossPlugin(
         name="importance_sampling",
         summary="Importance ratio times advantage, no clipping.",
-        load=load_from("updates.losses", "importance_sampling"),
+        load=load_from("rllm_core.updates.losses", "importance_sampling"),
     )
     yield LossPlugin(
         name="reinforce",
         summary="Log-prob times advantage, on-policy.",
-        load=load_from("updates.losses", "reinforce"),
+        load=load_from("rllm_core.updates.losses", "reinforce"),
         has_ratio=False,
     )
 
@@ -84,25 +84,25 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
     yield GroupingPlugin(
         name="task_role",
         summary="One group per task and role; the default.",
-        load=load_from("algorithms.grouping", "by_task_and_role"),
+        load=load_from("rllm_core.algorithms.grouping", "by_task_and_role"),
         compares=frozenset({"attempts"}),
     )
     yield GroupingPlugin(
         name="task",
         summary="One group per task: all roles are compared with each other.",
-        load=load_from("algorithms.grouping", "by_task"),
+        load=load_from("rllm_core.algorithms.grouping", "by_task"),
         compares=frozenset({"attempts", "roles"}),
     )
     yield GroupingPlugin(
         name="role",
         summary="One group per role: all tasks of the step are compared with each other.",
-        load=load_from("algorithms.grouping", "by_role"),
+        load=load_from("rllm_core.algorithms.grouping", "by_role"),
         compares=frozenset({"attempts", "tasks"}),
     )
     yield GroupingPlugin(
         name="episode",
         summary="One group per attempt: its roles are compared with each other.",
-        load=load_from("algorithms.grouping", "by_episode"),
+        load=load_from("rllm_core.algorithms.grouping", "by_episode"),
         compares=frozenset({"roles"}),
     )
 
@@ -112,24 +112,24 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
     yield RejectionPlugin(
         name="none",
         summary="Train on every group.",
-        load=load_from("algorithms.rejection", "KeepAll"),
+        load=load_from("rllm_core.algorithms.rejection", "KeepAll"),
     )
     yield RejectionPlugin(
         name="episode",
         summary="Gather groups over steps until enough tasks are partly solved.",
         params=EpisodeRejectionParams,
-        load=load_from("algorithms.rejection", "WaitForPartialSolves"),
+        load=load_from("rllm_core.algorithms.rejection", "WaitForPartialSolves"),
     )
     yield RejectionPlugin(
         name="group",
         summary="Drop groups that are too small or whose rewards are all equal.",
         params=GroupRejectionParams,
-        load=load_from("algorithms.rejection", "DropWithoutSignal"),
+        load=load_from("rllm_core.algorithms.rejection", "DropWithoutSignal"),
     )
     yield RejectionPlugin(
         name="dynamic",
         summary="Drop such groups too, and play more tasks until the batch is full; the surplus waits.",
         params=DynamicRejectionParams,
-        load=load_from("algorithms.dynamic_sampling", "FillWithSignal"),
+        load=load_from("rllm_core.algorithms.dynamic_sampling", "FillWithSignal"),
         updates_waited=1,
     )

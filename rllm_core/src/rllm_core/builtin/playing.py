@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins.markers import hookimpl
 from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
 
@@ -19,7 +19,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         name="single_turn_workflow",
         summary="One prompt, one answer.",
         params=AgentWorkflowParams,
-        load=load_from("rollout.workflows", "SingleTurnWorkflow"),
+        load=load_from("rllm_core.rollout.workflows", "SingleTurnWorkflow"),
         one_role=True,
         needs_environment=True,
         honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
@@ -28,7 +28,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         name="multi_turn_workflow",
         summary="Turns with the environment until it is done.",
         params=AgentWorkflowParams,
-        load=load_from("rollout.workflows", "MultiTurnWorkflow"),
+        load=load_from("rllm_core.rollout.workflows", "MultiTurnWorkflow"),
         one_role=True,
         needs_environment=True,
         honours=frozenset(
@@ -49,7 +49,7 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
         name="math_agent",
         summary="Plain chat: the model's whole reply is the action; the default.",
         params=MathAgentParams,
-        load=load_from("rollout.agents", "MathAgent"),
+        load=load_from("rllm_core.rollout.agents", "MathAgent"),
     )
 
 
@@ -58,5 +58,5 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
         summary="The chat template of the model's tokenizer; the default.",
-        load=load_from("rollout.template_renderer", "template_renderer"),
+        load=load_from("rllm_core.rollout.template_renderer", "template_renderer"),
     )

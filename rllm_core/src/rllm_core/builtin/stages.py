@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rllm_core.builtin.lazy import load_from
 from rllm_core.contracts.stage import StagePlugin
+from rllm_core.lazy import load_from
 from rllm_core.plugins.markers import hookimpl
 
 STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="generate",
         summary="Play every task several times.",
-        load=load_from("pipeline.rollout_stages", "Generate"),
+        load=load_from("rllm_core.pipeline.rollout_stages", "Generate"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
         honours=frozenset({"rllm.rollout.n", "sampling.train.*"}),
@@ -22,7 +22,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="impute_names",
         summary="Name nameless trajectories.",
-        load=load_from("pipeline.rollout_stages", "ImputeNames"),
+        load=load_from("rllm_core.pipeline.rollout_stages", "ImputeNames"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"episodes", "trajectory_names"}),
         plays=True,
@@ -30,7 +30,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="greedy_baseline",
         summary="Play every task greedily as well, when an estimator compares with that.",
-        load=load_from("pipeline.rollout_stages", "GreedyBaseline"),
+        load=load_from("rllm_core.pipeline.rollout_stages", "GreedyBaseline"),
         reads=frozenset({"tasks", "episodes", "trajectory_names"}),
         writes=frozenset({"episodes", "greedy_rewards"}),
         honours=frozenset({"rllm.algorithm.on_missing_reward"}),
@@ -39,7 +39,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="compact_filter",
         summary="Take out attempts that ended in masked ways.",
-        load=load_from("pipeline.transform_stages", "CompactFilter"),
+        load=load_from("rllm_core.pipeline.transform_stages", "CompactFilter"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"episodes"}),
         honours=frozenset(
@@ -49,7 +49,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="group",
         summary="Put trajectories into groups.",
-        load=load_from("pipeline.transform_stages", "Group"),
+        load=load_from("rllm_core.pipeline.transform_stages", "Group"),
         reads=frozenset({"episodes", "trajectory_names"}),
         writes=frozenset({"trajectory_groups"}),
         honours=frozenset({"rllm.transform.grouping"}),
@@ -57,7 +57,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="check_rewards",
         summary="Make sure every reward is a finite number.",
-        load=load_from("pipeline.transform_stages", "CheckRewards"),
+        load=load_from("rllm_core.pipeline.transform_stages", "CheckRewards"),
         reads=frozenset({"trajectory_groups"}),
         writes=frozenset({"trajectory_groups", "rewards"}),
         honours=frozenset({"rllm.algorithm.on_missing_reward"}),
@@ -65,7 +65,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="reject",
         summary="Choose the groups to train on now.",
-        load=load_from("pipeline.reject_stage", "Reject"),
+        load=load_from("rllm_core.pipeline.reject_stage", "Reject"),
         reads=frozenset({"trajectory_groups", "rewards"}),
         writes=frozenset({"trajectory_groups"}),
         honours=frozenset({"rllm.rejection_sample.enable", "rllm.rejection_sample.mode"}),
@@ -74,21 +74,21 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="build_batch",
         summary="Lay all tokens end to end.",
-        load=load_from("pipeline.update_stages", "BuildBatch"),
+        load=load_from("rllm_core.pipeline.update_stages", "BuildBatch"),
         reads=frozenset({"trajectory_groups"}),
         writes=frozenset({"batch"}),
     ),
     StagePlugin(
         name="process",
         summary="Fill log-probs and values that are needed.",
-        load=load_from("pipeline.update_stages", "Process"),
+        load=load_from("rllm_core.pipeline.update_stages", "Process"),
         reads=frozenset({"batch"}),
         writes=frozenset({"batch.old_logprobs"}),
     ),
     StagePlugin(
         name="advantages",
         summary="Estimate advantages, role by role.",
-        load=load_from("pipeline.update_stages", "EstimateAdvantages"),
+        load=load_from("rllm_core.pipeline.update_stages", "EstimateAdvantages"),
         reads=frozenset({"batch", "rewards"}),
         writes=frozenset({"batch.advantages"}),
         honours=frozenset(
@@ -104,7 +104,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="update",
         summary="Update the weights and sync them to the rollout engine.",
-        load=load_from("pipeline.update_stages", "Update"),
+        load=load_from("rllm_core.pipeline.update_stages", "Update"),
         reads=frozenset({"batch", "batch.old_logprobs", "batch.advantages"}),
         writes=frozenset({"weights"}),
         honours=frozenset({"rllm.algorithm.loss_fn", "rllm.algorithm.loss_map"}),
@@ -112,7 +112,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="log",
         summary="Send metrics to the trackers.",
-        load=load_from("pipeline.update_stages", "Log"),
+        load=load_from("rllm_core.pipeline.update_stages", "Log"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"metrics"}),
         always=True,

@@ -6,6 +6,6 @@
 Files are imported when a name of theirs is asked for; ``__init__.pyi`` lists the names.
 """
 
-import lazy_loader
+from rllm_core.lazy import names_in_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = names_in_stub(__name__, __file__)

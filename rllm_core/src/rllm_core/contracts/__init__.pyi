@@ -1,4 +1,4 @@
-# What `rllm_core.contracts` offers: `lazy_loader` imports a file when a name of it is asked for.
+# What `rllm_core.contracts` offers. A file is imported when one of its names is used.
 from .agent import (
     Agent as Agent,
     AgentPlugin as AgentPlugin,

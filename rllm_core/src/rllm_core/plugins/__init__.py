@@ -3,6 +3,6 @@
 Names are imported when they are asked for: listing commands needs this package, and not pluggy.
 """
 
-import lazy_loader
+from rllm_core.lazy import names_in_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = names_in_stub(__name__, __file__)
