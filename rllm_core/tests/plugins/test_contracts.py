@@ -26,5 +26,5 @@ def test_every_public_name_of_a_contract_is_one_of_the_package(file: Path) -> No
 
 
 def test_other_names_are_none_of_it() -> None:
-    with pytest.raises(AttributeError, match="'rllm_core.contracts' has no attribute 'Estimatr'"):
+    with pytest.raises(AttributeError, match=r"'rllm_core\.contracts' has no attribute 'Estimatr'"):
         contracts.Estimatr  # noqa: B018
