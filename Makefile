@@ -1,10 +1,13 @@
 # On a fresh machine with Python 3.11 or newer: `make demo` trains an agent, `make test` runs every check.
+# `make demo` installs the program alone; whatever else is made installs everything on top of it, into the same environment.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Every directory with a package of ours. rllm_core and rllm_serving come first: pip would look for them in the index otherwise.
 FOUND := $(patsubst %/pyproject.toml,%,$(wildcard rllm*/pyproject.toml plugins/*/pyproject.toml))
 DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/rllm_serving,$(FOUND))
+# What `pip install rllm` installs of ours: all that `make demo` needs.
+PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
 # Extras that tests need.
 EXTRAS_rllm := [math]
 EXTRAS_rllm_envs := [reasoning-gym,textarena]
@@ -39,6 +42,7 @@ OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
 # Test processes; each keeps one core busy.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
+INSTALLED_PROGRAM := $(VENV)/.installed-program
 # vLLM wants other versions than the rest, so that it is tested in an environment of its own.
 VENV_VLLM ?= .venv-vllm
 INSTALLED_VLLM := $(VENV_VLLM)/.installed
@@ -63,8 +67,8 @@ SITE_TOOLS := sphinx furo myst-parser sphinx-copybutton
 
 # uv installs in a fraction of pip's time. pip takes over if uv cannot be installed.
 define INSTALL
-$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true; \
-  if $(BIN)/uv --version >/dev/null 2>&1; then set -- $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python; \
+$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true; \
+  if $(BIN)/uv --version >/dev/null 2>&1; then set -- $(BIN)/uv pip install --quiet --python $(BIN)/python; \
   else set -- $(BIN)/python -m pip install --quiet --disable-pip-version-check; fi; "$$@"
 endef
 
@@ -75,8 +79,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: site test-nightly
 
 help:
-	@echo "make demo     install, then train a tiny model to play a number game (about two minutes)"
-	@echo "make test     install, then run every check: lint, types, import contracts, tests"
+	@echo "make demo     install the program, then train a tiny model to play a number game (about three minutes)"
+	@echo "make test     install everything, then run every check: lint, types, import contracts, tests"
 	@echo "make lint | types | tests    one of these alone"
 	@echo "make dist     build all wheels and sdists into dist/, and check what they hold"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
@@ -94,23 +98,27 @@ help:
 
 install: $(INSTALLED)
 
-# Made once, and again only when a distribution's requirements or the tested versions change.
-$(INSTALLED): constraints.txt Makefile $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
+# Both are made once, and again only when a distribution's requirements or the tested versions change.
+$(INSTALLED_PROGRAM): constraints.txt Makefile $(addsuffix /pyproject.toml,$(PROGRAM))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "rllm needs Python 3.11 or newer; say which: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 # A virtual environment without pip is one whose making was interrupted.
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 # torch by itself and first, so that its version is the tested one whatever others ask for.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(INSTALL) -c constraints.txt \
-	  $(call editable,$(DISTRIBUTIONS)) $(TOOLS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt torch
+	$(INSTALL) -c constraints.txt $(foreach directory,$(PROGRAM),-e $(directory))
+	@touch $@
+
+# uv compiles the whole environment here, in parallel; the demo compiles only what it imports.
+$(INSTALLED): $(INSTALLED_PROGRAM) $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
+	export UV_COMPILE_BYTECODE=1; $(INSTALL) -c constraints.txt $(call editable,$(DISTRIBUTIONS)) $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 	  --ignore-requires-python --no-compile --upgrade --target $(VENV)/conformance $(CONFORMANCE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade \
 	  --target $(VENV)/oldest-tinker $(OLDEST_TINKER)
 	@touch $@
 
-demo: install
+demo: $(INSTALLED_PROGRAM)
 	$(BIN)/rllm train guess --overwrite rllm.trainer.experiment_name=demo
 	@echo "the command rllm is in $(BIN): \`. $(BIN)/activate\` puts it on the path"
 
