@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 ENTRY_POINT_GROUP = "rllm.plugins"
 COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
@@ -93,11 +94,12 @@ def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | 
     block = _names((os.environ if environ is None else environ).get(BLOCK_VARIABLE, ""))
     allowed = None if allow is None else {normalise(name): name for name in allow}
     installed = importlib.metadata.entry_points()
-    plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed))
+    describe = cache(_describe)  # parsing metadata takes longer than all else, and most distributions offer several
+    plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe))
     commands = [
         replace(candidate, entry_point=prefix + candidate.entry_point)
         for group, prefix in COMMAND_GROUPS.items()
-        for candidate in _candidates(installed.select(group=group), block, allowed)
+        for candidate in _candidates(installed.select(group=group), block, allowed, describe)
     ]
     distributions = {normalise(candidate.distribution) for candidate in (*plugins, *commands)}
     blockable = (distributions | {normalise(plugin.entry_point) for plugin in plugins}) - {PROGRAM}
@@ -114,18 +116,20 @@ def _candidates(
     entry_points: Iterable[importlib.metadata.EntryPoint],
     block: Mapping[str, str],
     allowed: Mapping[str, str] | None,
+    describe: Callable[[importlib.metadata.Distribution], _Described],
 ) -> Iterator[Candidate]:
     for entry_point in entry_points:
-        distribution, version = _provenance(entry_point)
+        found = describe(entry_point.dist) if entry_point.dist else _Described()
+        distribution = found.name or entry_point.name
         if normalise(distribution) == CORE:
             continue
         names = [distribution] if entry_point.group in COMMAND_GROUPS else [distribution, entry_point.name]
         yield Candidate(
             entry_point=entry_point.name,
             distribution=distribution,
-            version=version,
+            version=found.version,
             load=entry_point.load,
-            requires=tuple((entry_point.dist.requires if entry_point.dist else None) or ()),
+            requires=found.requires,
             blocked_by=""
             if normalise(distribution) == PROGRAM
             else _blocked_by([normalise(name) for name in names], block, allowed),
@@ -150,15 +154,21 @@ def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping
     return ""
 
 
-def _provenance(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Name and version of the distribution, also where its metadata is damaged."""
-    if entry_point.dist is None:
-        return entry_point.name, "unknown"
-    metadata = entry_point.dist.metadata
+class _Described(NamedTuple):
+    """What the metadata of a distribution says, also where it is damaged."""
+
+    name: str = ""
+    version: str = "unknown"
+    requires: tuple[str, ...] = ()
+
+
+def _describe(distribution: importlib.metadata.Distribution) -> _Described:
+    metadata = distribution.metadata
+    requires = metadata.get_all("Requires-Dist") or distribution.requires or ()
     # Metadata has no `get` before Python 3.12.
-    name = metadata["Name"] if "Name" in metadata else entry_point.name  # noqa: SIM401
+    name = metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401
     version = metadata["Version"] if "Version" in metadata else "unknown"  # noqa: SIM401
-    return name, version
+    return _Described(name, version, tuple(requires))
 
 
 def _order(candidate: Candidate) -> tuple[str, str]:
