@@ -263,5 +263,5 @@ def test_every_function_of_the_module_is_a_name_of_the_package() -> None:
     assert len(functions) == 10
     for name in functions:
         assert getattr(rllm_core, name) is getattr(registration, name)
-    with pytest.raises(AttributeError, match="No rllm_core attribute register_rllm_los"):
+    with pytest.raises(AttributeError, match="'rllm_core' has no attribute 'register_rllm_los'"):
         _ = rllm_core.register_rllm_los  # type: ignore[attr-defined]

@@ -23,7 +23,11 @@ def names_in_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callab
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    modules = {alias.name: f"{package}.{node.module}" for node in imports for alias in node.names}
+    modules = {
+        alias.name: f"{package}.{node.module}" if node.level else str(node.module)
+        for node in imports
+        for alias in node.names
+    }
     names = sorted(modules)
 
     def import_name(name: str) -> Any:

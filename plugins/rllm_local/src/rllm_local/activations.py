@@ -55,10 +55,9 @@ def _kept(config: Any, settings: TrainedModelSection, n_layer: int) -> int:
 
 def _adapt(model: Any, settings: TrainedModelSection) -> None:
     model.requires_grad_(False)
-    targets = settings.lora_target_modules
+    output = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
-        adapted = isinstance(targets, str) or any(f".{name}".endswith(f".{target}") for target in targets)
-        if adapted and isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
+        if settings.adapts(name) and isinstance(module, nn.Linear) and module is not output:
             model.set_submodule(name, _Adapted(module, settings.lora_rank))
 
 

@@ -108,11 +108,10 @@ def _shapes(model_config: Any) -> Any:
 
 def _adapter_size(model: Any, settings: LocalConfig) -> int:
     """Weights of an adapter."""
-    targets, output = settings.model.lora_target_modules, model.get_output_embeddings()
+    output = model.get_output_embeddings()
     adapted = [
         module
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not output
-        if isinstance(targets, str) or any(f".{name}".endswith(f".{target}") for target in targets)
+        if isinstance(module, torch.nn.Linear) and module is not output and settings.model.adapts(name)
     ]
     return settings.model.lora_rank * sum(module.in_features + module.out_features for module in adapted)

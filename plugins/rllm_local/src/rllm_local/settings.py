@@ -46,6 +46,11 @@ class TrainedModelSection(ModelSection):
         "`all-linear`: all but the output layer.",
     )
 
+    def adapts(self, layer: str) -> bool:
+        """Return True if `lora_target_modules` contains this linear layer, or stands for all layers."""
+        targets = self.lora_target_modules
+        return isinstance(targets, str) or any(f".{layer}".endswith(f".{target}") for target in targets)
+
     @field_validator("dtype", mode="before")
     @classmethod
     def _not_float16(cls, value: object) -> object:
