@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rllm_gateway.running.commands import CommandRunner
-from rllm_gateway.running.functions import FunctionRunner
+from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import Target
 
 ATTEMPTS, AT_A_TIME = 100, 8

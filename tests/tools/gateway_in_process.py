@@ -16,13 +16,11 @@ from rllm_gateway.calls import CallStore
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.options import AgentParams
+from rllm_gateway.plugin import AgentParams
 from rllm_gateway.policy import AttachedPolicy
-from rllm_gateway.running.commands import CommandRunner
-from rllm_gateway.running.functions import FunctionRunner
+from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import target_of
-from rllm_gateway.silence import Silence
-from rllm_gateway.workflow import OpenedGateway
+from rllm_gateway.workflow import OpenedGateway, Silence
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 

@@ -20,9 +20,8 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
 from rllm_gateway.deployment import DeployedSessions
-from rllm_gateway.gateway import Gateway
-from rllm_gateway.limits import Limits
-from rllm_gateway.parameters import Rules
+from rllm_gateway.fields import Rules
+from rllm_gateway.gateway import Gateway, Limits
 from rllm_gateway.policy import AttachedPolicy, PolicyError, PromptTooLongError, UnsupportedError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer

@@ -115,6 +115,6 @@ def test_an_unknown_key_is_an_authentication_error(world: World) -> None:
 def test_every_parameter_that_the_client_knows_has_one_class() -> None:
     from anthropic.types.message_create_params import MessageCreateParamsBase
 
-    from rllm_gateway.apis.messages_request import RULES
+    from rllm_gateway.apis.messages import RULES
 
     assert_one_class(MessageCreateParamsBase.__annotations__, RULES)

@@ -26,8 +26,7 @@ from rllm_gateway.checks import RUN_PORT, check_sdk
 from rllm_gateway.child import DEFAULT_PORT
 from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.options import AgentParams
-from rllm_gateway.plugin import _open
+from rllm_gateway.plugin import AgentParams, _open
 
 
 def own(path: Path, **proxy: object) -> SdkSection:

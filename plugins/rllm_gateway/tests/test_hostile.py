@@ -13,8 +13,7 @@ import pytest
 from gateway_world import World, running
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from rllm_gateway.gateway import SessionError
-from rllm_gateway.limits import Limits
+from rllm_gateway.gateway import Limits, SessionError
 from rllm_gateway.session import OpenedSession
 
 MESSAGE = {"role": "user", "content": "hi"}

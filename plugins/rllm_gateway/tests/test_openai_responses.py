@@ -116,6 +116,6 @@ def test_a_conversation_that_a_server_would_keep_is_refused_in_every_session(
 def test_every_parameter_that_the_client_knows_has_one_class() -> None:
     from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
-    from rllm_gateway.apis.responses_request import RULES
+    from rllm_gateway.apis.responses import RULES
 
     assert_one_class({**ResponseCreateParamsBase.__annotations__, "stream": bool}, RULES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm_gateway.running.ready_contexts import COPIES, warm_up_with_contexts
+from rllm_gateway.running.fork_server import COPIES, warm_up_with_contexts
 
 ORIGINAL = ssl.create_default_context
 

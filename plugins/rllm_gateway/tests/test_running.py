@@ -14,12 +14,9 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import ConfigError, PluginError
-from rllm_gateway.running.commands import CommandRunner
 from rllm_gateway.running.environment import LONGEST, environment_of
-from rllm_gateway.running.functions import FunctionRunner
-from rllm_gateway.running.outcome import Outcome
-from rllm_gateway.running.sources import sources_of_command, sources_of_function
-from rllm_gateway.running.target import Target, check_target
+from rllm_gateway.running.runners import CommandRunner, FunctionRunner, Outcome
+from rllm_gateway.running.target import Target, check_target, sources_of_command, sources_of_function
 from rllm_gateway.session import OpenedSession
 
 AGENT = """

@@ -25,8 +25,7 @@ from rllm_gateway.admin_token import admin_token
 from rllm_gateway.attaching import Door, attach
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
-from rllm_gateway.gateway import Gateway
-from rllm_gateway.limits import Limits
+from rllm_gateway.gateway import Gateway, Limits
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.listing import message_lines
 from rllm_gateway.process import _last_words

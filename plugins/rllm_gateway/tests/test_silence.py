@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rllm_core.notices import forget_warnings
-from rllm_gateway.silence import NO_CALL, Silence
+from rllm_gateway.workflow import NO_CALL, Silence
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import ConfigError, PluginError
-from rllm_gateway.options import AgentParams
-from rllm_gateway.plugin import _check
-from rllm_gateway.running.commands import CommandRunner, WarmCommandRunner, count_python_options
-from rllm_gateway.running.outcome import Outcome
+from rllm_gateway.plugin import AgentParams, _check
+from rllm_gateway.running.runners import CommandRunner, Outcome, WarmCommandRunner, count_python_options
 
 FRAMEWORK = """
 import pathlib, sys

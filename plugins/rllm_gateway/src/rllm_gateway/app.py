@@ -8,14 +8,20 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, CompletionsApi, MessagesApi, ResponsesApi
-from rllm_gateway.apis.openai_errors import error_body
+from rllm_gateway.apis.openai import error_body
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.endpoint import Endpoint
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import send_error
 from rllm_gateway.refusals import RefusedError
-from rllm_gateway.session_endpoints import end_endpoint, open_endpoint
-from rllm_gateway.small_endpoints import health_endpoint, models_endpoint, reward_endpoint, tokens_endpoint
+from rllm_gateway.small_endpoints import (
+    end_endpoint,
+    health_endpoint,
+    models_endpoint,
+    open_endpoint,
+    reward_endpoint,
+    tokens_endpoint,
+)
 from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import LoopbackNames
 from rllm_serving.listening import is_loopback

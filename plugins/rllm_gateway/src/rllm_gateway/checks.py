@@ -54,7 +54,7 @@ def check_serving(store: Path, host: str, port: int) -> None:
 
 def _check_external(sdk: SdkSection) -> None:
     from rllm_gateway.admin_token import TOKEN_FILE
-    from rllm_gateway.probing import probe
+    from rllm_gateway.attaching import probe
 
     proxy = sdk.proxy
     if sdk.store != StoreSection():

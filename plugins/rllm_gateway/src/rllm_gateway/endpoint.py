@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
-from rllm_gateway.events import KEEP_ALIVE
-from rllm_gateway.exchange import Api, Asked, EventStream
+from rllm_gateway.exchange import KEEP_ALIVE, Api, Asked, EventStream
 from rllm_gateway.fields import json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import (

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+import orjson
+
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.client import DEFAULT_ROLE
 from rllm_gateway.refusals import RefusedError
@@ -231,3 +233,13 @@ class Api(Protocol):
     def error_event(self, refused: RefusedError) -> bytes:
         """The event that ends a stream which has begun."""
         ...
+
+
+KEEP_ALIVE = b": waiting\n\n"
+"""A comment: clients skip it, and what is between knows that the connection lives."""
+
+
+def event(data: dict[str, Any], name: str | None = None) -> bytes:
+    """One event; clients of OpenAI's chat API want no name."""
+    said = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return said + b"data: " + orjson.dumps(data) + b"\n\n"

@@ -6,18 +6,102 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rllm_core.data.types import Episode
+import orjson
+
+from rllm_core.contracts.reward import Attempt
+from rllm_core.data.messages import Reply, ToolCall
+from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import ConfigError
-from rllm_gateway.calls import CallReader, SessionRow, SessionSummary
+from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
+from rllm_gateway.episodes import traced
 from rllm_gateway.listing import Selection, sessions_of
-from rllm_gateway.session import BATCH, LABEL, TASK, TASK_ID, TEMPERATURE, TOKENIZER, VALIDATION
-from rllm_gateway.stored_session import episode_of
+from rllm_gateway.rewarding import Returned, pay
+from rllm_gateway.session import (
+    BATCH,
+    LABEL,
+    TASK,
+    TASK_ID,
+    TEMPERATURE,
+    TOKENIZER,
+    VALIDATION,
+    SessionTrace,
+    traced_call,
+)
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
+
+ATTEMPT = "attempt"
+"""Key of a step's info: what rewards look at, `Attempt` as JSON data. The last reply of an episode has it."""
+
+
+def episode_of(stored: StoredSession, uid: str) -> Episode:
+    """The episode of a session.
+
+    Args:
+        stored: the session. What was not delivered is left out, as in a run.
+        uid: of the episode.
+
+    Raises:
+        DamagedError: a call is lost.
+    """
+    rewards = {row.role: row.value for row in stored.rewards}
+    ending: Any = "closed" if stored.end is None else stored.end.ending
+    calls = tuple(traced_call(row, row.delivered) for row in stored.calls)
+    trace = SessionTrace(id=stored.session.id, calls=calls, rewards=rewards, counters={}, ending=ending)
+    steps = {row.id: _step_of(stored, row) for row in stored.calls}
+    made = traced(trace, steps, uid)
+    episode = Episode(id=uid, trajectories=made.trajectories, metrics=made.metrics)
+    if made.last is not None:
+        steps[made.last].info[ATTEMPT] = asdict(_attempt_of(stored, made.last, episode))
+    pay(episode, Returned(rewards=rewards))
+    episode.termination_reason = TerminationReason.ERROR if ending == "failed" else TerminationReason.ENV_DONE
+    return episode
+
+
+def _step_of(stored: StoredSession, row: CallRow) -> Step:
+    return Step(
+        stored.prompt_ids(row.id),
+        row.response_ids,
+        row.logprobs,
+        text=_reply_of(row).text,
+        weight_version=row.weight_version,
+        version_spans=row.version_spans,
+        info={"finish_reason": row.finish_reason},
+    )
+
+
+def _attempt_of(stored: StoredSession, call: str, episode: Episode) -> Attempt:
+    """What rewards look at: the conversation that ends with the last reply."""
+    reply = _reply_of(next(row for row in stored.calls if row.id == call))
+    return Attempt(
+        data=stored.session.metadata.get(TASK, {}),
+        messages=[*stored.messages(call), reply.message],
+        reply=reply,
+        response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
+    )
+
+
+def _reply_of(row: CallRow) -> Reply:
+    """The reply, as the gateway has taken it apart."""
+    message = row.reply or {}
+    content = str(message.get("content") or "")
+    return Reply(
+        text=content,
+        content=content,
+        reasoning=message.get("reasoning_content"),
+        tool_calls=tuple(map(_tool_call, message.get("tool_calls", ()))),
+        finish_reason=row.finish_reason,
+    )
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    said = call["function"]
+    return ToolCall(id=call["id"], name=said["name"], arguments=orjson.loads(said["arguments"] or "{}"))
+
 
 TASKS_OF_A_FILE = 64
 """A file is a step of `rllm rescore`: all attempts of one step at so many tasks."""
@@ -59,7 +143,7 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, f
         lambda: defaultdict(list)
     )
     for row in attempts:
-        by_step[_step_of(reader, row)][task_of(row)].append(row)
+        by_step[_step_name(reader, row)][task_of(row)].append(row)
     for step in sorted(by_step):
         tasks = iter(by_step[step].items())
         while some := list(islice(tasks, TASKS_OF_A_FILE)):
@@ -70,7 +154,7 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, f
     return done
 
 
-def _step_of(reader: CallReader, row: SessionRow) -> tuple[str, str, int]:
+def _step_name(reader: CallReader, row: SessionRow) -> tuple[str, str, int]:
     """Return a name for the attempts that may be in one group with a session's; in order of time within a run."""
     batch = row.metadata.get(BATCH)
     # Sessions of deployed agents, and of older stores, have no task batch.

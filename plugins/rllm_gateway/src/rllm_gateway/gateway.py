@@ -1,4 +1,4 @@
-"""The gateway without HTTP: sessions are opened and closed, a policy comes and goes."""
+"""The gateway: its sessions, the policy that is attached, and how much it takes on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 import secrets
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.errors import RllmError
 from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
 from rllm_gateway.exchange import Asked
-from rllm_gateway.limits import Limits
 from rllm_gateway.live_session import LiveSession, hash_of, is_key
 from rllm_gateway.policy import AttachedPolicy
 from rllm_gateway.refusals import RefusedError, invalid
@@ -32,6 +32,31 @@ from rllm_gateway.session import (
 )
 from rllm_gateway.work import Work
 from rllm_serving.listening import reachable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What is above is refused, never held."""
+
+    body_bytes: int = 4 << 20
+    """Of one request: a million tokens of text."""
+    path_bytes: int = 1024
+    """Of a request's path."""
+    in_flight: int = 4096
+    """Requests at a time."""
+    in_flight_of_session: int = 256
+    """Requests at a time of one session."""
+    role_length: int = 64
+    """Characters of a role's name."""
+    policy_seconds: float = 60.0
+    """How long a request waits for a policy where none is attached."""
+    keep_alive_seconds: float = 10.0
+    """How often a stream that waits is given a sign of life; the first comes with the headers."""
+    open_sessions: int = 10_000
+    """Sessions at a time that clients have opened."""
+    closed_sessions: int = 10_000
+    """How many closed sessions are remembered, so that late requests are told so."""
+
 
 NOBODY = hash_of("")
 IDS = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~:-]{1,200}")

@@ -1,4 +1,4 @@
-"""What rllm-gateway offers: the workflow `agent`."""
+"""The plugins of rllm-gateway: the workflow `agent`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,46 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_core.schema.run_config import RunConfig
-from rllm_gateway.options import AgentParams
+from rllm_core.schema.section import AttemptSeconds
 
 requires_api = 1
 
 
+class AgentParams(Params):
+    """Options of ``agent``."""
+
+    agent: str | None = Field(
+        None, description="Function that attempts a task: FILE.py:FUNCTION or MODULE:FUNCTION, plain or async."
+    )
+    command: list[str] | None = Field(
+        None, min_length=1, description="Program that attempts a task, and its arguments, in place of a function."
+    )
+    preload: list[str] = Field(
+        default_factory=list,
+        description="Modules that a Python program in `command` imports, such as [litellm]. One process imports them "
+        "once, and each rollout is a fork of it.",
+    )
+    timeout: Annotated[float, AttemptSeconds()] = Field(
+        3600.0, gt=0, description="Seconds an attempt may take, unless `rllm.agent.trajectory_timeout` is shorter."
+    )
+    unsupported: Literal["refuse", "ignore"] = Field(
+        "refuse",
+        description="What becomes of request parameters that nothing acts on: a 400, or counted as ignored.",
+    )
+
+
 def _check(params: AgentParams) -> None:
-    from rllm_gateway.running.commands import count_python_options
+    from rllm_gateway.running.runners import count_python_options
     from rllm_gateway.running.target import check_target
 
     if (params.agent is None) == (params.command is None):
@@ -43,7 +69,7 @@ def _check(params: AgentParams) -> None:
 
 
 def _sources(params: AgentParams) -> Mapping[str, str]:
-    from rllm_gateway.running.sources import sources_of_command, sources_of_function
+    from rllm_gateway.running.target import sources_of_command, sources_of_function
 
     return sources_of_command(params.command or []) if params.agent is None else sources_of_function(params.agent)
 
@@ -60,11 +86,9 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_gateway.checks import check_store
     from rllm_gateway.places import store_path
     from rllm_gateway.process import Place, gateway_process, running_gateway
-    from rllm_gateway.running.commands import CommandRunner, WarmCommandRunner
-    from rllm_gateway.running.functions import FunctionRunner
+    from rllm_gateway.running.runners import CommandRunner, FunctionRunner, WarmCommandRunner
     from rllm_gateway.running.target import check_target
-    from rllm_gateway.silence import Silence
-    from rllm_gateway.workflow import OpenedGateway
+    from rllm_gateway.workflow import OpenedGateway, Silence
     from rllm_serving.process_directory import ProcessDirectory
 
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer

@@ -17,8 +17,8 @@ from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice
+from rllm_gateway.fields import IGNORE
 from rllm_gateway.live_session import LiveSession, Place, RequestKey
-from rllm_gateway.parameters import IGNORE
 from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.rendering import choice_of, render

@@ -1,7 +1,8 @@
-"""What clients ask beside replies: the names of models, the size of a prompt; and rewards, which agents give."""
+"""What clients ask besides replies: models, the size of a prompt, rewards, and sessions of deployed agents."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -9,19 +10,21 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_gateway.apis import ChatApi, MessagesApi
-from rllm_gateway.exchange import Api
-from rllm_gateway.fields import json_object
+from rllm_gateway.apis import MessagesApi
+from rllm_gateway.apis.openai import error_body
+from rllm_gateway.deployment import DeployedSessions
+from rllm_gateway.fields import json_object, mapping, optional_text
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.http import ClientGoneError, Head, head_of, read_body, send_error, send_json
+from rllm_gateway.http import ClientGoneError, Head, head_of, key_of, read_body, send_error, send_json
 from rllm_gateway.live_session import LiveSession
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.rendering import render
-from rllm_gateway.session_endpoints import answering
 
 EPOCH = "1970-01-01T00:00:00Z"
-Respond = Callable[[LiveSession, Head, Receive], Awaitable[Any]]
+HOST = re.compile(rb"[A-Za-z0-9._~:\[\]-]+")
+Respond = Callable[[Scope, Receive], Awaitable[Any]]
 """To the JSON that is answered."""
+RespondInSession = Callable[[LiveSession, Head, Receive], Awaitable[Any]]
 
 
 def health_endpoint() -> ASGIApp:
@@ -30,7 +33,7 @@ def health_endpoint() -> ASGIApp:
     async def respond(scope: Scope, receive: Receive) -> Any:
         return {"status": "ok"}
 
-    return answering("GET", respond)
+    return _Answering("GET", respond)
 
 
 def models_endpoint(gateway: Gateway) -> ASGIApp:
@@ -42,7 +45,7 @@ def models_endpoint(gateway: Gateway) -> ASGIApp:
             return _model(head.model)
         return {"object": "list", "data": [_model(name)], "has_more": False, "first_id": name, "last_id": name}
 
-    return _Simple(gateway, ChatApi(), "GET", respond)
+    return _in_session(gateway, "GET", respond)
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def reward_endpoint(gateway: Gateway) -> ASGIApp:
         await gateway.add_reward(session, head.role, float(value))
         return {"role": head.role, "reward": float(value)}
 
-    return _Simple(gateway, ChatApi(), "POST", respond)
+    return _in_session(gateway, "POST", respond)
 
 
 def _require_heard(session: LiveSession, role: str) -> None:
@@ -97,27 +100,62 @@ def tokens_endpoint(gateway: Gateway) -> ASGIApp:
         prompt_ids, _ = await render(session, place, asked, renderer)
         return {"input_tokens": len(prompt_ids)}
 
-    return _Simple(gateway, api, "POST", respond)
+    return _in_session(gateway, "POST", respond, api.error)
 
 
-class _Simple:
-    """Answers a request of a session with a little JSON."""
+def open_endpoint(sessions: DeployedSessions) -> ASGIApp:
+    """``POST /sessions`` with the admin token, and ``{"task": {…}, "task_id": "…"}``; both may be left out."""
 
-    def __init__(self, gateway: Gateway, api: Api, method: str, respond: Respond) -> None:
-        self._gateway = gateway
-        self._api = api
+    async def respond(scope: Scope, receive: Receive) -> Any:
+        body = json_object(await read_body(receive) or b"{}")
+        headers = dict(scope["headers"])
+        opened = await sessions.open(key_of(headers), mapping(body, "task"), optional_text(body, "task_id"))
+        # It may listen on all addresses, and the client knows one of them.
+        host = headers.get(b"host", b"")
+        if HOST.fullmatch(host):
+            opened = replace(opened, url=f"http://{host.decode()}/s/{opened.id}")
+        urls = {"openai_url": opened.openai_url(), "anthropic_url": opened.anthropic_url()}
+        return {"id": opened.id, "key": opened.key, "url": opened.url, **urls}
+
+    return _Answering("POST", respond)
+
+
+def end_endpoint(sessions: DeployedSessions) -> ASGIApp:
+    """``DELETE /s/ID`` with the key of the session."""
+
+    async def respond(scope: Scope, receive: Receive) -> Any:
+        session = scope["path_params"]["session"]
+        await sessions.end(session, key_of(dict(scope["headers"])))
+        return {"id": session, "ending": "closed"}
+
+    return _Answering("DELETE", respond)
+
+
+def _in_session(
+    gateway: Gateway, method: str, respond: RespondInSession, error: Callable[[RefusedError], bytes] = error_body
+) -> ASGIApp:
+    async def opened(scope: Scope, receive: Receive) -> Any:
+        head = head_of(scope)
+        return await respond(gateway.session(head.session, head.key), head, receive)
+
+    return _Answering(method, opened, error)
+
+
+class _Answering:
+    """Answers requests of one method with a little JSON. A class: Starlette takes a function for its own endpoint."""
+
+    def __init__(self, method: str, respond: Respond, error: Callable[[RefusedError], bytes] = error_body) -> None:
         self._method = method
         self._respond = respond
+        self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["method"] != self._method:
                 raise RefusedError(405, "invalid", f"Requests of this path are sent with {self._method}.")
-            head = head_of(scope)
-            session = self._gateway.session(head.session, head.key)
-            body = orjson.dumps(await self._respond(session, head, receive))
+            body = orjson.dumps(await self._respond(scope, receive))
         except RefusedError as refused:
-            await send_error(send, refused, self._api.error(refused))
+            await send_error(send, refused, self._error(refused))
         except ClientGoneError:
             return
         else:

@@ -11,15 +11,36 @@ from typing import Any, ClassVar, Protocol
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
+from rllm_core.notices import warn_once
 from rllm_core.schema.sdk_section import ProcessingSection
 from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.episodes import traced
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.rewarding import Returned, add_score, attempt_of, pay, read_returned
 from rllm_gateway.running.environment import environment_of
-from rllm_gateway.running.outcome import Outcome
+from rllm_gateway.running.runners import Outcome
 from rllm_gateway.session import SessionSpec, SessionTrace
-from rllm_gateway.silence import Silence
+
+NO_CALL = "the agent made no call of the gateway; does its client have an address of its own?"
+
+
+class Silence:
+    """Watches the first attempts of a run."""
+
+    def __init__(self, attempts: int) -> None:
+        """`attempts`: of a step; after so many without a call there is a warning."""
+        self._left = attempts
+
+    def note(self, calls: int) -> None:
+        """An attempt has ended that asked the gateway so many times."""
+        if calls:
+            # It knows the way: an attempt without a call is the agent's choice from here on.
+            self._left = 0
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                warn_once(NO_CALL)
+
 
 LONGEST_SLUG = 100
 

@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 from rllm_gateway.apis.chat_request import read
-from rllm_gateway.apis.openai_errors import error_body, error_object
-from rllm_gateway.events import event
-from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told
+from rllm_gateway.apis.openai import error_body, error_object
+from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told, event
 from rllm_gateway.refusals import RefusedError
 
 DONE = b"data: [DONE]\n\n"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllm_gateway import fields
-from rllm_gateway.apis.tool_choice import must_call, tool_choice, without_known_choice
+from rllm_gateway.apis.openai import must_call, tool_choice, without_known_choice
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Asked
-from rllm_gateway.parameters import Outcome, Rules, refuse_unless_ignored
+from rllm_gateway.fields import Outcome, Rules, refuse_unless_ignored
 from rllm_gateway.refusals import invalid
 from rllm_gateway.structured import schema_of, wanted
 

@@ -8,10 +8,9 @@ from typing import Any
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.apis.openai_errors import error_body, error_object
-from rllm_gateway.events import event
-from rllm_gateway.exchange import MOST_CHOICES, Answer, Asked, Begun, Choice, Settled, Told
-from rllm_gateway.parameters import Rules
+from rllm_gateway.apis.openai import error_body, error_object
+from rllm_gateway.exchange import MOST_CHOICES, Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.fields import Rules
 from rllm_gateway.refusals import RefusedError, invalid
 
 DONE = b"data: [DONE]\n\n"

@@ -4,27 +4,72 @@ An agent's process must be its own, since its session is in the environment and 
 imported. Importing a client takes a second; so this process imports the installed packages that the agent imports, and
 forks itself for each attempt. Where an import has started threads, which a fork would lose, it starts a fresh Python.
 
-Its input and output are as in `forking.py`; an order has ``result``, a file for the function's result.
-"""
+Its input and output are as in `forking.py`; an order has ``result``, a file for the function's result."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
 import os
+import ssl
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from rllm_gateway.running.calling import FAILED, RESULT, call_and_leave
 from rllm_gateway.running.forking import ForkingServer, serve
-from rllm_gateway.running.ready_contexts import warm_up_with_contexts
 from rllm_gateway.running.target import Target, imported_packages
+
+COPIES = 4
+"""Clients of an agent that are spared it."""
+ENVIRONMENT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+MAKERS = (("httpcore2", "default_ssl_context"), ("ssl", "create_default_context"))
+"""Functions that make contexts, those first that call others."""
+
+
+def warm_up_with_contexts(warm_up: Callable[[], None]) -> None:
+    """Call `warm_up`, and keep contexts like those that were made in it for the forks of this process."""
+    warm_up()  # clients import what makes their contexts when they make the first one
+    makers = [_Maker(sys.modules[module], name) for module, name in MAKERS if module in sys.modules]
+    warm_up()
+    for maker in makers:
+        maker.make_ahead()
+
+
+class _Maker:
+    """Stands for a function that makes contexts."""
+
+    def __init__(self, module: ModuleType, name: str) -> None:
+        self._module, self._name = module, name
+        self._make = getattr(module, name)
+        self._class = ssl.SSLContext
+        self._asked: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._ready: dict[Any, list[Any]] = {}
+        setattr(module, name, functools.wraps(self._make)(lambda *given, **named: self(given, named)))
+
+    def __call__(self, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        key = (given, *sorted(named.items()), *map(os.environ.get, ENVIRONMENT))
+        ready = self._ready.get(key)
+        # Whoever has put another class in its place wants contexts of that.
+        if ready and ssl.SSLContext is self._class:
+            return ready.pop()
+        if ready is None:
+            self._asked[key] = (given, named)
+        return self._make(*given, **named)
+
+    def make_ahead(self) -> None:
+        """Make what was asked for once more; where nothing was, the function is itself again."""
+        if not self._asked:
+            setattr(self._module, self._name, self._make)
+        for key, (given, named) in self._asked.items():
+            self._ready[key] = [self._make(*given, **named) for _ in range(COPIES)]
 
 
 class ForkServer(ForkingServer):

@@ -1,11 +1,11 @@
-"""``file.py:function`` or ``module:function``: what is seen of an agent without running it."""
+"""``file.py:function`` or ``module:function``: what is seen of an agent without running it, and its files."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,3 +135,29 @@ def _bound_names(tree: ast.Module) -> set[str]:
 
 def _imports_everything(tree: ast.Module) -> bool:
     return any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
+
+
+LARGEST = 1 << 20
+"""Bytes of a file that is a program; larger ones are data."""
+
+
+def sources_of_function(agent: str) -> dict[str, str]:
+    """The file or module of ``place:function``, by its place. Raises ConfigError: it is not there."""
+    target = target_of(agent)
+    source = source_of(target)
+    return {} if source is None else {target.place: _text(source) or ""}
+
+
+def sources_of_command(command: Sequence[str]) -> dict[str, str]:
+    """The words of a command that are files with text, such as ``my_program.py``."""
+    return {word: text for word in command if (text := _text(Path(word).expanduser())) is not None}
+
+
+def _text(path: Path) -> str | None:
+    """None: no file, too large, or no text."""
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            return None
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None

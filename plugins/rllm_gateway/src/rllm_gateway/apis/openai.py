@@ -1,4 +1,4 @@
-"""The parameter ``tool_choice`` of OpenAI's APIs."""
+"""What OpenAI's APIs share: the parameter ``tool_choice``, and errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from rllm_gateway import fields
+from rllm_gateway.refusals import Kind, RefusedError
 
 
 @dataclass(frozen=True)
@@ -47,3 +50,28 @@ def without_known_choice(body: Mapping[str, Any], chosen: Chosen | None) -> Mapp
 def must_call(chosen: Chosen | None) -> dict[str, Any]:
     """Arguments of `wanted`."""
     return {"must_call": chosen is not None and chosen.must_call, "tool": None if chosen is None else chosen.tool}
+
+
+TYPES: dict[Kind, str] = {
+    "invalid": "invalid_request_error",
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "not_found": "not_found_error",
+    "conflict": "conflict_error",
+    "too_large": "invalid_request_error",
+    "busy": "rate_limit_error",
+    "failed": "server_error",
+}
+
+
+def error_object(refused: RefusedError) -> dict[str, Any]:
+    return {
+        "message": refused.message,
+        "type": TYPES[refused.kind],
+        "param": refused.param,
+        "code": refused.code,
+    }
+
+
+def error_body(refused: RefusedError) -> bytes:
+    return orjson.dumps({"error": error_object(refused)})
