@@ -1,131 +1,128 @@
-"""The page of all error messages, made from the source: ``python docs/generate/errors_page.py``."""
+"""The page of all errors, made from the source: ``python docs/generate/errors_page.py``."""
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from error_source import Message, messages
-
+ROOT = Path(__file__).parents[2]
+CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
+OTHERS = {"Finding", "Problem", "refused", "unused", "warning", "ConfigLine", "Mismatch", "error_class"}
+"""Callables besides error classes that take a code."""
 INTRODUCTION = """\
 # Errors
 
 <!-- Made by `make docs` from the source; do not edit. A test fails when it is stale. -->
 
-Every message of an error or a warning, by where you meet it: what is wrong and where, then what to do. ‹name› stands
-for what the message fills in. A message about your plugin names the plugin, and file and line where it failed.
+Look up an error by its code. The command line prints code and message, and on the next line what to do:
 
-- The command line prints one paragraph that begins with `error:`. `--debug` (in Python `RLLM_DEBUG=1`) shows the
-  traceback too.
-- Exit code 2: the command or the configuration cannot be used, and nothing was started. Exit code 1: the run began and
-  failed; `--resume` continues from its newest checkpoint.
-- An unused key, a wrong value or an unknown name: `rllm config explain KEY` says what the key means, and
-  `rllm plugins list` which names there are.
-- A plugin that does not load: `rllm plugins doctor` says why.
+    error[file-not-found]: There is no configuration file `run.yaml`.
+    hint: Check its path.
+
+- In Python these are `code`, `message` and `hint` of an `rllm_core.errors.RllmError`, the base of all error classes.
+- Exit code 2: the command or the configuration cannot be used, and nothing was started.
+- Exit code 1: the run began and failed. To continue from its newest checkpoint, add `--resume`.
+- Add `--debug` (in Python, set `RLLM_DEBUG=1`) to see the traceback.
+
+The tables have one row per message. ‹name› is a value that the message fills in. `refused`, `unused` and `warning`
+are problems of a run that has not started, a `Finding` is from `rllm plugins doctor`,
+a `ConfigLine` from a `ConfigError`, and a `Mismatch` from `rllm record check`.
 """
 
-GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (
-        "Configuration",
-        "A key, a value, a file or a word of the command.",
-        ("rllm.config", "rllm.cli", "rllm_core.schema", "rllm.inspection"),
-    ),
-    (
-        "Names of plugins",
-        "What is chosen by name is not there, is ambiguous, or does not load.",
-        ("rllm_core.plugins", "rllm_core.contracts", "rllm_core.builtin"),
-    ),
-    (
-        "Before a run starts",
-        "Two choices do not fit together, or a choice has no effect.",
-        ("rllm.planning", "rllm.training.setup", "rllm_core.rollout.settings"),
-    ),
-    ("From Python", "`AgentTrainer`, `UnifiedTrainer` and the functions that register.", ("rllm.api",)),
-    ("Data sets and tasks", "Files, the hub, columns, ids.", ("rllm_data", "rllm_core.data")),
-    (
-        "Questions, rewards, environments",
-        "What is played, and what it earns.",
-        ("rllm.tasks", "rllm.environments", "rllm_envs"),
-    ),
-    (
-        "Attempts",
-        "Workflows, prompts, renderers and tools.",
-        ("rllm_core.rollout", "rllm.tools", "rllm_renderers", "rllm_serving", "rllm_vllm"),
-    ),
-    (
-        "Agents and the gateway",
-        "Errors of a run with agents, and what the gateway answers to a client.",
-        ("rllm_gateway",),
-    ),
-    (
-        "Stages, estimators, losses",
-        "What is computed from attempts.",
-        ("rllm_core.pipeline", "rllm_core.algorithms", "rllm_core.updates", "rllm_estimators", "rllm_backend_kit"),
-    ),
-    (
-        "The run folder, checkpoints, resuming",
-        "What is on disk.",
-        ("rllm.runs", "rllm.training", "rllm.tracking", "rllm_record", "rllm.trackers"),
-    ),
-    ("The backend `local`", "", ("rllm_local",)),
-    ("The backend `endpoint`", "", ("rllm.endpoint",)),
-    ("The backend `tinker`", "", ("rllm_tinker",)),
-    ("The server `rllm tinker serve`", "What the server answers to a client.", ("rllm_tinker_server",)),
-    ("The backend `verl`", "", ("rllm_verl",)),
-    ("`rllm eval` and `rllm rescore`", "", ("rllm.evaluation", "rllm_view.rescoring")),
-    ("`rllm runs`, `rllm episode`, `rllm why`", "", ("rllm_view",)),
-    ("`rllm plugins new`", "", ("rllm_plugin_kit",)),
-)
-"""Heading, what it is about, and the modules whose messages are below it; of several that fit the longest counts."""
+
+class ErrorCall(NamedTuple):
+    """A call that makes an error, in the source."""
+
+    module: str
+    name: str
+    call: ast.Call
+    within: ast.AST
+    """The innermost function around it, or the module."""
+
+    def texts(self, position: int, *keywords: str) -> list[str]:
+        """Return the texts that an argument may have, found by its position or by one of its names."""
+        named = [each.value for each in self.call.keywords if each.arg in keywords]
+        return [text for each in (named or self.call.args[position:])[:1] for text in _texts(each, self.within)]
 
 
-def errors_page(found: Iterable[Message]) -> str:
-    """The page, in Markdown.
+def error_calls() -> Iterator[ErrorCall]:
+    """Yield every call of an error class, problem or finding in all packages."""
+    sources = sorted([*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")])
+    paths = [(file, source) for source in sources for file in source.rglob("*.py") if "templates" not in file.parts]
+    files = {file.relative_to(source).with_suffix("").as_posix(): ast.parse(file.read_text()) for file, source in paths}
+    bases = {module: _bases(tree) for module, tree in files.items()}
+    names = {"RllmError"}
+    while more := {name for each in bases.values() for name, of in each.items() if names & of} - names:
+        names |= more
+    for module, tree in files.items():
+        foreign = {name for name, of in bases[module].items() if not names & of} - {"RllmError"}
+        yield from _calls(tree, tree, module, names - foreign)
 
-    Raises:
-        KeyError: no group has a module with messages.
-    """
-    by_group: dict[str, list[str]] = {heading: [] for heading, _, _ in GROUPS}
-    for message in found:
-        by_group[_group_of(message.module)].append(_item(message))
+
+def _bases(tree: ast.Module) -> dict[str, set[str]]:
+    return {
+        node.name: {_last(base) for base in node.bases} for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _calls(node: ast.AST, within: ast.AST, module: str, names: set[str]) -> Iterator[ErrorCall]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            name = _last(child.func)
+            if name in names or (name in OTHERS and isinstance(child.func, ast.Name)):
+                yield ErrorCall(module, name, child, within)
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from _calls(child, child if is_function else within, module, names)
+
+
+def _texts(node: ast.expr, within: ast.AST) -> list[str]:
+    """Return the texts of an expression; several if a condition or an earlier assignment chooses one."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        parts = (each.value if isinstance(each, ast.FormattedValue) else each for each in node.values)
+        return ["".join(str(part.value) if isinstance(part, ast.Constant) else _filled_in(part) for part in parts)]
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body, within), *_texts(node.orelse, within)]
+    if isinstance(node, ast.Name):
+        assigned = [each for each in ast.walk(within) if isinstance(each, ast.Assign)]
+        values = [each.value for each in assigned if _last(each.targets[0]) == node.id]
+        return [text for each in values for text in _texts(each, ast.Module([], []))] or [_filled_in(node)]
+    return [_filled_in(node)]
+
+
+def _filled_in(node: ast.AST) -> str:
+    return f"‹{ast.unparse(node)}›"
+
+
+def errors_page() -> str:
+    """Return the page, in Markdown."""
+    rows: dict[str, set[tuple[str, ...]]] = {}
+    for each in error_calls():
+        area = ".".join(each.module.split("/")[: 2 if each.module.startswith(("rllm/", "rllm_core/")) else 1])
+        message = {"Finding": 9, "Problem": 2, "refused": 2, "unused": 2, "warning": 2}.get(each.name, 1)
+        texts = (each.texts(message, "problem"), each.texts(message + 1, "remedy", "hint"))
+        cells = (each.name, *(" / ".join(dict.fromkeys(filter(None, text))) for text in texts))
+        codes = [f"`{code}`" for code in each.texts(0, "code") if CODE.fullmatch(code)]
+        rows.setdefault(area, set()).update((code, *map(_cell, cells)) for code in codes)
     parts = [INTRODUCTION]
-    for heading, about, _ in GROUPS:
-        parts += [f"## {heading}\n", f"{about}\n"] if about else [f"## {heading}\n"]
-        parts.append("\n".join(dict.fromkeys(by_group[heading])) + "\n")
+    for area in sorted(area for area in rows if rows[area]):
+        lines = sorted(f"| {' | '.join(row)} |" for row in rows[area])
+        parts.append("\n".join([f"## {area}\n", "| code | class | message | hint |", "|---|---|---|---|", *lines, ""]))
     return "\n".join(parts)
 
 
-def _group_of(module: str) -> str:
-    fitting = [
-        (len(prefix), heading)
-        for heading, _, prefixes in GROUPS
-        for prefix in prefixes
-        if module == prefix or module.startswith(f"{prefix}.")
-    ]
-    if not fitting:
-        raise KeyError(f"no group of docs/generate/errors_page.py has {module}")
-    return max(fitting)[1]
-
-
-def _item(message: Message) -> str:
-    text = _escaped(message.text)
-    remedy = f"\\\n  *{_escaped(message.remedy)}*" if _is_said(message.remedy) else ""
-    return f"- {text}{remedy}"
-
-
-def _is_said(remedy: str) -> bool:
-    """Not one that is known only when the error occurs."""
-    return bool(re.sub(r"‹[^›]*›", "", remedy).strip(" ."))
-
-
-def _escaped(text: str) -> str:
-    """As Markdown; text between backticks stays as it is."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(
-        part if part.startswith("`") else re.sub(r"([*<\[\]\\])", r"\\\1", part).strip("`") for part in parts
-    )
+def _cell(text: str) -> str:
+    return re.sub(r"([|<*\[\]\\])", r"\\\1", " ".join(text.split()))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(errors_page(messages()))
+    sys.stdout.write(errors_page())

@@ -50,7 +50,7 @@ from rllm_core.contracts import Backend, BackendPlugin, Capabilities, Finding, N
 from rllm_core.plugins import hookimpl
 
 def examine():
-    yield Finding(severity="error", subject="GPU", problem="there is none", remedy="buy one")
+    yield Finding(code="no-gpu", severity="error", subject="GPU", problem="there is none", remedy="buy one")
 
 @hookimpl
 def rllm_backends():

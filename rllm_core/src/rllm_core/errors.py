@@ -1,7 +1,8 @@
 """Every error a user can meet: what is wrong, where, and what to do next.
 
-The command line prints these as one paragraph and exits with `exit_code`. A Python program that one ends prints the
-same and exits with 1. A traceback appears only with ``--debug`` or ``RLLM_DEBUG=1``.
+The command line prints ``error[CODE]: MESSAGE`` and ``hint: HINT``, and exits with `exit_code`. A Python program that
+fails with one of these errors prints the same and exits with 1. A traceback appears only with ``--debug`` or
+``RLLM_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ from types import TracebackType
 class RllmError(Exception):
     """Base of all errors raised on purpose.
 
-    `message` says what is wrong and where; `hint` says what to do next; `details` are lines to print below them as they
-    are, such as the end of a log.
+    `code` is a short name of the mistake, such as ``unknown-key``: the same mistake has the same code everywhere.
+    `message` says what is wrong and where. `hint` says what to do next. `details` are lines to print below them
+    unchanged, such as the end of a log.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "", details: str = "") -> None:
+    def __init__(self, code: str, message: str, hint: str = "", details: str = "") -> None:
+        self.code = code
         self.message = message
         self.hint = hint
         self.details = details
-        super().__init__("\n".join(filter(None, (f"{message} {hint}".strip(), details))))
+        super().__init__("\n".join(filter(None, (message, hint and f"hint: {hint}", details))))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython, and so notebooks, show where nothing catches it."""
-        return traceback.format_exception(self) if tracebacks_wanted() else [f"error: {self}"]
+        """Return the lines that IPython, and so a notebook, shows for an uncaught error."""
+        return traceback.format_exception(self) if tracebacks_wanted() else [f"error[{self.code}]: {self}"]
 
-    def __reduce__(self) -> tuple[type[RllmError], tuple[str, str, str]]:
-        """The parts stay apart on the way from another process."""
-        return type(self), (self.message, self.hint, self.details)
+    def __reduce__(self) -> tuple[type[RllmError], tuple[str, str, str, str]]:
+        """Keep the parts apart when an error comes from another process."""
+        return type(self), (self.code, self.message, self.hint, self.details)
 
 
 class ConfigError(RllmError):
@@ -113,7 +116,8 @@ def _show_paragraphs() -> None:
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, RllmError) and not tracebacks_wanted():
-            print(f"error: {error} RLLM_DEBUG=1 shows where.", file=sys.stderr)  # noqa: T201  (the program's last word)
+            text = f"error[{error.code}]: {error}\nRLLM_DEBUG=1 shows where."
+            print(text, file=sys.stderr)  # noqa: T201  (the program's last word)
         else:
             before(kind, error, trace)
 
@@ -131,13 +135,14 @@ def failures_as(
     except RllmError:
         raise
     except (Exception, SystemExit) as error:
-        raise error_class(f"{who} failed: {described(error)}.", hint) from error
+        raise error_class("plugin-failed", f"{who} failed: {described(error)}.", hint) from error
 
 
 def described(error: BaseException) -> str:
     """``KeyError: 'answer' (my_env.py, line 12)``: an error, and the last line of somebody's code that it passed."""
     place = _place_of(error)
-    return f"{type(error).__name__}: {error}".rstrip(": ") + (f" ({place})" if place else "")
+    text = f"{error.message} {error.hint}" if isinstance(error, RllmError) else str(error)
+    return f"{type(error).__name__}: {text}".rstrip(": ") + (f" ({place})" if place else "")
 
 
 def _place_of(error: BaseException | None) -> str:

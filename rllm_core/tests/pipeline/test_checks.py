@@ -10,7 +10,7 @@ import pytest
 
 from rllm.planning import group_checks, idle_checks, plugin_checks, term_checks
 from rllm.planning.checks import CHECKS
-from rllm.planning.problem import Problem, settle
+from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm_core.errors import ConfigError
 
 WITH_TASKS = {"too_few_tasks"}
@@ -28,16 +28,17 @@ def test_no_check_is_there_twice() -> None:
     assert len(set(CHECKS)) == len(CHECKS)
 
 
-REFUSED = Problem("refused", "a.b", "It cannot be.", "Leave it out.")
-UNUSED = Problem("unused", "a.c", "It has no effect.", "Set a.b.")
-WARNING = Problem("warning", "a.d", "it may not be meant")
+REFUSED = refused("some-mistake", "a.b", "It cannot be.", "Leave it out.")
+UNUSED = unused("unused-key", "a.c", "It has no effect.", "Set a.b.")
+WARNING = warning("some-mistake", "a.d", "it may not be meant")
 
 
 @pytest.mark.parametrize("problem", [REFUSED, UNUSED])
 def test_the_first_that_stops_the_run_is_an_error(problem: Problem) -> None:
     with pytest.raises(ConfigError) as caught:
         settle([WARNING, problem, REFUSED], "error")
-    assert (caught.value.message, caught.value.hint) == (problem.text, problem.remedy)
+    error = caught.value
+    assert (error.code, error.message, error.hint) == (problem.code, problem.text, problem.remedy)
 
 
 def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:

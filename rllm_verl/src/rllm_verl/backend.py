@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, RllmError
-from rllm_core.notices import say, warn_once
+from rllm_core.notices import one_line, say, warn_once
 from rllm_core.seeding import derive_seed
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_verl.deadlines import Driver, take_back_sigterm
@@ -116,7 +116,7 @@ class VerlBackend(Backend):
                 )
             except RllmError as error:
                 # Whatever ends the run counts more than this.
-                warn_once(str(error))
+                warn_once(one_line(str(error)))
         if self._driver is not None:
             self._driver.close()
         if self._files is not None:

@@ -31,13 +31,14 @@ NOTES = "rllm"
 class Failure:
     """An error of a loss, as data. Raised in a worker it would leave the other ranks waiting for this one for ever."""
 
+    code: str
     message: str
     hint: str
     traceback: str
 
     @classmethod
     def of(cls, error: RllmError) -> Failure:
-        return cls(error.message, error.hint, "".join(traceback.format_exception(error)))
+        return cls(error.code, error.message, error.hint, "".join(traceback.format_exception(error)))
 
     def error(self) -> LossError:
         """For the driver to raise."""

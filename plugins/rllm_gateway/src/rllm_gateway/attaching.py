@@ -15,6 +15,7 @@ from typing import Any
 from rllm_backend_kit.portable_renderer import tokenizer_digest
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, RllmError
+from rllm_core.notices import one_line
 from rllm_gateway.admin_token import is_token
 from rllm_gateway.gateway import Gateway, SessionError
 from rllm_gateway.link_policy import LinkPolicy
@@ -126,7 +127,7 @@ class Door:
             try:
                 renderer = await asyncio.to_thread(self._load, Path(str(hello.get("renderer"))))
             except (RllmError, OSError) as error:
-                return f"its renderer cannot be loaded: {error}"
+                return f"its renderer cannot be loaded: {one_line(str(error))}"
             await self._serve(LinkPolicy(reader, writer), renderer, str(hello.get("model")), writer)
             return ""
         finally:

@@ -60,7 +60,7 @@ class DeployedSessions:
         try:
             return await self._gateway.open_session(spec)
         except StoreError as error:
-            raise RefusedError(500, "failed", f"The session could not be stored: {error}") from error
+            raise RefusedError(500, "failed", f"The session could not be stored: {error.message}") from error
 
     async def end(self, session: str, key: str) -> None:
         """End a session: its calls are refused from here on. Raises RefusedError: the key is another."""

@@ -55,7 +55,7 @@ class EstimatorContract(EstimatorCalls):
                 Registry.load().get("loss", record.default_loss)
             except RllmError as error:
                 fix = "Name an installed loss, or none."
-                raise self.failure(f"has a default loss that is not there: {error}", fix) from error
+                raise self.failure(f"has a default loss that is not there: {error.message}", fix) from error
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_it_returns_finite_advantages_of_the_declared_level(self, params: Any, seed: int) -> None:

@@ -182,4 +182,4 @@ class PluginContract(Generic[RecordT]):
             return registry.get(self.kind, self.name)
         except RllmError as error:
             reasons = "".join(f" {broken.name} is broken: {broken.reason}." for broken in registry.broken)
-            raise AssertionError(f"{error}{reasons}") from error
+            raise AssertionError(f"{error.message}{reasons} {error.hint}") from error

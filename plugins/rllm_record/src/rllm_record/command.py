@@ -38,7 +38,9 @@ def check(run: Path) -> None:
         from rllm_record.check.checking import check_run
     except ModuleNotFoundError as error:
         raise RllmError(
-            f"Losses are computed by {error.name}, which is not installed.", "pip install 'rllm-record[check]'"
+            "missing-package",
+            f"Losses are computed by {error.name}, which is not installed.",
+            "pip install 'rllm-record[check]'",
         ) from error
     from rllm_record.run_places import one_run
 
@@ -50,7 +52,7 @@ def check(run: Path) -> None:
 
 
 def _lines(report: Report) -> list[str]:
-    lines = report.problems[:SHOWN]
+    lines = [f"error[{each.code}]: {each.text}" for each in report.problems[:SHOWN]]
     if len(report.problems) > SHOWN:
         lines.append(f"and {len(report.problems) - SHOWN} more")
     if report.first_step:

@@ -45,14 +45,15 @@ def test_check_flipped_bit_is_found(intact: StepFiles, data: st.DataObject) -> N
         problems = check_run(place.parents[2]).problems
     finally:
         place.write_bytes(before)
-    assert sum(place.name in problem or "cannot be read" in problem for problem in problems) >= 1
+    assert any(place.name in each.text or each.code == "file-unreadable" for each in problems)
 
 
 @pytest.mark.parametrize("kind", ["episodes", "traces", "updates"])
 def test_check_missing_file_is_found(tmp_path: Path, kind: str) -> None:
     write_record(tmp_path).place(kind, 0).unlink()
 
-    assert f"step 0: {kind}/step_000000.parquet is missing" in check_run(tmp_path).problems
+    (problem,) = [each for each in check_run(tmp_path).problems if each.code == "missing-file"]
+    assert f"step 0: {kind}/step_000000.parquet" in problem.text
 
 
 def test_check_file_of_another_step_is_found(tmp_path: Path) -> None:
@@ -60,16 +61,17 @@ def test_check_file_of_another_step_is_found(tmp_path: Path) -> None:
     files.write(1, [], [], "tokens")
     files.place("episodes", 0).replace(files.place("episodes", 1))
 
-    assert "step 1: episodes/step_000001.parquet is not as it was written: its digest differs" in (
-        check_run(tmp_path).problems
-    )
+    (problem,) = [each for each in check_run(tmp_path).problems if each.code == "changed-file"]
+    assert "step 1: episodes/step_000001.parquet" in problem.text
 
 
 def test_check_missing_step_is_found(tmp_path: Path) -> None:
     files = write_record(tmp_path)
     files.write(2, [], [], "tokens")
 
-    assert "step 1 is not recorded, and steps after it are" in check_run(tmp_path).problems
+    assert [each.text for each in check_run(tmp_path).problems if each.code == "missing-step"] == [
+        "step 1 is not recorded, and steps after it are"
+    ]
 
 
 def test_check_recording_begun_later_misses_nothing(tmp_path: Path) -> None:
@@ -81,7 +83,8 @@ def test_check_recording_begun_later_misses_nothing(tmp_path: Path) -> None:
     report = check_run(tmp_path)
 
     assert report.first_step == 3
-    assert report.problems == ["step 5 is not recorded, and steps after it are"]
+    (problem,) = report.problems
+    assert (problem.code, problem.text[:7]) == ("missing-step", "step 5 ")
 
 
 @pytest.mark.parametrize("left", ["episodes", "traces", "updates"])
@@ -91,7 +94,8 @@ def test_check_first_step_without_outcomes_is_missing(tmp_path: Path, left: str)
     for kind in set(KINDS) - {left}:
         files.place(kind, 0).unlink(missing_ok=True)
 
-    assert check_run(tmp_path).problems == ["step 0 is not recorded, and steps after it are"]
+    (problem,) = check_run(tmp_path).problems
+    assert (problem.code, problem.text[:7]) == ("missing-step", "step 0 ")
 
 
 def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_check_old_record_is_named_without_digests(tmp_path: Path) -> None:
     report = check_run(tmp_path)
 
     assert report.undigested == [0]
-    assert not any("digest" in problem for problem in report.problems)
+    assert "changed-file" not in {each.code for each in report.problems}
 
 
 def test_write_killed_midway_leaves_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

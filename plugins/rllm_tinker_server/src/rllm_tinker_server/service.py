@@ -107,8 +107,10 @@ class Service:
             return await work
         except RequestRefused as refused:
             return wire.user_failure(str(refused))
-        except (ServerError, RllmError) as fault:
+        except ServerError as fault:
             return wire.server_failure(str(fault))
+        except RllmError as fault:
+            return wire.server_failure(f"{fault.message} {fault.hint}".rstrip())
         except Exception as error:
             # The client must learn of it, and the other clients' requests go on.
             logger.exception("%s failed", what)

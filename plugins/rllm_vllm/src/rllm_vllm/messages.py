@@ -86,6 +86,7 @@ class Failure:
 class Unsupported:
     """The answer to a request that vLLM cannot sample for: the parts of an `UnsupportedSamplingError`."""
 
+    code: str
     message: str
     hint: str
 

@@ -91,7 +91,7 @@ class Server:
         try:
             answer = await self._answer(request.number, request.body)
         except UnsupportedSamplingError as error:
-            answer = Unsupported(error.message, error.hint)
+            answer = Unsupported(error.code, error.message, error.hint)
         except Exception as error:  # noqa: BLE001  (whoever asked must learn that it failed)
             answer = Failure(f"{type(error).__name__}: {error}")
         finally:

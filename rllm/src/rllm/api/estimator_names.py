@@ -22,7 +22,7 @@ class EstimatorNames(Mapping[str, ClassicEstimator]):
         try:
             return get_rllm_adv_estimator(name)
         except PluginError as error:
-            raise KeyError(str(error)) from error
+            raise KeyError(f"{error.message} {error.hint}") from error
 
     def __iter__(self) -> Iterator[str]:
         found = [entry for entry in Registry.load().all("estimator") if entry.plugin.level == "trajectory"]

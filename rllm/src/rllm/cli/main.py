@@ -69,24 +69,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         returned = cli.main(arguments, prog_name="rllm", standalone_mode=False, obj=debug)
     except RllmError as error:
-        return _fail(error.message, error.hint, error.exit_code, debug, error.details)
+        return _fail(error, debug)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"`{context.command_path} --help` shows what is possible." if context else ""
-        return _fail(error.format_message(), hint, error.exit_code, debug)
+        usage = RllmError("usage-error", error.format_message(), hint)
+        usage.exit_code = error.exit_code
+        return _fail(usage, debug)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  (whatever happens, the user gets one paragraph)
         if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
             where = f"{str(error.filename)[:200]}: " if error.filename else ""
-            return _fail(f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno], 1, debug)
+            return _fail(RllmError("system-error", f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno]), debug)
         problem = f"unexpected {type(error).__name__}: {error}".rstrip(" :.") + "."
         hint = _misfit() or "This is a bug, in rllm or in a plugin."
-        return _fail(problem, hint if debug else f"{hint} Add --debug to see where.", 1, debug)
+        hint = hint if debug else f"{hint} Add --debug to see where."
+        return _fail(RllmError("unexpected-error", problem, hint), debug)
     return returned if isinstance(returned, int) else 0
 
 
@@ -110,13 +113,15 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     return kept + arguments[end:], asked
 
 
-def _fail(problem: str, hint: str, exit_code: int, debug: bool, details: str = "") -> int:
+def _fail(error: RllmError, debug: bool) -> int:
     if debug:
         click.echo(traceback.format_exc(), err=True)
-    click.echo(" ".join(f"error: {problem} {hint}".split()), err=True)
-    if details:
-        click.echo(details, err=True)
-    return exit_code
+    click.echo(" ".join(f"error[{error.code}]: {error.message}".split()), err=True)
+    if error.hint:
+        click.echo(" ".join(f"hint: {error.hint}".split()), err=True)
+    if error.details:
+        click.echo(error.details, err=True)
+    return error.exit_code
 
 
 if __name__ == "__main__":

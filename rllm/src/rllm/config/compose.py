@@ -25,7 +25,7 @@ from rllm.config.options_as_keys import option_hints
 from rllm.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm.config.packaged_keys import unlike_packaged
 from rllm.config.paths import KeyPath, leaves, path_of, picked, put_at, value_at, without
-from rllm.config.problems import as_config_error, describe, parse, wrong_value
+from rllm.config.problems import ConfigLine, as_config_error, describe, parse, wrong_value
 from rllm.config.resolve import environment_hidden, escape, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
 from rllm.config.unused import idle_reason
@@ -216,7 +216,7 @@ def _validated(
     core, rest = _split(tree, RunConfig, backend_schema)
     keys = tuple(dict.fromkeys(known_keys(RunConfig) + known_keys(backend_schema)))
     instances: list[BaseModel] = []
-    problems: list[str] = []
+    problems: list[ConfigLine] = []
     meant: list[str] = []
     for schema, values in ((RunConfig, core), (backend_schema, rest)):
         try:

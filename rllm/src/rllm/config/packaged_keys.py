@@ -16,14 +16,14 @@ from rllm.config.layers import Tier
 from rllm.config.merge import Merged
 from rllm.config.packaged import packaged_values
 from rllm.config.paths import KeyPath, leaves, path_of
-from rllm.config.problems import MOST_SHOWN, unknown_key, wrong_value
+from rllm.config.problems import MOST_SHOWN, ConfigLine, unknown_key, wrong_value
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged
 
 _MEANT: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole number"), (float, "a number"))
 
 
-def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profile: str | None) -> list[str]:
+def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profile: str | None) -> list[ConfigLine]:
     """What in the sections marked `AsPackaged` is no key of the packaged YAML, or of another type: a line on each.
 
     Args:
@@ -36,7 +36,7 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
     known = packaged_values(backend, profile)
     optional = (path_of(key) for mark in marked.values() for key in mark.optional)
     keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known), *optional))
-    problems: list[str] = []
+    problems: list[ConfigLine] = []
     for section, mark in marked.items():
         # Of a section that the core has too, its own schema checks the core's keys.
         of_core = {key[1] for key in known_keys(RunConfig) if len(key) > 1 and key[0] == section}
@@ -79,7 +79,7 @@ class _Comparison:
         self._optional = frozenset(path_of(key) for key in mark.optional)
         self._keys = keys
 
-    def lines(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[str]:
+    def lines(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[ConfigLine]:
         for key, value in values.items():
             path = (*at, key)
             if key in known:
@@ -87,7 +87,7 @@ class _Comparison:
             elif path not in self._optional and not any(at[: len(mapping)] == mapping for mapping in self._free):
                 yield unknown_key(path, self._merged.origin(path), self._keys)
 
-    def _value(self, value: Any, default: Any, path: KeyPath) -> Iterator[str]:
+    def _value(self, value: Any, default: Any, path: KeyPath) -> Iterator[ConfigLine]:
         if default is None or value is None:
             return
         if isinstance(default, dict) and isinstance(value, dict):
@@ -97,7 +97,8 @@ class _Comparison:
         expected = "a mapping" if isinstance(default, dict) else _other_type(value, default)
         # A packaged value may point to another key; that one is wrong then, and said to be.
         if expected and self._merged.tier(path) is not Tier.PACKAGED:
-            yield f"{wrong_value(path, value, self._merged.origin(path))}: expected {expected}."
+            text = f"{wrong_value(path, value, self._merged.origin(path))}: expected {expected}."
+            yield ConfigLine("wrong-value", text)
 
 
 def _other_type(value: Any, default: Any) -> str | None:

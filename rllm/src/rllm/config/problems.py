@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,6 +20,15 @@ OriginOf = Callable[[KeyPath], str]
 LONGEST_VALUE = 60
 MOST_SHOWN = 50
 """Problems that are described, of those found. Looking for what was meant takes about a millisecond each."""
+
+
+class ConfigLine(NamedTuple):
+    """A line about one key of a configuration."""
+
+    code: str
+    """The short name of the mistake, as of an `RllmError`."""
+    text: str
+
 
 EXPECTED_BY_TYPE = {
     "int_type": "a whole number",
@@ -61,13 +70,13 @@ def parse(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
 
 def describe(
     error: ValidationError, values: Mapping[str, Any], origin: OriginOf, keys: Sequence[KeyPath], at: KeyPath = ()
-) -> list[str]:
+) -> list[ConfigLine]:
     """One line per problem.
 
     `values` is what was validated, `keys` every known key of the whole schema, and `at` the section that holds
     `values`, when it is not the top level.
     """
-    unknown: list[str] = []
+    unknown: list[ConfigLine] = []
     wrong: dict[KeyPath, tuple[Any, list[ErrorDetails]]] = {}
     details = error.errors(include_url=False)
     for detail in details[:MOST_SHOWN]:
@@ -75,22 +84,24 @@ def describe(
         if detail["type"] == "extra_forbidden":
             unknown.append(unknown_key(path, origin(path), keys))
         elif detail["type"] == "missing":
-            unknown.append(
-                f"`{_dotted(path)}` has no value, and must have one: set it in a file or on the command line."
-            )
+            text = f"`{_dotted(path)}` has no value, and must have one: set it in a file or on the command line."
+            unknown.append(ConfigLine("missing-key", text))
         else:
             # The variants of a union (a number, or the text "none") each report their own error.
             wrong.setdefault(path, (detail["input"], []))[1].append(detail)
-    lines = [f"{wrong_value(path, value, origin(path))}: {_reasons(why)}." for path, (value, why) in wrong.items()]
-    left_out = [f"{len(details) - MOST_SHOWN} more are not shown."] if len(details) > MOST_SHOWN else []
-    return [*dict.fromkeys(unknown + lines), *left_out]
+    lines = [
+        ConfigLine("wrong-value", f"{wrong_value(path, value, origin(path))}: {_reasons(why)}.")
+        for path, (value, why) in wrong.items()
+    ]
+    left_out = len(details) - MOST_SHOWN
+    rest = [ConfigLine("wrong-value", f"{left_out} more are not shown.")] if left_out > 0 else []
+    return [*dict.fromkeys(unknown + lines), *rest]
 
 
-def as_config_error(lines: Iterable[str], hint: str = "") -> ConfigError:
-    """One error for all problems, one line each."""
-    lines = list(lines)
+def as_config_error(lines: Sequence[ConfigLine], hint: str = "") -> ConfigError:
+    """One error for all problems, with the code of the first; one line each."""
     heading = [f"{len(lines)} problems in the configuration:"] if len(lines) > 1 else []
-    return ConfigError("\n".join(heading + lines), hint)
+    return ConfigError(lines[0].code, "\n".join([*heading, *(line.text for line in lines)]), hint)
 
 
 def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
@@ -104,7 +115,7 @@ def show_value(value: Any) -> str:
     return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
 
 
-def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
+def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> ConfigLine:
     """What to say of a key that is in no schema: what was meant, or what there is in its place."""
     name, section = path[-1], path[:-1]
     siblings = [key[-1] for key in keys if key[:-1] == section]
@@ -114,10 +125,10 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> str:
         plain = [sibling for sibling in siblings if sibling not in sections]
         kind = "neither a section nor a key" if plain else "not a section"
         sentence = f"`{name}` is {kind} of the configuration (from {origin})."
-        return _joined(sentence, meant, "At the top are" if plain else "Sections", siblings)
+        return ConfigLine("unknown-key", _joined(sentence, meant, "At the top are" if plain else "Sections", siblings))
     place = _dotted(section)
     sentence = f"`{name}` is not a key of {place} (`{_dotted(path)}` from {origin})."
-    return _joined(sentence, meant, f"Keys of {place}", siblings if not meant else [])
+    return ConfigLine("unknown-key", _joined(sentence, meant, f"Keys of {place}", siblings if not meant else []))
 
 
 def _meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:

@@ -71,19 +71,19 @@ def _loads(registry: Registry) -> Iterator[Finding]:
     for kind in KINDS:
         for entry in registry.all(kind):
             severity: Severity = "error"
+            code = "plugin-not-loadable"
             remedy = f"install what is missing, or report it to the authors of {entry.distribution}"
             try:
                 problem = _problem_of_load(entry)
             except (PluginError, ConfigError) as error:
                 # A PluginError knows itself what is missing, such as an optional package.
                 severity = "note" if isinstance(error, PluginError) else "error"
-                problem, remedy = error.message, error.hint
+                code, problem, remedy = error.code, error.message, error.hint
             except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
                 problem = f"it cannot be loaded: {reason_of(error)}"
             if problem:
-                yield Finding(
-                    severity=severity, subject=f"{kind} {entry.qualified_name}", problem=problem, remedy=remedy
-                )
+                subject = f"{kind} {entry.qualified_name}"
+                yield Finding(code=code, severity=severity, subject=subject, problem=problem, remedy=remedy)
 
 
 def _problem_of_load(entry: Registered[Any]) -> str:

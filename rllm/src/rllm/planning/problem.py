@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -16,18 +16,20 @@ Severity = Literal["refused", "unused", "warning"]
 class Problem:
     """One finding about a run that has not started."""
 
-    severity: Severity
+    severity: Severity = field(kw_only=True)
     """``refused``: the run cannot be as asked. ``unused``: a user's value has no effect, which is refused unless
     ``rllm.unused_keys`` is ``warn``. ``warning``: it works, but perhaps not as meant."""
+    code: str
+    """The short name of the mistake, as of an `RllmError`."""
     key: str
     """The config key that is to blame, or that would help; of several the first."""
     text: str
     remedy: str = ""
 
 
-refused = partial(Problem, "refused")
-unused = partial(Problem, "unused")
-warning = partial(Problem, "warning")
+refused = partial(Problem, severity="refused")
+unused = partial(Problem, severity="unused")
+warning = partial(Problem, severity="warning")
 
 
 def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -> list[str]:

@@ -22,7 +22,7 @@ from rllm.config.packaged import DEFAULT, packaged_values
 from rllm.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
 from rllm.config.problems import show_value
 from rllm.config.unused import covers, idle_reason, same_value
-from rllm.planning.problem import Problem, refused, unused, warning
+from rllm.planning.problem import Problem, Severity, unused, warning
 from rllm_core.contracts.chosen import Chosen, Registered
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
@@ -127,8 +127,8 @@ def settle_effects(
             if why[0] != REFUSED and _happens_anyway(key, taking):
                 problems.append(warning(key.dotted, f"{given}, which is what happens anyway: the key changes nothing."))
             else:
-                problem = refused if why[0] == REFUSED else unused
-                problems.append(problem(key.dotted, f"{given}{why[0]}", why[1]))
+                severity: Severity = "refused" if why[0] == REFUSED else "unused"
+                problems.append(Problem("unused-key", key.dotted, f"{given}{why[0]}", why[1], severity=severity))
         if why:
             idle.append(key)
             if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):

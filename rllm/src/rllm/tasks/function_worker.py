@@ -38,7 +38,7 @@ def main(function: str, digest: str, path: str) -> None:
             raise ConfigError(f"{function} changed while the run went on.", "Restore the file, or start again.")
         call = FunctionCall(function)
     except ConfigError as error:
-        _write(replies, json.dumps({"message": error.message, "hint": error.hint}))
+        _write(replies, json.dumps({"code": error.code, "message": error.message, "hint": error.hint}))
         return
     _write(replies, "ready")
     while True:

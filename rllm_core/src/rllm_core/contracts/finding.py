@@ -12,6 +12,8 @@ Severity = Literal["error", "warning", "note"]
 class Finding:
     """One thing worth knowing. An ``error`` means that something installed cannot be used."""
 
+    code: str
+    """The short name of the finding, as of an `RllmError`."""
     severity: Severity
     subject: str
     """What it is about: a plugin, a name or a setting."""

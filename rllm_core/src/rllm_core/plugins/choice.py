@@ -101,8 +101,8 @@ def _explain(
     error: ValidationError, model: type[BaseModel], owner: str, where: str, inherited: set[str], apart: bool
 ) -> ConfigError:
     """All that is wrong with the options as one error."""
-    problems, hints = [], []
-    for detail in error.errors(include_url=False):
+    problems, hints, details = [], [], error.errors(include_url=False)
+    for detail in details:
         path = [str(part) for part in detail["loc"]]
         option = ".".join(path)
         message = detail["msg"][:1].lower() + detail["msg"][1:]
@@ -119,7 +119,9 @@ def _explain(
             problems.append(f"{where}: {shared}, which {owner} takes over: {message}")
         else:
             problems.append(f"{where}.{option} is {detail['input']!r}: {message} (option of {owner})")
-    return ConfigError(f"{'; '.join(problems)}.", " ".join(dict.fromkeys(filter(None, hints))))
+    unknown = all(detail["type"] == "extra_forbidden" for detail in details)
+    advice = " ".join(dict.fromkeys(filter(None, hints)))
+    return ConfigError("unknown-option" if unknown else "wrong-value", f"{'; '.join(problems)}.", advice)
 
 
 def _advice(option: str, known: list[str]) -> str:

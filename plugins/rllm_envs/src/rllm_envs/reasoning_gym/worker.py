@@ -38,7 +38,7 @@ def main() -> None:
         try:
             reply: dict[str, Any] = {"value": answered(asked)}
         except ConfigError as error:
-            reply = {"refused": [error.message, error.hint]}
+            reply = {"refused": [error.code, error.message, error.hint]}
         except Exception as error:  # noqa: BLE001  (generators raise anything; who asked says what)
             reply = {"problem": f"{type(error).__name__}: {error}"[:200]}
         signal.setitimer(signal.ITIMER_PROF, 0)

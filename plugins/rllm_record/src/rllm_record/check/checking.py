@@ -79,7 +79,7 @@ class _Checker:
         try:
             self._compare(step)
         except RllmError as error:
-            self.report.problems.append(f"step {step}: {error}")
+            self.report.problems.append(f"step {step}: {error.message}")
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A changed value can raise any of these. If a digest differs, the report already names the file.
             if not changed:

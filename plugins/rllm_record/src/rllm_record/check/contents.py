@@ -20,7 +20,7 @@ def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[str]:
         marks = read_marks(fates)
         contents = {kind: place.read_bytes() for kind in KINDS if (place := files.place(kind, step)).exists()}
     except (OSError, RecordError) as error:
-        yield f"step {step}: {error}"
+        yield f"step {step}: {getattr(error, 'message', error)}"
         return
     if digests.KEY not in marks and int(marks[VERSION_KEY]) < FIRST_WITH_DIGESTS:
         report.undigested.append(step)

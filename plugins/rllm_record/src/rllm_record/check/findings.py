@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True)
+class Mismatch:
+    """One place where a record differs from the updates of its run."""
+
+    code: str
+    """The short name of the finding, as of an `RllmError`."""
+    text: str
+    """A sentence that names step, optimiser step and token."""
+
+
 @dataclass
 class Report:
     """Of a whole run."""
@@ -28,5 +38,4 @@ class Report:
     """Steps that an older rllm-record wrote, without digests of their files."""
     unexplained: int = 0
     """Optimiser steps with a loss that gives no number per token."""
-    problems: list[str] = field(default_factory=list)
-    """Sentences that name step, optimiser step and token."""
+    problems: list[Mismatch] = field(default_factory=list)
