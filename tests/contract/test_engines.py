@@ -35,7 +35,7 @@ class Hosted:
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         missing, strange = self.model.load_state_dict(dict(weights), strict=False)
         if missing != ["lm_head.weight"] or strange:
-            raise BackendError("The weights are another model's.")
+            raise BackendError("made-up", "The weights are another model's.")
         self.engine.publish(version)
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:

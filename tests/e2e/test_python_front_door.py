@@ -450,7 +450,7 @@ def test_a_folder_is_free_again_after_a_trainer_that_could_not_be_made(
     fit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*arguments: Any, **options: Any) -> None:
-        raise ConfigError("This observer cannot be made.")
+        raise ConfigError("made-up", "This observer cannot be made.")
 
     with monkeypatch.context() as patch:
         patch.setattr("rllm.api.trainer.TrainingLoop", broken)

@@ -46,7 +46,7 @@ def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
 def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LocalBackend, run: RunContext, folder: Path) -> None:
         assert any(folder.rglob("*.safetensors"))
-        raise CheckpointError("It was written by 2 workers.", "Resume with 2.")
+        raise CheckpointError("made-up", "It was written by 2 workers.", "Resume with 2.")
 
     assert rllm_here(*TRAIN).returncode == 0
     monkeypatch.setattr(LocalBackend, "check_checkpoint", refuse)

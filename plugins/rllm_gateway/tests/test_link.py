@@ -170,7 +170,8 @@ def test_an_engine_that_stops_is_given_the_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"), [(RolloutError("no", "hint"), PolicyError), (BackendError("gone"), PolicyGoneError)]
+    ("error", "kind"),
+    [(RolloutError("made-up", "no", "hint"), PolicyError), (BackendError("made-up", "gone"), PolicyGoneError)],
 )
 def test_an_engine_that_fails_fails_the_call(error: Exception, kind: type[PolicyError]) -> None:
     async def fail() -> None:
@@ -193,7 +194,7 @@ def test_schema_reaches_the_engine_and_its_refusal_returns() -> None:
             await ends.open()
             await ends.sample([1, 2], json_schema="{}", top_logprobs=2)
             assert (ends.engine.asked[0][1].json_schema, ends.engine.asked[0][1].top_logprobs) == ("{}", 2)
-            ends.engine.answer = failing(UnsupportedSamplingError("no", "Do without."))
+            ends.engine.answer = failing(UnsupportedSamplingError("made-up", "no", "Do without."))
             with pytest.raises(UnsupportedError, match="no"):
                 await ends.sample([1, 2], json_schema="{}")
 

@@ -89,7 +89,7 @@ def test_a_call_that_cannot_be_stored_is_no_answer_and_ends_the_attempt(
 
         async def full(row: Any) -> None:
             if isinstance(row, CallRow):
-                raise StoreError("the disk is full")
+                raise StoreError("made-up", "the disk is full")
             await add(row)
 
         monkeypatch.setattr(world.store, "add", full)

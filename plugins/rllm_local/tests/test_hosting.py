@@ -79,7 +79,7 @@ class Copy:
 
 class Broken(Copy):
     async def start(self, setup: EngineSetup) -> None:
-        raise BackendError("It does not start.")
+        raise BackendError("made-up", "It does not start.")
 
 
 def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunContext:

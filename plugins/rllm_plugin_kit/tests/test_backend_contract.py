@@ -55,7 +55,7 @@ class Engine:
 
     def check_stop(self, sampling: SamplingParams) -> None:
         if sampling.stop:
-            raise RolloutError("It cannot stop at texts.")
+            raise RolloutError("made-up", "It cannot stop at texts.")
 
     def generator(self, sampling: SamplingParams) -> np.random.Generator:
         return np.random.default_rng(sampling.seed)

@@ -25,7 +25,7 @@ class Options(Params):
 def good(params: Options) -> list[Task]:
     """Numbers."""
     if params.path and not Path(params.path).exists():
-        raise ConfigError(f"{params.path} is not there.", "Fix `path`.")
+        raise ConfigError("made-up", f"{params.path} is not there.", "Fix `path`.")
     return [Task(id=str(number), data={"number": number}) for number in range(params.number)]
 
 

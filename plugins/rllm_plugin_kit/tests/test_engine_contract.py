@@ -49,7 +49,7 @@ class Good:
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         _, strange = self.model.load_state_dict(dict(weights), strict=False)
         if strange:
-            raise BackendError("The weights are another model's.")
+            raise BackendError("made-up", "The weights are another model's.")
         self.version = version
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:

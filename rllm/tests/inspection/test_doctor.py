@@ -94,7 +94,7 @@ def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_i
     registry = Registry()
 
     def load() -> Any:
-        raise PluginError("tracker 'shiny' needs the package shiny.", "pip install shiny")
+        raise PluginError("made-up", "tracker 'shiny' needs the package shiny.", "pip install shiny")
 
     registry.add(estimator("shiny", load=load))
     finding = _only(registry)
@@ -157,7 +157,8 @@ def test_the_worst_findings_come_first(site, estimator) -> None:
 
 def test_what_several_backends_say_of_gpus_is_said_once() -> None:
     driver, flash = (
-        Finding(severity="note", subject=each, problem="fine", remedy="nothing") for each in ("GPU", "flash")
+        Finding(code="made-up", severity="note", subject=each, problem="fine", remedy="nothing")
+        for each in ("GPU", "flash")
     )
 
     def broken() -> list[Finding]:

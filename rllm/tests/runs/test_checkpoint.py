@@ -272,7 +272,7 @@ def test_a_first_save_that_fails_says_that_there_is_nothing_earlier(store: Check
 
 def test_an_error_on_purpose_of_the_backend_is_passed_on(store: CheckpointStore, saved: Path) -> None:
     async def refuse(folder: Path) -> None:
-        raise RolloutError("The engine has stopped.")
+        raise RolloutError("made-up", "The engine has stopped.")
 
     with pytest.raises(RolloutError, match="The engine has stopped"):
         asyncio.run(store.save(3, {}, refuse))

@@ -59,7 +59,7 @@ def test_a_task_that_cannot_be_made_is_named() -> None:
 
 
 def test_an_error_of_ours_goes_on_as_it_is() -> None:
-    error = ConfigError("The file is gone.")
+    error = ConfigError("made-up", "The file is gone.")
 
     def make(index: int) -> Task:
         raise error

@@ -28,7 +28,7 @@ class FastParams(Params):
 
 
 def _missing() -> Any:
-    raise PluginError("engine 'fast' needs the package fast.", "pip install fast")
+    raise PluginError("made-up", "engine 'fast' needs the package fast.", "pip install fast")
 
 
 @pytest.fixture

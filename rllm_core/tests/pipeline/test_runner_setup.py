@@ -188,7 +188,7 @@ def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
 
     def check(params: Sums) -> None:
         if params.terms > 9:
-            raise ConfigError(f"{params.terms} terms are too many.")
+            raise ConfigError("made-up", f"{params.terms} terms are too many.")
 
     registry.add(DatasetPlugin(name="sums", summary="For tests.", params=Sums, load=lambda: None, check=check))
     check_plugins(plan({"data.train_dataset": "sums"}))
@@ -200,7 +200,7 @@ def test_the_check_of_a_workflow_sees_the_configuration_of_the_run(
     plan: Callable[..., RunPlan], registry: Registry
 ) -> None:
     def check_run(config: RunConfig, params: Any) -> None:
-        raise ConfigError(f"Port {config.rllm.sdk.proxy.port} is taken.")
+        raise ConfigError("made-up", f"Port {config.rllm.sdk.proxy.port} is taken.")
 
     record = WorkflowPlugin(
         name="asks", summary="For tests.", load=lambda: None, check_run=check_run, honours=frozenset({"rllm.sdk.*"})
@@ -602,7 +602,7 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
         seen.append(data["n"])
 
     def refuse(params: Any, data: Any) -> None:
-        raise ConfigError(f"No {data['n']}.", "Fix it.")
+        raise ConfigError("made-up", f"No {data['n']}.", "Fix it.")
 
     registry.add(
         EnvironmentPlugin(name="world", summary="For tests.", params=NoParams, load=lambda: None, check_task=look)

@@ -266,7 +266,7 @@ def test_a_grouping_that_raises_is_an_error_that_names_it(grouped: Any) -> None:
 
 def test_an_error_of_ours_that_a_grouping_raises_stays_what_it_is(grouped: Any) -> None:
     def grouping(made: list[Trajectory]) -> Any:
-        raise RewardError("No reward.")
+        raise RewardError("made-up", "No reward.")
 
     with pytest.raises(RewardError):
         grouped(grouping)

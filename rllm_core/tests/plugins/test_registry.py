@@ -302,7 +302,7 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(estimator, error:
 
 
 def test_an_error_on_purpose_while_loading_is_passed_on(estimator) -> None:
-    error = ConfigError("No key.", "Set one.")
+    error = ConfigError("made-up", "No key.", "Set one.")
 
     def fail() -> None:
         raise error

@@ -372,7 +372,12 @@ def test_a_cancellation_inside_the_workflow_is_an_error_like_any_other() -> None
 
 @pytest.mark.parametrize(
     "error",
-    [ConfigError("No environment."), PluginError("Broken."), PipelineError("No fit."), BackendError("It is gone.")],
+    [
+        ConfigError("made-up", "No environment."),
+        PluginError("made-up", "Broken."),
+        PipelineError("made-up", "No fit."),
+        BackendError("made-up", "It is gone."),
+    ],
 )
 def test_errors_that_trying_again_cannot_mend_are_neither_tried_again_nor_hidden(error: Exception) -> None:
     body, seeds = _fails_at_first(100, error)
@@ -382,7 +387,10 @@ def test_errors_that_trying_again_cannot_mend_are_neither_tried_again_nor_hidden
     assert len(seeds) == 1
 
 
-@pytest.mark.parametrize("error", [RolloutError("No answer."), RewardError("No reward."), RllmError("No luck.")])
+@pytest.mark.parametrize(
+    "error",
+    [RolloutError("made-up", "No answer."), RewardError("made-up", "No reward."), RllmError("made-up", "No luck.")],
+)
 def test_every_other_error_on_purpose_is_a_failed_try(error: Exception) -> None:
     body, seeds = _fails_at_first(1, error)
     (episode,) = _run(body)

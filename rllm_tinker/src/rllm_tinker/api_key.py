@@ -25,11 +25,13 @@ def api_key_for(url: str) -> str | None:
         return None
     if not key:
         raise ConfigError(
+            "missing-api-key",
             f"There is no API key for {url}: the environment variable {VARIABLE} is not set.",
             f"export {VARIABLE}=tml-…, or train offline with tinker_base_url=local.",
         )
     if not key.startswith(PREFIXES):
         raise ConfigError(
+            "bad-api-key",
             f"The API key in {VARIABLE} is malformed: keys start with tml- (tokens with eyJ).",
             "Copy it again from the service's console; for a server of your own any key that starts with tml- will do "
             "unless it was given another.",

@@ -49,6 +49,7 @@ class TinkerBackend(Backend):
         self._base_model = self._named_state.base_model if self._named_state else config.model.name
         if self._named_state is not None and config.training.resume_from_tinker_id is not None:
             raise ConfigError(
+                "conflicting-keys",
                 f"model.name is the checkpoint {config.model.name}, and training.resume_from_tinker_id is "
                 f"{config.training.resume_from_tinker_id!r}: both say which weights to start from.",
                 "Leave one of the two out.",
@@ -118,6 +119,7 @@ class TinkerBackend(Backend):
         state = read_state(folder)
         if state.base_model != self._base_model:
             raise CheckpointError(
+                "checkpoint-of-other-model",
                 f"{folder} is of base model {state.base_model!r}, and model.name is {self._base_model!r}.",
                 "Resume with the model.name the run was started with.",
             )
@@ -128,6 +130,7 @@ class TinkerBackend(Backend):
             self._trainer = await self._service.resume(state.path)
         except BackendError as error:
             raise CheckpointError(
+                "checkpoint-not-loadable",
                 f"The state that {folder} names cannot be loaded. {error.message}",
                 f"{state.service} stored it; "
                 + (
@@ -141,6 +144,7 @@ class TinkerBackend(Backend):
             return
         if state.reference is None and not state.starts_from_base:
             raise CheckpointError(
+                "checkpoint-lacks-state",
                 f"{folder} has no reference model: its run began with saved weights and needed none.",
                 "Resume with rllm.algorithm.kl_beta as it was, or start a new run with another.",
             )
@@ -204,7 +208,7 @@ class TinkerBackend(Backend):
 
     def _started(self) -> TinkerEngine:
         if self._engine is None:
-            raise BackendError("The tinker backend has not been started.", "Call start() first.")
+            raise BackendError("not-started", "The tinker backend has not been started.", "Call start() first.")
         return self._engine
 
 
@@ -217,6 +221,7 @@ def _check_temperature(run: RunContext) -> None:
     temperature = run.config.sampling.train.temperature
     if temperature != 1.0 and not run.recomputes_old_logprobs:
         raise ConfigError(
+            "bad-sampling-parameter",
             f"sampling.train.temperature is {temperature:g}, and the Tinker API trains on log-probs at temperature 1: "
             "importance ratios to the rollout's log-probs would be wrong.",
             "Leave it at 1, or set rllm.algorithm.rollout_correction.bypass_mode=false, which asks the service for the "

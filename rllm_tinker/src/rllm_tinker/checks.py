@@ -22,11 +22,13 @@ def check_config(config: TinkerConfig) -> None:
     model, training = config.model, config.training
     if not (model.train_unembed or model.train_attn or model.train_mlp):
         raise ConfigError(
+            "nothing-trained",
             "model.train_unembed, model.train_attn and model.train_mlp are all false: nothing would be trained.",
             "Set one of them to true.",
         )
     if config.rollout_engine.renderer_name is not None:
         raise ConfigError(
+            "wrong-value",
             f"rollout_engine.renderer_name is {config.rollout_engine.renderer_name!r}, and renderers are not chosen by "
             "name here: messages become tokens by the tokenizer's chat template.",
             "Leave it out; for another template set model.tokenizer to a folder whose tokenizer_config.json has it.",
@@ -34,6 +36,7 @@ def check_config(config: TinkerConfig) -> None:
     resume = training.resume_from_tinker_id
     if resume is not None and not (CHECKPOINT.fullmatch(resume) or TRAINING_RUN.fullmatch(resume)):
         raise ConfigError(
+            "bad-tinker-checkpoint",
             f"training.resume_from_tinker_id is {resume!r}, which is neither a checkpoint nor a training run.",
             "Checkpoints are written tinker://RUN/weights/NAME (sampler_weights hold no optimiser state); training "
             "runs are written RUN.",
@@ -46,6 +49,7 @@ def check_run(run: RunConfig, config: TinkerConfig) -> None:
         return
     if config.rollout_engine.weights == "inflight":
         raise ConfigError(
+            "weights-not-pinned",
             "rollout_engine.weights is inflight, and `rllm.async_training.partial_rollout` is false: each round is "
             "sampled by one version of the weights. The service changes inflight weights in place, older ones are "
             "gone, and nobody knows which version sampled what.",
@@ -67,6 +71,7 @@ def check_url(url: str, where: str) -> None:
     """Raise ConfigError for what is no URL of a web server; `where` it was read is said."""
     if not _is_url(url):
         raise ConfigError(
+            "bad-address",
             f"{where} is {url!r}, which is no URL.",
             "Write http://127.0.0.1:8017 for a server of your own, or set tinker_base_url=local to have one started; "
             "without either the service is meant.",
@@ -86,6 +91,7 @@ def _check_local_only(config: TinkerConfig) -> None:
         _check_model_folder(config.model.name)
     elif config.training.default_local_dir != DEFAULT_LOCAL_DIR:
         raise ConfigError(
+            "unused-key",
             f"training.default_local_dir is {config.training.default_local_dir!r} and has no effect: it is where the "
             f"server of tinker_base_url=local keeps checkpoints, and tinker_base_url is {config.tinker_base_url}.",
             "Leave it out, or set tinker_base_url=local.",

@@ -75,7 +75,11 @@ class Sampler:
         future = self._client.sample(_model_input(*prompts), len(prompts), settings)
         sequences = (await self._waiting.for_result(future, "Sampling")).sequences
         if any(sequence.logprobs is None for sequence in sequences):
-            raise BackendError("The service sampled without log-probs, which training needs.", "Use another server.")
+            raise BackendError(
+                "missing-logprobs",
+                "The service sampled without log-probs, which training needs.",
+                "Use another server.",
+            )
         return [
             SampledSequence(
                 tokens=np.asarray(sequence.tokens, np.int32), logprobs=np.asarray(sequence.logprobs, np.float32)
@@ -229,7 +233,9 @@ class Service:
         run = await self._waiting.for_result(rest.get_training_run(training_run), f"Looking up {training_run}")
         found = run.last_checkpoint
         if found is None:
-            raise BackendError(f"Training run {training_run!r} has no checkpoint.", "Name another one.")
+            raise BackendError(
+                "no-checkpoint", f"Training run {training_run!r} has no checkpoint.", "Name another one."
+            )
         return str(found.tinker_path)
 
     async def _rest_client(self) -> tinker.RestClient:
@@ -269,7 +275,11 @@ def _data(data: Sequence[Datum]) -> list[tinker.Datum]:
 def _gradient(output: Any) -> Gradient:
     if LOSS not in output.metrics:
         known = ", ".join(sorted(output.metrics)) or "none"
-        raise BackendError(f"The service returned no metric {LOSS!r} ({known}).", "Use another version of the server.")
+        raise BackendError(
+            "bad-service-answer",
+            f"The service returned no metric {LOSS!r} ({known}).",
+            "Use another version of the server.",
+        )
     return Gradient(
         logprobs=[np.asarray(one["logprobs"].data, np.float32) for one in output.loss_fn_outputs],
         loss=float(output.metrics[LOSS]),

@@ -133,6 +133,7 @@ class TinkerEngine:
         tokens, logprobs = sequence.tokens, sequence.logprobs
         if not len(tokens) or tokens.shape != logprobs.shape or not np.isfinite(logprobs).all():
             raise BackendError(
+                "logprobs-not-finite",
                 f"The service sampled {len(tokens)} tokens with {len(logprobs)} log-probs, of which "
                 f"{int(np.isfinite(logprobs).sum())} are finite.",
                 "Look at the loss of the steps before: the model may have diverged.",

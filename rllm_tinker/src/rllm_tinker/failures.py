@@ -18,35 +18,50 @@ def explained(error: BaseException, what: str) -> BackendError:
     match status:
         case 401 | 403:
             return BackendError(
+                "bad-api-key",
                 f"{what}: the service does not accept the API key ({status}): {said}.",
                 "Set TINKER_API_KEY to a key of that service.",
             )
         case 402:
-            return BackendError(f"{what}: the service asks for payment ({status}): {said}.", f"Pay there. {RESUME}")
+            return BackendError(
+                "service-needs-payment",
+                f"{what}: the service asks for payment ({status}): {said}.",
+                f"Pay there. {RESUME}",
+            )
         case 404:
             return BackendError(
+                "service-rejected-request",
                 f"{what}: the service does not know it ({status}): {said}.",
                 "Check tinker_base_url and the names in the configuration.",
             )
         case 410:
-            return BackendError(f"{what}: the service no longer has it ({status}): {said}.", RESUME)
+            return BackendError(
+                "service-lost-state", f"{what}: the service no longer has it ({status}): {said}.", RESUME
+            )
         case 429:
             return BackendError(
+                "service-rate-limit",
                 f"{what}: the service limits how much may be asked of it ({status}): {said}.",
                 "Wait, lower rllm.workflow.n_parallel_tasks, and go on with --resume.",
             )
         case int() if status >= 500:
-            return BackendError(f"{what}: the service failed ({status}): {said}.", RESUME)
+            return BackendError("service-failed", f"{what}: the service failed ({status}): {said}.", RESUME)
         case int():
-            return BackendError(f"{what}: the service refused it ({status}): {said}.", "Fix what it names.")
+            return BackendError(
+                "service-rejected-request", f"{what}: the service refused it ({status}): {said}.", "Fix what it names."
+            )
     category = str(getattr(error, "category", ""))
     if category.endswith("user"):
-        return BackendError(f"{what}: the service refused it: {said}.", "Fix what it names.")
+        return BackendError(
+            "service-rejected-request", f"{what}: the service refused it: {said}.", "Fix what it names."
+        )
     if category:
-        return BackendError(f"{what}: the service failed: {said}.", RESUME)
+        return BackendError("service-failed", f"{what}: the service failed: {said}.", RESUME)
     if "expired/broken" in said:
-        return BackendError(f"{what}: the service has lost it, as after a restart: {said}.", RESUME)
-    return BackendError(f"{what} failed: {type(error).__name__}: {said}.", RESUME)
+        return BackendError(
+            "service-lost-state", f"{what}: the service has lost it, as after a restart: {said}.", RESUME
+        )
+    return BackendError("service-failed", f"{what} failed: {type(error).__name__}: {said}.", RESUME)
 
 
 def _said(error: BaseException) -> str:

@@ -30,6 +30,7 @@ def fetch_model(folder: Path, into: Path) -> None:
     state = read_state(folder)
     if state.service != LOCAL or state.kept_in is None:
         raise CheckpointError(
+            "weights-at-service",
             f"{state.service} keeps the weights of {folder}: {state.path}.",
             f"Fetch the adapter with the service's own command, `tinker checkpoint download {state.path}`, and export "
             "the folder that it makes.",
@@ -41,6 +42,7 @@ def fetch_model(folder: Path, into: Path) -> None:
         shutil.copyfile(kept / WEIGHTS, into / WEIGHTS)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
+            "file-unreadable",
             f"{folder} names {state.path}, whose files cannot be read in {kept}: {error}.",
             "Restore that folder (training.default_local_dir), or name another checkpoint.",
         ) from error
@@ -56,6 +58,8 @@ def _kept(state: SavedState, root: Path) -> Path:
         from rllm_tinker_server.tinker_path import TinkerPath
     except ImportError as error:
         raise PluginError(
-            "These files belong to the local Tinker server, which is not installed.", "pip install 'rllm-tinker[local]'"
+            "missing-package",
+            "These files belong to the local Tinker server, which is not installed.",
+            "pip install 'rllm-tinker[local]'",
         ) from error
     return TinkerPath.parse(state.path).below(root)

@@ -62,6 +62,7 @@ class HttpHealth:
             limit = min(REFUSED, patience) if look.refused else patience
             if look.of_another_kind or time.monotonic() - started >= limit:
                 raise BackendError(
+                    "service-unreachable",
                     f"{look.problem[0].upper()}{look.problem[1:]}.",
                     "Check tinker_base_url, start a server with `rllm tinker serve`, or set tinker_base_url=local to "
                     "have one started.",

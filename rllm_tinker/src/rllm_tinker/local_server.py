@@ -66,6 +66,7 @@ class LocalServer:
             server.process.kill()  # what it may have started
             files.keep()
             raise BackendError(
+                "process-not-started",
                 f"The local Tinker server could not be started: {how}.",
                 "Try it by itself: `rllm tinker serve --model MODEL`.",
             ) from None
@@ -73,6 +74,7 @@ class LocalServer:
             said = server._last_words()
             await server.stop()
             raise BackendError(
+                "process-timeout",
                 f"The local Tinker server has not started within {longest:g} s. It said: {said}.",
                 "Raise tinker_timeout, or name a model folder of this machine.",
             ) from error
@@ -89,6 +91,7 @@ class LocalServer:
         """
         if self.process.exit_code is not None:
             raise BackendError(
+                "process-died",
                 f"The run's local Tinker server has ended: {self._how()}.",
                 "Go on from the newest checkpoint with --resume, which starts another one.",
             )

@@ -29,5 +29,5 @@ class ServedSamplers:
         found = max(self._samplers) if version is None else version
         if found not in self._samplers:
             served = ", ".join(map(str, sorted(self._samplers)))
-            raise RolloutError(f"Version {found} of the weights is not served; {served} are.")
+            raise RolloutError("weights-gone", f"Version {found} of the weights is not served; {served} are.")
         return found, self._samplers[found]

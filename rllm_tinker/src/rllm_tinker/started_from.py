@@ -17,6 +17,7 @@ def check_saved_model(saved: SavedModel, path: str, model: ModelSection, base_mo
     """
     if saved.base_model != base_model:
         raise ConfigError(
+            "checkpoint-of-other-model",
             f"{path} was trained on base model {saved.base_model!r}, and model.name is {base_model!r}.",
             f"Set model.name={saved.base_model}.",
         )
@@ -24,6 +25,7 @@ def check_saved_model(saved: SavedModel, path: str, model: ModelSection, base_mo
         asked, has = getattr(model, name), getattr(saved, name)
         if has is not None and asked != has and asked != type(model).model_fields[name].default:
             raise ConfigError(
+                "adapter-mismatch",
                 f"model.{name} is {asked}, and {path} has {has}: a saved LoRA model keeps its shape.",
                 f"Leave model.{name} out, or start from the base model.",
             )

@@ -57,9 +57,12 @@ def read_state(folder: Path) -> SavedState:
         return SavedState.model_validate_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(
+            "checkpoint-of-other-backend",
             f"{folder} holds no {FILE}: it is not a checkpoint of the tinker backend.",
             "Resume with the backend the run was started with.",
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise CheckpointError(f"{file} is damaged: {why}.", "Restore it from a backup.") from error
+        raise CheckpointError(
+            "damaged-checkpoint", f"{file} is damaged: {why}.", "Restore it from a backup."
+        ) from error

@@ -25,6 +25,7 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
     tokenizer = _load(name)
     if tokenizer.chat_template is None:
         raise ConfigError(
+            "no-chat-template",
             f"The tokenizer {name!r} has no chat template.",
             "Set model.tokenizer to that of a chat or instruct model, or to a folder whose tokenizer_config.json has "
             "one.",
@@ -49,12 +50,15 @@ def _load(name: str) -> Any:
     from transformers import AutoTokenizer
 
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
-        raise ConfigError(f"The tokenizer {name!r} is a folder that does not exist.", "Check its path.")
+        raise ConfigError(
+            "tokenizer-not-found", f"The tokenizer {name!r} is a folder that does not exist.", "Check its path."
+        )
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=only_cached(name))
     except (OSError, ValueError, KeyError, ImportError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(
+            "tokenizer-not-found",
             f"The tokenizer {name!r} cannot be loaded: {why}.",
             f"{did_you_mean(name, [TINY])} Set model.tokenizer to a folder or a hub id that holds the tokenizer of "
             "model.name.".strip(),
@@ -66,7 +70,9 @@ def _tiny() -> Any:
         from rllm_local.tiny import build_tokenizer
     except ImportError as error:
         raise ConfigError(
-            "The model `tiny` is made by rllm-local, which is not installed.", "pip install rllm-local"
+            "missing-package",
+            "The model `tiny` is made by rllm-local, which is not installed.",
+            "pip install rllm-local",
         ) from error
     return build_tokenizer()
 
@@ -89,6 +95,7 @@ def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:
         options["reasoning_effort"] = effort
     elif effort != type(config.rollout_engine)().reasoning_effort:
         raise ConfigError(
+            "no-thinking-switch",
             f"rollout_engine.reasoning_effort is {effort!r}, and the chat template of this model has no such switch.",
             "Leave it out, or choose another model.",
         )

@@ -69,7 +69,7 @@ class Updater:
             cause = overflow_cause(batch) if "not finite" in str(error) else None
             if cause is not None:
                 message = f"A gradient of step {plan.global_step} is not finite: {cause}."
-                raise BackendError(message, SCALE_DOWN) from error
+                raise BackendError("gradient-not-finite", message, SCALE_DOWN) from error
             raise error from None
         for number, step in enumerate(steps):
             said = {} if step is None else step.result()
@@ -197,6 +197,7 @@ def _finite(loss: float, plan: UpdatePlan) -> float:
     if math.isfinite(loss):
         return loss
     raise BackendError(
+        "loss-not-finite",
         f"The loss of step {plan.global_step} is not finite.",
         "Look at actor/ratio_mean of the steps before, lower training.learning_rate, and go on from the newest "
         "checkpoint with --resume.",

@@ -84,11 +84,13 @@ class Waiting:
                 seen = now if problem is None else seen
                 if problem is not None and now - seen >= self._patience:
                     raise BackendError(
+                        "service-unreachable",
                         f"{what} has no answer: {problem}, for {self._patience:g} s.",
                         "Check the server, then go on from the newest checkpoint with --resume.",
                     )
                 if now - started >= self._longest:
                     raise BackendError(
+                        "service-unreachable",
                         f"{what} has taken {self._longest:g} s.",
                         "Raise tinker_timeout, or go on from the newest checkpoint with --resume.",
                     )

@@ -96,7 +96,7 @@ def test_a_completion_says_how_it_ended_and_which_weights_sampled_it() -> None:
 
 
 def test_a_failing_request_fails_its_calls_and_not_the_next_ones() -> None:
-    engine = _engine(FakeSampler(BackendError("gone")))
+    engine = _engine(FakeSampler(BackendError("made-up", "gone")))
     with pytest.raises(BackendError, match="gone"):
         _all(engine, [([7], 1), ([7], 2)])
     engine.publish(FakeSampler(), 4)  # type: ignore[arg-type]

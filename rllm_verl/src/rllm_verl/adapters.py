@@ -56,6 +56,7 @@ def _read(folder: Path) -> Adapter:
         return Adapter(folder, base, seed, rank, alpha, config.get("target_modules") or "all-linear")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
+            "bad-adapter",
             f"actor_rollout_ref.model.path={str(folder)!r} is a LoRA adapter that cannot be read ({error!r}).",
             f"Look at its {CONFIG}: base_model_name_or_path, r and lora_alpha.",
         ) from error

@@ -28,18 +28,21 @@ def check_attention(native: dict[str, Any]) -> None:
     how = attention(model)
     if how == FLASH and find_spec("flash_attn") is None:
         raise ConfigError(
+            "missing-package",
             f"verl uses {FLASH} for attention, and flash-attn is not installed.",
             f"Install flash-attn (docs/backends/verl.md says how), or set {HOW}=sdpa.",
         )
     for key, size in _sequence_parallel(native):
         if not is_flash(how):
             raise ConfigError(
+                "unsupported-attention",
                 f"`{key}` is {size}, and `{HOW}` is {how}: only in flash attention does verl exchange heads, and "
                 "without it each GPU would attend to its own part of a sequence.",
                 f"Set {HOW}={FLASH}, or {key}=1.",
             )
         if not model["use_remove_padding"]:
             raise ConfigError(
+                "unsupported-attention",
                 f"`{key}` is {size}, and `{MODEL}.use_remove_padding` is false: verl splits only packed rows.",
                 f"Leave use_remove_padding=true, or set {key}=1.",
             )
@@ -78,6 +81,7 @@ def check_packing(model_type: str, layer_types: list[str], native: Any) -> None:
     if strange or model_type in NEVER_PACKED:
         why = f"layers of type {', '.join(strange)}" if strange else f"a model of type {model_type}"
         raise ConfigError(
+            "unsupported-attention",
             f"`{MODEL}.use_remove_padding` is true, and {why} let rows that are packed together see each other.",
             f"Set {MODEL}.use_remove_padding=false.",
         )

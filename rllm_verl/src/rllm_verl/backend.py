@@ -140,7 +140,7 @@ class VerlBackend(Backend):
         # In this order: `close` looks at them the other way round, perhaps at this moment.
         self._connecting = True
         if self._closing:
-            raise BackendError("The run was stopped before Ray was started.")
+            raise BackendError("run-stopped", "The run was stopped before Ray was started.")
         # Kept here and not by who waits for it: who waits may be cancelled.
         self._session = Session(run, self._native, self._model, environment)
         return self._session
@@ -179,7 +179,7 @@ class VerlBackend(Backend):
 
     async def _run(self, call: Callable[[], T], doing: str, deadline: str) -> T:
         if self._driver is None:
-            raise BackendError("The verl backend has not been started.", "Call start() first.")
+            raise BackendError("not-started", "The verl backend has not been started.", "Call start() first.")
         seconds = float(getattr(self._deadlines, deadline))
         return await self._driver.run(call, doing=doing, seconds=seconds, key=f"deadlines.{deadline}")
 
@@ -196,5 +196,5 @@ class VerlBackend(Backend):
 
     def _started(self) -> Session:
         if self._session is None:
-            raise BackendError("The verl backend has not been started.", "Call start() first.")
+            raise BackendError("not-started", "The verl backend has not been started.", "Call start() first.")
         return self._session

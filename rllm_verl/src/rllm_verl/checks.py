@@ -54,12 +54,14 @@ def _check_numbers(native: dict[str, Any]) -> None:
     for key in POSITIVE:
         value = _at(native, key)
         if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"`{key}` is {value}: expected a whole number of at least 1.")
+            raise ConfigError("wrong-value", f"`{key}` is {value}: expected a whole number of at least 1.")
     if (strategy := _at(native, f"{ACTOR}.strategy")) not in STRATEGIES:
-        raise ConfigError(f"`{ACTOR}.strategy` is {strategy!r}: expected one of {', '.join(STRATEGIES)}.")
+        raise ConfigError(
+            "wrong-value", f"`{ACTOR}.strategy` is {strategy!r}: expected one of {', '.join(STRATEGIES)}."
+        )
     rate = _at(native, LEARNING_RATE)
     if not isinstance(rate, int | float) or rate <= 0:
-        raise ConfigError(f"`{LEARNING_RATE}` is {rate}: expected more than 0.")
+        raise ConfigError("wrong-value", f"`{LEARNING_RATE}` is {rate}: expected more than 0.")
 
 
 def _warn_of_kl(native: dict[str, Any]) -> None:
@@ -81,6 +83,7 @@ def _check_micro_batches(native: dict[str, Any]) -> None:
     for name, key in (("actor", "ppo"), ("rollout", "log_prob"), ("ref", "log_prob")):
         if role[name][f"{key}_micro_batch_size_per_gpu"] is None:
             raise ConfigError(
+                "missing-key",
                 f"`{ACTOR}.use_dynamic_bsz` is false, and `actor_rollout_ref.{name}.{key}_micro_batch_size_per_gpu` is "
                 "not set.",
                 "Set it to the rows of a pass (of actor, rollout and ref each), or leave use_dynamic_bsz=true.",
@@ -90,15 +93,20 @@ def _check_micro_batches(native: dict[str, Any]) -> None:
 def _check_rollout(native: dict[str, Any]) -> None:
     rollout = native["actor_rollout_ref"]["rollout"]
     if rollout["mode"] != "async":
-        raise ConfigError(f"`{ROLLOUT}.mode` is {rollout['mode']!r}, and only async can be used.", "Leave it out.")
+        raise ConfigError(
+            "wrong-value", f"`{ROLLOUT}.mode` is {rollout['mode']!r}, and only async can be used.", "Leave it out."
+        )
     module, extra = SERVERS.get(rollout["name"], ("", ""))
     if module and find_spec(module) is None:
         instead = "" if extra == "cpu" else " Without a GPU: --profile cpu."
         install = INSTALL_CPU_BUILD if on_cpu(native) else f"pip install 'rllm-verl[{extra}]'.{instead}"
-        raise ConfigError(f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.", install)
+        raise ConfigError(
+            "missing-package", f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.", install
+        )
     for name in ("data_parallel_size", "pipeline_model_parallel_size"):
         if rollout[name] != 1:
             raise ConfigError(
+                "unsupported-parallelism",
                 f"`{ROLLOUT}.{name}` is {rollout[name]}, and rollout servers have only tensor parallelism here.",
                 "Leave it at 1; more GPUs than tensor_model_parallel_size make more servers.",
             )
@@ -109,11 +117,13 @@ def _check_lora(native: dict[str, Any]) -> None:
     model = _at(native, "actor_rollout_ref.model")
     if model["lora"]["rank"] and _at(native, f"{ACTOR}.strategy") != "megatron":
         raise ConfigError(
+            "unused-key",
             f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, which only Megatron reads.",
             "Set actor_rollout_ref.model.lora_rank, lora_alpha and target_modules.",
         )
     if model["lora_rank"] and not model["lora"]["merge"] and _at(native, f"{ROLLOUT}.name") == OF_THE_CPU:
         raise ConfigError(
+            "lora-needs-merge",
             f"`actor_rollout_ref.model.lora_rank` is {model['lora_rank']}, and the rollout server for CPUs takes "
             "only merged weights.",
             "Set actor_rollout_ref.model.lora.merge=true.",
@@ -129,6 +139,7 @@ def _check_model(name: str) -> None:
     if model_folder(path) is None:
         what = "the folder holds no config.json of a model" if path.is_dir() else "there is no such folder"
         raise ConfigError(
+            "model-not-found",
             f"{MODEL}={name!r}: {what}.",
             "Use a folder saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         )

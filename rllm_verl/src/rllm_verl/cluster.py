@@ -81,6 +81,7 @@ class Cluster:
         except (ConnectionError, OSError, RuntimeError, ValueError, TypeError) as error:
             where = "Ray cannot be started here" if address == NEW else f"no Ray cluster can be joined at {address}"
             raise BackendError(
+                "process-not-started",
                 f"{where[0].upper()}{where[1:]}: {' '.join(str(error).split())[:300]}",
                 "Look at ray_kwargs.ray_init; `ray status` shows a cluster.",
             ) from error
@@ -94,6 +95,7 @@ class Cluster:
         if len(fitting) < wanted.nodes:
             found = ", ".join(f"{count:g}" for count in sorted(nodes, reverse=True))
             raise ConfigError(
+                "too-few-gpus",
                 f"trainer.nnodes={wanted.nodes} and trainer.n_gpus_per_node={wanted.per_node} ask for "
                 f"{wanted.nodes * wanted.per_node} GPUs; the Ray cluster has {found or 'none'} (by node).",
                 "Ask for fewer, or start Ray on more nodes. Without a GPU: --profile cpu.",
@@ -102,6 +104,7 @@ class Cluster:
         enough = sum(each.get("CPU", 0) >= wanted.per_node for each in resources)
         if enough < wanted.nodes:
             raise ConfigError(
+                "too-few-cpus",
                 f"Ray reserves one CPU per worker: {wanted.nodes} nodes must have {wanted.per_node} each, {enough} do.",
                 "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
             )
@@ -110,12 +113,14 @@ class Cluster:
         workers = wanted.nodes * wanted.per_node
         if wanted.apart and workers + wanted.apart > gpus:
             raise ConfigError(
+                "too-few-gpus",
                 f"actor_rollout_ref.rollout.nnodes and n_gpus_per_node ask for {wanted.apart} GPUs beside "
                 f"the {workers} that train; the Ray cluster has {gpus:g}.",
                 "Ask for fewer, or start Ray on more nodes.",
             )
         if wanted.apart and workers + CPUS_PER_GPU_APART * wanted.apart > cpus:
             raise ConfigError(
+                "too-few-cpus",
                 f"Ray reserves one CPU per worker, and two per GPU of a rollout server: the run needs "
                 f"{workers + CPUS_PER_GPU_APART * wanted.apart}, and the cluster has {cpus:g}.",
                 "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
@@ -155,6 +160,7 @@ def _require_environment(environment: Mapping[str, str]) -> None:
     missing = {name: value for name, value in environment.items() if there.get(name) != value}
     if missing:
         raise ConfigError(
+            "ray-environment",
             "This program started Ray without environment variables that the workers need: "
             f"{', '.join(f'{name}={value}' for name, value in missing.items())}.",
             "Give them to ray.init as runtime_env={'env_vars': {…}}, or leave ray.init to the backend.",
@@ -170,12 +176,15 @@ def _require_answer(address: str) -> None:
         number = int(port)
     except ValueError:
         raise ConfigError(
-            f"ray_kwargs.ray_init.address={address!r} is not an address of a Ray cluster.", "Write HOST:PORT, or auto."
+            "bad-address",
+            f"ray_kwargs.ray_init.address={address!r} is not an address of a Ray cluster.",
+            "Write HOST:PORT, or auto.",
         ) from None
     try:
         socket.create_connection((host.strip("[]"), number), timeout=REACH_SECONDS).close()
     except OSError as error:
         raise BackendError(
+            "no-ray-cluster",
             f"No Ray cluster answers at {address} ({error.strerror or error}).",
             "Start one with `ray start --head`, look with `ray status`, or leave ray_kwargs.ray_init.address out.",
         ) from error

@@ -35,12 +35,15 @@ def as_backend_error(error: BaseException, doing: str, processes: Sequence[Proce
     if isinstance(error, RayActorError):
         return _dead(error, doing, processes)
     details = log_tails(processes) if isinstance(error, RayError | OSError) else ""
-    return BackendError(f"While {doing}: {type(error).__name__}: {_shown(str(error))}", details=details)
+    return BackendError(
+        "worker-failed", f"While {doing}: {type(error).__name__}: {_shown(str(error))}", details=details
+    )
 
 
 def overdue(doing: str, seconds: float, key: str, processes: Sequence[Process]) -> BackendError:
     """Something did not end within its deadline."""
     return BackendError(
+        "process-timeout",
         f"While {doing}: no answer within {seconds:g} seconds (`{key}`).",
         f"If it only needs longer, raise {key}; else look at the logs. {RESUME}",
         log_tails(processes),
@@ -50,6 +53,7 @@ def overdue(doing: str, seconds: float, key: str, processes: Sequence[Process]) 
 def ray_is_gone(daemon: str, doing: str) -> BackendError:
     """A process of Ray itself ended, named as by `dead_daemon`."""
     return BackendError(
+        "process-died",
         f"While {doing}: Ray is gone: its {daemon} ended.",
         f"The system may have killed it for memory (`dmesg` tells). {RESUME}",
     )
@@ -69,8 +73,8 @@ def _raised_in_a_process(error: RayTaskError, doing: str, processes: Sequence[Pr
     process, where = _origin(text, processes), place_in(text)
     what = f"While {doing}: {process.name} raised {type(cause).__name__}: {_shown(str(cause))} {where}".rstrip()
     if not points_elsewhere(str(cause)):
-        return BackendError(f"{what}.", "Add --debug for its traceback.")
-    return BackendError(f"{what}.{_told_cause(text, process)}", details=log_tails([process]))
+        return BackendError("worker-failed", f"{what}.", "Add --debug for its traceback.")
+    return BackendError("worker-failed", f"{what}.{_told_cause(text, process)}", details=log_tails([process]))
 
 
 def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> BackendError:
@@ -79,10 +83,15 @@ def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> Bac
         text = plain(str(error))
         process = _origin(text, processes)
         because = _told_cause(text, process)
-        return BackendError(f"While {doing}: {process.name} could not start.{because}", details=log_tails([process]))
+        return BackendError(
+            "process-not-started",
+            f"While {doing}: {process.name} could not start.{because}",
+            details=log_tails([process]),
+        )
     dead = [process for process in processes if process.actor_id and process.actor_id == str(error.actor_id or "")]
     names = ", ".join(f"{process.name} (process {process.pid} on {process.node})" for process in dead)
     return BackendError(
+        "process-died",
         f"While {doing}: {names or 'a process of the run'} died.",
         f"Its log says why, or the system's: a process killed for memory writes nothing. {RESUME}",
         log_tails(dead or processes),

@@ -35,12 +35,14 @@ def fetch_model(folder: Path, into: Path) -> None:
     files = [shards / f"rank_{rank}.safetensors" for rank in range(made_by.workers)]
     if not any(file.is_file() for file in files):
         raise CheckpointError(
+            "shards-need-merge",
             f"{shards} holds verl's own files (strategy {made_by.strategy}), which are pickles: reading one runs code.",
             f"Merge them with verl's command, `python -m verl.model_merger merge --local_dir {shards} --target_dir DIR "
             "--backend fsdp` (or megatron), and export DIR.",
         )
     if missing := [file for file in files if not file.is_file()]:
         raise CheckpointError(
+            "missing-shards",
             f"{missing[0]} is not there: {made_by.workers} workers wrote this checkpoint.",
             "Copy the parts of all machines into one folder.",
         )
@@ -73,6 +75,7 @@ def _write_adapter(tensors: dict[str, Any], meta: dict[str, Any], into: Path) ->
     rows = {tensor.shape[0] for name, tensor in tensors.items() if ".lora_A." in name}
     if rows != {meta["r"]}:
         raise CheckpointError(
+            "missing-shards",
             f"The shards of the adapter have {sorted(rows)} rows together, and its rank is {meta['r']}.",
             "Only shards of a run with fsdp_config.fsdp_size=-1 can be put together.",
         )
@@ -93,6 +96,7 @@ def _write_whole(tensors: dict[str, Any], files: Path, into: Path) -> None:
     found = {tensor.shape[0] for name, tensor in tensors.items() if name.endswith("embed_tokens.weight")}
     if found - {rows}:
         raise CheckpointError(
+            "missing-shards",
             f"The shards of the embedding have {sorted(found)} rows together, and the model has {rows}.",
             "Only shards of a run with fsdp_config.fsdp_size=-1 can be put together.",
         )

@@ -34,12 +34,19 @@ def examine_verl(machine: Machine) -> Iterator[Finding]:
 def _versions(machine: Machine) -> Iterator[Finding]:
     vllm = machine.packages.get("vllm")
     if vllm is None:
-        yield Finding(severity="error", subject=SUBJECT, problem="vllm is not installed, which samples", remedy=INSTALL)
+        yield Finding(
+            code="missing-package",
+            severity="error",
+            subject=SUBJECT,
+            problem="vllm is not installed, which samples",
+            remedy=INSTALL,
+        )
         return
     for name, wanted in {"vllm": PINNED, **GOES_WITH}.items():
         found = machine.packages.get(name)
         if found != wanted:
             yield Finding(
+                code="wrong-version",
                 severity="warning",
                 subject=SUBJECT,
                 problem=f"{name} is {found or 'not installed'}; verl is written for {wanted}",
@@ -49,9 +56,12 @@ def _versions(machine: Machine) -> Iterator[Finding]:
 
 def _flash(machine: Machine) -> Iterator[Finding]:
     if (found := machine.packages.get(FLASH)) is not None:
-        yield Finding(severity="note", subject=FLASH, problem=f"version {found}", remedy="nothing")
+        yield Finding(
+            code="nothing-wrong", severity="note", subject=FLASH, problem=f"version {found}", remedy="nothing"
+        )
         return
     yield Finding(
+        code="no-flash-attention",
         severity="warning",
         subject=FLASH,
         problem="it is not installed: attention is slower, and sequences cannot be shared by GPUs",
@@ -76,6 +86,7 @@ def _shared_memory(machine: Machine) -> Iterator[Finding]:
     free = machine.shared_memory
     if free is not None and free < SHARED_MEMORY:
         yield Finding(
+            code="small-shared-memory",
             severity="warning",
             subject="/dev/shm",
             problem=f"{free / GIB:.2f} GiB are free; Ray's store and weights on their way to vLLM lie there",

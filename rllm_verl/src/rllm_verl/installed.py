@@ -24,14 +24,18 @@ def version() -> str:
     except PackageNotFoundError:
         found = None
     if found is None or find_spec("verl") is None:
-        raise ConfigError(f"Backend verl needs verl {NEEDED}, and verl is not installed.", _INSTALL) from None
+        raise ConfigError(
+            "missing-package", f"Backend verl needs verl {NEEDED}, and verl is not installed.", _INSTALL
+        ) from None
     return found
 
 
 def require_verl() -> None:
     """Raise ConfigError unless the version that is needed is installed."""
     if (found := version()) != NEEDED:
-        raise ConfigError(f"Backend verl needs verl {NEEDED}, and verl {found} is installed.", _INSTALL)
+        raise ConfigError(
+            "wrong-version", f"Backend verl needs verl {NEEDED}, and verl {found} is installed.", _INSTALL
+        )
 
 
 def config_search_path() -> tuple[str, ...]:

@@ -38,6 +38,7 @@ def check_logprobs(native: dict[str, Any]) -> None:
         return
     if "logprobs_mode" in (rollout["engine_kwargs"].get(VLLM) or {}):
         raise ConfigError(
+            "conflicting-keys",
             f"`{ROLLOUT}.engine_kwargs.vllm.logprobs_mode` is set, and `{LOGPROBS_MODE}` is its key.",
             f"Leave both out: {LOGPROBS_MODE} follows from sampling.train.",
         )
@@ -46,20 +47,24 @@ def check_logprobs(native: dict[str, Any]) -> None:
         what = f"rllm.algorithm.rollout_correction.{asked} needs the log-probs that the sampler reports"
         if temperature == 1:
             raise ConfigError(
+                "bad-logprobs-mode",
                 f"{what}, and with `{LOGPROBS_MODE}` {mode} vLLM has none before top-p and top-k.",
                 f"Leave {LOGPROBS_MODE} out: it follows from sampling.train.",
             )
         raise ConfigError(
+            "missing-logprobs",
             f"{what}, and vLLM has none before top-p and top-k at sampling.train.temperature={temperature}.",
             "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or the temperature to 1.",
         )
     if mode not in (RAW, PROCESSED):
         raise ConfigError(
+            "wrong-value",
             f"`{LOGPROBS_MODE}` is {mode!r}: expected {PROCESSED} or {RAW}.",
             "Leave it out: it follows from sampling.train.",
         )
     if mode == RAW and temperature not in (0, 1):
         raise ConfigError(
+            "bad-logprobs-mode",
             f"`{LOGPROBS_MODE}` is {RAW}, which leaves out the temperature, and `sampling.train.temperature` is "
             f"{temperature}.",
             f"Leave {LOGPROBS_MODE} out: it follows from sampling.train.",

@@ -107,11 +107,13 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
     except (OSError, ValueError, KeyError, ImportError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
         raise ConfigError(
+            "model-not-loadable",
             f"{MODEL_KEY}={path!r} cannot be loaded: {why}.",
             "Use a folder saved by Hugging Face transformers, a run's checkpoint, a hub id, or `tiny`.",
         ) from error
     if tokenizer.chat_template is None:
         raise ConfigError(
+            "no-chat-template",
             f"{MODEL_KEY}={path!r}: its tokenizer has no chat template.",
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
@@ -150,7 +152,9 @@ def _write_tiny(folder: Path, seed: int) -> None:
         from rllm_local import tiny
     except ImportError as error:
         raise ConfigError(
-            "The model `tiny` is made by rllm-local, which is not installed.", "pip install 'rllm-verl[cpu]'"
+            "missing-package",
+            "The model `tiny` is made by rllm-local, which is not installed.",
+            "pip install 'rllm-verl[cpu]'",
         ) from error
     tokenizer = tiny.build_tokenizer()
     tiny.build_model(len(tokenizer), seed).save_pretrained(folder)

@@ -70,6 +70,7 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
 def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
     if "ref_logprobs" in needs:
         raise ConfigError(
+            "adapter-needs-merge",
             f"actor_rollout_ref.model.path is the LoRA adapter {adapter.folder}, and the reference of a LoRA run "
             "is the model without its adapter, not the one that the run starts with.",
             "Export it with `rllm export … --to merged` and name that folder, or set rllm.algorithm.kl_beta=0.",

@@ -63,6 +63,7 @@ def check_placement(native: dict[str, Any]) -> None:
         return
     if rollout["checkpoint_engine"]["backend"] != ON_SHARED_GPUS:
         raise ConfigError(
+            "unsupported-weight-transfer",
             f"`{TRANSFER}` is {rollout['checkpoint_engine']['backend']}, which is for rollout servers on GPUs of their "
             "own; here they share those that train.",
             f"Leave it out, or set {NODES} to the nodes of such servers.",
@@ -78,6 +79,7 @@ def check_overlap(run: RunConfig, config: VerlConfig) -> None:
     if not staleness or run.rllm.trainer.val_only or servers_apart(config.native()):
         return
     raise ConfigError(
+        "no-overlap",
         f"`rllm.async_training.staleness_threshold` is {staleness}, and `{NODES}` is 0: rollout servers share the GPUs "
         "that train, and sleep while weights are updated.",
         f"Set {NODES}=1: its {PER_NODE} are GPUs of their own for rollout servers. Or leave rllm.async_training out.",
@@ -86,7 +88,7 @@ def check_overlap(run: RunConfig, config: VerlConfig) -> None:
 
 def _check_count(key: str, value: Any, *, least: int) -> None:
     if not isinstance(value, int) or value < least:
-        raise ConfigError(f"`{key}` is {value}: expected a whole number of at least {least}.")
+        raise ConfigError("wrong-value", f"`{key}` is {value}: expected a whole number of at least {least}.")
 
 
 def _check_transfer_to_others(native: dict[str, Any]) -> None:
@@ -95,11 +97,13 @@ def _check_transfer_to_others(native: dict[str, Any]) -> None:
     if transfer == ON_SHARED_GPUS or without_gpu != (transfer == BY_RAY):
         where = "on another process" if without_gpu else "on other GPUs"
         raise ConfigError(
+            "unsupported-weight-transfer",
             f"`{TRANSFER}` is {transfer}, which brings no weights to rollout servers {where} (`{NODES}` is above 0).",
             f"Leave it out: it follows from {NODES}.",
         )
     if transfer == BY_NCCL and native["trainer"]["device"] == CUDA and find_spec("cupy") is None:
         raise ConfigError(
+            "missing-package",
             f"`{TRANSFER}` is {transfer}, and cupy is not installed, which verl sends weights with.",
             "pip install cupy-cuda13x, or cupy-cuda12x, as torch's CUDA is.",
         )
@@ -108,6 +112,7 @@ def _check_transfer_to_others(native: dict[str, Any]) -> None:
 def _check_split(rollout: dict[str, Any], gpus: int, factors: str) -> None:
     if gpus % (size := rollout["tensor_model_parallel_size"]):
         raise ConfigError(
+            "unsupported-parallelism",
             f"`{TENSOR_PARALLEL}` is {size}, and the run has {gpus} GPUs ({factors}) for rollout servers.",
             "Choose a number that divides them.",
         )
@@ -117,6 +122,7 @@ def _check_merged(native: dict[str, Any]) -> None:
     model = native["actor_rollout_ref"]["model"]
     if model["lora_rank"] and not model["lora"]["merge"]:
         raise ConfigError(
+            "lora-needs-merge",
             f"`{LORA_RANK}` is {model['lora_rank']}, and verl sends no adapter to rollout servers on their own GPUs.",
             f"Set {MERGE}=true: weights are merged before they are sent.",
         )

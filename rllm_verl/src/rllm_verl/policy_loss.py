@@ -42,7 +42,7 @@ class Failure:
 
     def error(self) -> LossError:
         """For the driver to raise."""
-        error = LossError(self.message, self.hint)
+        error = LossError(self.code, self.message, self.hint)
         error.add_note(f"In a worker:\n{self.traceback}")
         return error
 
@@ -102,7 +102,9 @@ class ShippedLoss:
         except RllmError as error:
             return nothing, {NOTES: Notes(means, Failure.of(error))}
         except Exception as error:  # noqa: BLE001  (whatever it is: a rank that raises leaves the others waiting)
-            failed = LossError(f"A loss cannot be computed: {type(error).__name__}: {error}.", "Add --debug.")
+            failed = LossError(
+                "plugin-failed", f"A loss cannot be computed: {type(error).__name__}: {error}.", "Add --debug."
+            )
             failed.__cause__ = error
             return nothing, {NOTES: Notes(means, Failure.of(failed))}
 

@@ -66,6 +66,7 @@ class DealtRows:
         rows, starts, lengths = rows[learns], starts[learns], lengths[learns]
         if micro.max_tokens is not None and len(rows) and int(lengths.max()) > micro.max_tokens:
             raise BackendError(
+                "context-too-long",
                 f"A row has {int(lengths.max())} tokens; verl's micro-batches hold {micro.max_tokens}.",
                 "Raise actor_rollout_ref.actor.ppo_max_token_len_per_gpu, and log_prob_max_token_len_per_gpu of "
                 "rollout and ref; or lower data.max_prompt_length or data.max_response_length.",

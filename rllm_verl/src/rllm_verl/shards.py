@@ -53,6 +53,7 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
     ]
     if wrong:
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{file} holds the weights of another model: {wrong[0]} differs.",
             "Resume with the model the run was started with.",
         )

@@ -57,6 +57,7 @@ def read_made_by(folder: Path) -> MadeBy:
         return MadeBy(**json.loads((folder / MADE_BY).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
+            "checkpoint-of-other-backend",
             f"{folder} was not written by the backend verl.",
             "Resume with the backend the run was started with, or start a new run with "
             f"actor_rollout_ref.model.path={folder.parent}.",
@@ -68,11 +69,13 @@ def check_made_by(folder: Path, now: MadeBy) -> None:
     then = read_made_by(folder)
     if then.model != now.model:
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} belongs to a run of another model than actor_rollout_ref.model.path names now.",
             "Resume with the model the run was started with; its weights are the reference, too.",
         )
     if (then.workers, then.strategy) != (now.workers, now.strategy):
         raise CheckpointError(
+            "run-changed",
             f"{folder} was written by {then.workers} workers with strategy {then.strategy}; this run has {now.workers} "
             f"with {now.strategy}, and verl reads its shards with the same number only.",
             "Resume with trainer.nnodes, trainer.n_gpus_per_node and the strategy as they were, or start a new run "
@@ -80,6 +83,7 @@ def check_made_by(folder: Path, now: MadeBy) -> None:
         )
     if then.lora_rank != now.lora_rank:
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} was written with actor_rollout_ref.model.lora_rank={then.lora_rank}; this run has "
             f"{now.lora_rank}, and other weights are trained.",
             f"Resume with that rank, or start a new run with actor_rollout_ref.model.path={folder.parent}.",

@@ -129,8 +129,11 @@ class Updater:
             # verl has made no step and would go on without a word.
             cause = overflow_cause(batch)
             if cause is not None:
-                raise BackendError(f"A gradient of step {plan.global_step} is not finite: {cause}.", SCALE_DOWN)
+                raise BackendError(
+                    "gradient-not-finite", f"A gradient of step {plan.global_step} is not finite: {cause}.", SCALE_DOWN
+                )
             raise BackendError(
+                "gradient-not-finite",
                 f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
                 "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower the learning rate "
                 "(actor_rollout_ref.actor.optim.lr), and go on from the newest checkpoint with --resume.",

@@ -46,6 +46,7 @@ class VerlPolicyLoss:
     def __call__(self, inputs: LossInput, params: Any, /) -> NoReturn:
         """Never: a number per token is what these losses do not give."""
         raise LossError(
+            "loss-not-supported",
             f"verl's loss {self.name!r} runs only in verl's workers.",
             "Use it with rllm/backend=verl, or choose another: `rllm plugins list`.",
         )

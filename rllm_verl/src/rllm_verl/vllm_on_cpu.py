@@ -26,11 +26,13 @@ def check_vllm_on_cpu(native: dict[str, Any]) -> None:
     role = native["actor_rollout_ref"]
     if (role["rollout"]["engine_kwargs"].get(VLLM) or {}).get("enable_sleep_mode") is not False:
         raise ConfigError(
+            "not-for-cpu",
             f"`{ROLLOUT}.name` is {VLLM} on a CPU, where vLLM cannot free the memory of a device.",
             f"Choose --profile {PROFILE}, which sets what vLLM needs there.",
         )
     if role["model"]["path"] == "tiny":
         raise ConfigError(
+            "not-for-cpu",
             "vLLM's kernels for CPUs know heads of size 32, 64, 80, 96, 112, 128, …; those of `tiny` have 16.",
             f"Choose another model: --model FOLDER ({MODEL}).",
         )

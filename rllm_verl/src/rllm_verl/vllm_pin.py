@@ -29,6 +29,7 @@ def check_vllm(native: dict[str, Any]) -> None:
     model = role["model"]
     if (model["lora_rank"] or model["lora"].get("rank")) and not model["lora"]["merge"]:
         raise ConfigError(
+            "wrong-version",
             f"LoRA adapters are sent to vLLM, and vLLM {found} is installed: verl {NEEDED} loads adapters into vLLM "
             f"{PINNED} alone.",
             f"Set actor_rollout_ref.model.lora.merge=true, or {INSTALL}. {ENGINE}",

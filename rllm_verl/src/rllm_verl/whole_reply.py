@@ -36,6 +36,7 @@ class WholeReply:
             return
         if part.log_probs is None or len(part.log_probs) != len(tokens):
             raise BackendError(
+                "missing-logprobs",
                 "A rollout server answered without log-probs.",
                 "Set actor_rollout_ref.rollout.calculate_log_probs=true.",
             )
@@ -71,6 +72,8 @@ async def whole_reply(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) -> 
             break
     if not reply.token_ids:
         raise RolloutError(
-            "A rollout server ended a reply before its first token.", "Look at its log if this happens again."
+            "empty-reply",
+            "A rollout server ended a reply before its first token.",
+            "Look at its log if this happens again.",
         )
     return reply

@@ -41,6 +41,7 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
         file = self._file(folder)
         if not file.is_file():
             raise CheckpointError(
+                "checkpoint-not-shared",
                 f"{file} is not there on the machine of worker {self.rank}.",
                 "Let rllm.trainer.output_dir be a folder that all machines share.",
             )

@@ -78,10 +78,12 @@ class WorkerLosses:
                 share, noted = loss.share(tokens, chosen, options, terms.weights, aggregation)
             except Exception as error:  # whatever it is: its name and role are not in it
                 hint = "Look at its options; add --debug to see where it failed."
-                raise LossError(f"{who} failed: {type(error).__name__}: {error}.", hint) from error
+                raise LossError("plugin-failed", f"{who} failed: {type(error).__name__}: {error}.", hint) from error
             if not torch.isfinite(share):
                 raise LossError(
-                    f"{who} is NaN or infinite.", "Look at actor/ratio_mean and the advantages of the steps before."
+                    "loss-not-finite",
+                    f"{who} is NaN or infinite.",
+                    "Look at actor/ratio_mean and the advantages of the steps before.",
                 )
             shares.append(share)
             if CLIPPED[0] in noted:

@@ -45,7 +45,7 @@ def faulty_worker() -> type:
             raise RuntimeError("The engine is dead. See stack trace (above) for the root cause.")
 
         def fail_as_ours(self) -> None:
-            raise LossError("Loss 'mine' failed.", "Fix it.")
+            raise LossError("made-up", "Loss 'mine' failed.", "Fix it.")
 
     return Worker
 

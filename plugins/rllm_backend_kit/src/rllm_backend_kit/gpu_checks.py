@@ -20,6 +20,7 @@ def examine_machine(machine: Machine) -> Iterator[Finding]:
     """Driver, torch's build, NCCL, and the memory of each device."""
     if machine.no_driver:
         yield Finding(
+            code="no-gpu",
             severity="error",
             subject="GPU",
             problem=f"there is none that NVIDIA's driver knows: {machine.no_driver}",
@@ -34,6 +35,7 @@ def examine_machine(machine: Machine) -> Iterator[Finding]:
 def _torch(machine: Machine) -> Iterator[Finding]:
     if machine.cuda is None:
         yield Finding(
+            code="torch-without-cuda",
             severity="error",
             subject="torch",
             problem=f"{machine.torch} is a build for CPUs",
@@ -49,6 +51,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
         fitting = max((cuda for cuda, driver in DRIVERS.items() if driver <= major(drivers[0])), default=None)
         build = f", or a build of torch for CUDA {fitting}: https://pytorch.org/get-started" if fitting else ""
         yield Finding(
+            code="old-driver",
             severity="error",
             subject="torch",
             problem=f"{machine.torch} is built with CUDA {machine.cuda}, which needs driver {oldest}; this one is "
@@ -57,6 +60,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
         )
     elif machine.visible < len(machine.gpus):
         yield Finding(
+            code="gpus-not-visible",
             severity="error" if machine.visible == 0 else "warning",
             subject="torch",
             problem=f"sees {machine.visible} of {len(machine.gpus)} GPUs",
@@ -67,6 +71,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 def _nccl(machine: Machine) -> Iterator[Finding]:
     if machine.visible > 1 and machine.nccl is None:
         yield Finding(
+            code="no-nccl",
             severity="error",
             subject="NCCL",
             problem="torch was built without it, and GPUs talk to each other through it",
@@ -82,6 +87,7 @@ def _device(number: int, gpu: Gpu) -> Iterator[Finding]:
     yield _note(subject, f"{gpu.name}, {amount}, driver {gpu.driver}")
     if gpu.free < MOSTLY_FREE * gpu.total:
         yield Finding(
+            code="gpu-memory-in-use",
             severity="warning",
             subject=subject,
             problem=f"another process uses its memory: {amount}",
@@ -89,6 +95,7 @@ def _device(number: int, gpu: Gpu) -> Iterator[Finding]:
         )
     if gpu.capability < BFLOAT16:
         yield Finding(
+            code="no-bfloat16",
             severity="warning",
             subject=subject,
             problem=f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}, and bfloat16 needs "
@@ -98,7 +105,7 @@ def _device(number: int, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _note(subject: str, what: str) -> Finding:
-    return Finding(severity="note", subject=subject, problem=what, remedy="nothing")
+    return Finding(code="nothing-wrong", severity="note", subject=subject, problem=what, remedy="nothing")
 
 
 def major(version: str) -> int:

@@ -65,6 +65,7 @@ class Grammars:
             problem = str(error)
         if problem:
             raise UnsupportedSamplingError(
+                "bad-json-schema",
                 f"The JSON schema of the reply cannot be used: {problem.strip()}",
                 "Remove the part of the schema that the message names.",
             )
@@ -77,6 +78,7 @@ class Grammars:
             from llguidance import LLTokenizer
         except ImportError as error:
             raise UnsupportedSamplingError(
+                "missing-package",
                 "Replies that match a JSON schema need the package llguidance, which is not installed.",
                 f"Install it with: {INSTALL}",
             ) from error
@@ -85,6 +87,7 @@ class Grammars:
             return LLTokenizer(described, n_vocab=self._vocabulary, eos_token=self._stop_ids)
         except (AttributeError, ValueError) as error:
             raise UnsupportedSamplingError(
+                "json-schema-not-supported",
                 f"The tokenizer of this model cannot be constrained to a JSON schema: {error}.",
                 "Use a model with a byte-level tokenizer.",
             ) from error

@@ -85,7 +85,9 @@ def clipped_tokens(rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tenso
             clipped = choice.plugin.load_clipped()(tokens, choice.params)
         if not isinstance(clipped, Tensor) or clipped.dtype != torch.bool or clipped.shape != tokens.logprobs.shape:
             raise LossError(
-                f"{who} did not return one bool per token.", "Return a tensor like inputs.logprobs > bound."
+                "bad-loss-result",
+                f"{who} did not return one bool per token.",
+                "Return a tensor like inputs.logprobs > bound.",
             )
         found[chosen] = clipped.float()
     return found

@@ -30,11 +30,14 @@ def path_or_hub_id(key: str, name: str) -> Path | None:
         exists = bool(name) and path.exists()
     except (OSError, RuntimeError) as error:  # a name that is too long, `~name` of an unknown user
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
-        raise ConfigError(f"{key}={shown!r}: {why}.", "Name a directory on this machine, or a hub id.") from error
+        raise ConfigError(
+            "model-not-found", f"{key}={shown!r}: {why}.", "Name a directory on this machine, or a hub id."
+        ) from error
     if exists or name.startswith((".", "/", "~")) or name.count("/") > 1:
         return path
     if not _HUB_ID.fullmatch(name) or len(name) > _LONGEST_HUB_ID:
         raise ConfigError(
+            "model-not-found",
             f"{key}={shown!r} is neither a directory on this machine nor a hub id.",
             "Use `tiny`, a directory saved by Hugging Face transformers, a run's checkpoint, or a hub id such as "
             "Qwen/Qwen3-0.6B.",
@@ -78,6 +81,7 @@ def check_vocabulary(name: str, tokenizer: Any, stops: frozenset[int], rows: int
     largest = max(tokenizer.vocab_size - 1, *stops)
     if largest >= rows:
         raise ConfigError(
+            "tokenizer-mismatch",
             f"model.name={name!r}: its tokenizer has tokens up to {largest}, and the vocabulary of its weights ends at "
             f"{rows - 1}.",
             "Tokenizer and weights are of two models: save or download them together.",

@@ -34,6 +34,7 @@ class NamedLoss:
             registered = resolve("loss", self.qualified_name)
         except RllmError as error:
             raise LossError(
+                error.code,
                 f"A worker process cannot use the loss {self.qualified_name!r}: {error.message}",
                 error.hint
                 or f"Install {self.qualified_name.rpartition('/')[0]} on every machine, in the same version.",

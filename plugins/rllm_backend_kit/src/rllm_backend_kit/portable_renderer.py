@@ -68,6 +68,7 @@ def save_renderer(renderer: Renderer, folder: Path) -> None:
     origin = _ORIGINS.get(renderer)
     if origin is None:
         raise ConfigError(
+            "renderer-not-portable",
             f"The renderer {type(renderer).__name__} cannot be saved for another process: what made it is not known.",
             "Let the backend make it with `rllm_backend_kit.renderers.make_renderer`.",
         )
@@ -104,6 +105,7 @@ def load_renderer(folder: Path) -> Renderer:
         renderer = _loaded(form, full_tokenizer(folder / TOKENIZER))
     if renderer is None:
         raise ConfigError(
+            "renderer-not-portable",
             f"The tokenizer of {form['name']} gives other tokens once it is saved and loaded.",
             "Choose a model with a fast tokenizer (tokenizer.json).",
         )
@@ -134,6 +136,7 @@ def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
         params = registered.plugin.params.model_validate(form["params"])
     except ValueError as error:
         raise PluginError(
+            "renderer-options-rejected",
             f"Renderer {form['plugin']} refuses its saved options: {error}.",
             "Save the renderer again with the installed version of its plugin.",
         ) from error

@@ -57,6 +57,7 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
         return  # A template that refuses such messages hides nothing; the run meets its words where it needs them.
     if one.tolist() == other.tolist():
         raise ConfigError(
+            "unused-key",
             f"rllm.accumulate_reasoning is true, and renderer {name!r} renders the conversation of this model anew for "
             "each turn, without what the model thought before: the key has no effect.",
             "Set rllm.accumulate_reasoning=false, or choose another renderer (rllm.renderer=template keeps thoughts).",
@@ -78,7 +79,11 @@ def check_reads_back(renderer: TemplateRenderer, another: Callable[[], str]) -> 
     except RolloutError:
         return  # A template that refuses two turns of the user can still be used for one.
     if problem is not None:
-        raise ConfigError(f"Renderer 'template' cannot be used with this model's chat template: {problem}.", another())
+        raise ConfigError(
+            "unsupported-chat-template",
+            f"Renderer 'template' cannot be used with this model's chat template: {problem}.",
+            another(),
+        )
 
 
 def _problem_with_reading(renderer: TemplateRenderer) -> str | None:
@@ -138,6 +143,7 @@ def check_tool_calls(renderer: Renderer, name: str) -> None:
         problem = error.message.rstrip(".")
     if problem is not None:
         raise ConfigError(
+            "tools-not-supported",
             f"The model is to call tools in this run, and renderer {name!r} cannot do that for this model: {problem}.",
             BEYOND_TEMPLATES if name == "template" else OTHER_MODEL,
         )

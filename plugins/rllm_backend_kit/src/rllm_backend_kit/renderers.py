@@ -66,6 +66,7 @@ def options_without_thinking(tokenizer: Any) -> dict[str, Any]:
         template = template.get("default")
     if "enable_thinking" not in (template or ""):
         raise ConfigError(
+            "no-thinking-switch",
             "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`.",
             "Leave it out, or choose another model.",
         )

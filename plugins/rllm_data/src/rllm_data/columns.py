@@ -43,7 +43,9 @@ def need_column(name: str, columns: Collection[str], option: str, where: str) ->
     if name not in columns:
         near = did_you_mean(name, columns)
         raise ConfigError(
-            f"{where} has no column {name!r}, which option `{option}` names.", f"{near} {_columns(columns)}".strip()
+            "missing-column",
+            f"{where} has no column {name!r}, which option `{option}` names.",
+            f"{near} {_columns(columns)}".strip(),
         )
 
 
@@ -60,7 +62,9 @@ def _path(theirs: str, columns: Fields, option: str, where: str) -> tuple[str, .
             break
         if name not in fields:
             hint = f"{did_you_mean(name, fields)} Its fields are {', '.join(fields) or 'none'}.".strip()
-            raise ConfigError(f"{where}: column {column!r} has no field for {theirs!r} of option `{option}`.", hint)
+            raise ConfigError(
+                "missing-column", f"{where}: column {column!r} has no field for {theirs!r} of option `{option}`.", hint
+            )
         fields = fields[name]
     return (column, *names)
 
@@ -79,6 +83,7 @@ def _layout(params: HfParams, columns: Collection[str], where: str) -> Layout | 
     layout = LAYOUTS[params.format]
     if lacking := layout.lacks(columns):
         raise ConfigError(
+            "missing-column",
             f"{where} has no column {' and none '.join(lacking)}, which format {layout.name} needs.",
             f"Name it in `columns`, as {{OURS: THEIRS}}, or choose another `format`. {_columns(columns)}",
         )

@@ -63,6 +63,7 @@ def _without_dropped(split: Dataset, params: HfParams, where: str) -> Dataset:
     for name, feature in kept.features.items():
         if type(feature).__name__ in MEDIA:
             raise ConfigError(
+                "column-not-json",
                 f"{where}: column {name!r} holds {type(feature).__name__.lower()}, which is not JSON.",
                 f"Leave it out: drop_columns=[{name}].",
             )
@@ -83,6 +84,7 @@ def _chosen(split: Dataset, asked: range, params: HfParams, where: str) -> range
         numbers = np.fromiter(numbers_of_part(rows, params.id_key, params.val_fraction, params.part), dtype=np.int64)
         if not len(numbers):
             raise ConfigError(
+                "no-rows",
                 f"{where} has {len(asked)} rows, and none of them is in part {params.part!r}.",
                 f"Change val_fraction, which is {params.val_fraction}, or give more rows.",
             )

@@ -46,11 +46,13 @@ def _explained(name: str, error: Exception) -> ConfigError:
 
     if isinstance(error, GatedRepoError):
         return ConfigError(
+            "gated-dataset",
             f"The data set {name!r} is gated: the hub gives it to accounts that have accepted its terms.",
             "Accept them on its page, and run `hf auth login`.",
         )
     if isinstance(error, RepositoryNotFoundError):
         return ConfigError(
+            "dataset-not-found",
             f"There is no file or folder {name!r} here, and no such data set on the hub.",
             "Fix `path`; for a private data set run `hf auth login`.",
         )
@@ -59,6 +61,7 @@ def _explained(name: str, error: Exception) -> ConfigError:
 
 def _out_of_reach(name: str, reason: str) -> ConfigError:
     return ConfigError(
+        "service-unreachable",
         f"There is no file or folder {name!r} here, and the hub cannot be asked for it: {reason}.",
         "Fix `path`, or the network. HF_HUB_OFFLINE=1 reads what was downloaded before.",
     )

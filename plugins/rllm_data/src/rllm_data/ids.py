@@ -40,12 +40,14 @@ def ids_of(split: Dataset, numbers: range | NDArray[np.int64], id_key: str, wher
     for number, value in zip(numbers, _cells(split, numbers, id_key), strict=True):
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
             raise ConfigError(
+                "bad-task-id",
                 f"{where}, row {number}: {value!r:.80} is in the id column {id_key!r}.",
                 f"Ids are text or numbers. Name another column as `id_key`, or {_DROP.format(id_key)}",
             )
         ids.append(str(value))
         if first.setdefault(ids[-1], number) != number:
             raise ConfigError(
+                "duplicate-task-id",
                 f"{where}, row {number}: id {ids[-1]!r} is that of row {first[ids[-1]]} too.",
                 "Ids must differ: seeds, groups and episodes are named by them. Fix the ids, or "
                 + _DROP.format(id_key),

@@ -31,7 +31,9 @@ def read_splits(source: Source, config: str | None) -> Mapping[str, Dataset]:
     """
     if config is not None and source.kind in ("file", "saved"):
         raise ConfigError(
-            f"Option `config` is {config!r}, and {source.place} has no configurations.", "Leave `config` out."
+            "unknown-split",
+            f"Option `config` is {config!r}, and {source.place} has no configurations.",
+            "Leave `config` out.",
         )
     if source.kind == "hub":
         ask_hub(source.place)
@@ -82,7 +84,7 @@ def _bars_on_terminals() -> Iterator[None]:
 
 
 def _without_rows(source: Source) -> ConfigError:
-    return ConfigError(f"{source.place} holds no rows.", "Write rows into it, or name another file.")
+    return ConfigError("no-rows", f"{source.place} holds no rows.", "Write rows into it, or name another file.")
 
 
 def _explained(source: Source, error: Exception) -> ConfigError:
@@ -94,7 +96,7 @@ def _explained(source: Source, error: Exception) -> ConfigError:
     reason = one_line(f"{type(cause).__name__}: {cause}", LONGEST_REASON).rstrip(".") + "."
     if source.kind == "hub":
         hint = "Where HF_HUB_OFFLINE is set, only what was downloaded before can be read; check `config` too."
-        return ConfigError(f"Data set {source.place!r} of the hub cannot be read: {reason}", hint)
+        return ConfigError("dataset-unreadable", f"Data set {source.place!r} of the hub cannot be read: {reason}", hint)
     kind = source.builder or "a data set"
     hint = "Look at what wrote it: `datasets.load_dataset` refuses it too."
-    return ConfigError(f"{source.place} cannot be read as {kind}: {reason}", hint)
+    return ConfigError("dataset-unreadable", f"{source.place} cannot be read as {kind}: {reason}", hint)

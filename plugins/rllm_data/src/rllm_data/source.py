@@ -66,7 +66,9 @@ def _file(path: Path) -> Source:
     if builder is None:
         ending = f"the ending {path.suffix}" if path.suffix else "no ending"
         raise ConfigError(
-            f"{path} has {ending}.", f"Dataset hf reads {', '.join(BUILDERS)}: convert or rename the file."
+            "unknown-file-type",
+            f"{path} has {ending}.",
+            f"Dataset hf reads {', '.join(BUILDERS)}: convert or rename the file.",
         )
     try:
         with open_to_read(path) as file:
@@ -76,12 +78,13 @@ def _file(path: Path) -> Source:
             end = file.read()
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read: {error.strerror or error}.", "Fix `path`, or the file's rights."
+            "file-unreadable", f"{path} cannot be read: {error.strerror or error}.", "Fix `path`, or the file's rights."
         ) from error
     if not size:
-        raise ConfigError(f"{path} is empty.", "Write rows into it, or name another file.")
+        raise ConfigError("no-rows", f"{path} is empty.", "Write rows into it, or name another file.")
     if builder == "parquet" and not start == end == _PARQUET_MAGIC:
         raise ConfigError(
+            "damaged-file",
             f"{path} is damaged: it does not begin and end as a parquet file does.",
             "Write or copy it again; a copy that broke off looks like this.",
         )
@@ -98,13 +101,16 @@ def _folder(path: Path) -> Source:
             found.setdefault(builder, file)
     if not found:
         raise ConfigError(
+            "unknown-file-type",
             f"The folder {path} holds no data.",
             f"Dataset hf reads {', '.join(BUILDERS)}: name a folder with such files.",
         )
     if len(found) > 1:
         examples = " and ".join(str(file.relative_to(path)) for file in found.values())
         raise ConfigError(
-            f"The folder {path} holds files of several kinds: {examples}.", "Name one file, or a folder for each kind."
+            "unknown-file-type",
+            f"The folder {path} holds files of several kinds: {examples}.",
+            "Name one file, or a folder for each kind.",
         )
     return Source("folder", str(path))
 
@@ -117,4 +123,4 @@ def _is_about_data(file: Path) -> bool:
 def _not_there(path: Path) -> ConfigError:
     beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     start = f"Option `path` of dataset hf starts from the folder the command runs in, {Path.cwd()}."
-    return ConfigError(f"{path} is not there.", f"{did_you_mean(path.name, beside)} {start}".strip())
+    return ConfigError("file-not-found", f"{path} is not there.", f"{did_you_mean(path.name, beside)} {start}".strip())

@@ -27,11 +27,13 @@ def rows_of_split(splits: Mapping[str, Dataset], spec: str, where: str) -> tuple
     name, bracket, _ = spec.partition("[")
     if "+" in spec:
         raise ConfigError(
-            f"Option `split` is {spec!r}, which joins splits.", "Name one split, or put the rows into one file."
+            "unknown-split",
+            f"Option `split` is {spec!r}, which joins splits.",
+            "Name one split, or put the rows into one file.",
         )
     if name not in splits:
         hint = f"{did_you_mean(name, splits)} Its splits are {', '.join(splits)}."
-        raise ConfigError(f"{where} has no split {name!r}.", hint.strip())
+        raise ConfigError("unknown-split", f"{where} has no split {name!r}.", hint.strip())
     split = splits[name]
     numbers = range(len(split))
     if bracket:
@@ -39,10 +41,11 @@ def rows_of_split(splits: Mapping[str, Dataset], spec: str, where: str) -> tuple
             (asked,) = ReadInstruction.from_spec(spec).to_absolute({name: len(split)})
         except (AssertionError, ValueError) as error:
             raise ConfigError(
+                "unknown-split",
                 f"Option `split` is {spec!r}: {where} has {len(split)} rows there, and no such slice.",
                 "Write train[:100], train[100:200] or train[:10%].",
             ) from error
         numbers = range(asked.from_, asked.to)
     if not numbers:
-        raise ConfigError(f"{where} has no rows in {spec!r}.", "Name another split or slice.")
+        raise ConfigError("no-rows", f"{where} has no rows in {spec!r}.", "Name another split or slice.")
     return split, numbers

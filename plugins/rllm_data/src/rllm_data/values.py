@@ -35,6 +35,7 @@ def json_row(row: Mapping[str, Any], number: int, where: str) -> dict[str, Any]:
             made[column] = json_value(value)
         except NotJsonError as error:
             raise ConfigError(
+                "column-not-json",
                 f"{where}, row {number}: column {column!r} holds {error}, which is not JSON.",
                 f"Convert it, or leave it out: drop_columns=[{column}].",
             ) from error

@@ -11,6 +11,7 @@ def require(package: str, extra: str) -> None:
     """Raise PluginError with the pip command if `package`, which an extra installs, is not installed."""
     if find_spec(package) is None:
         raise PluginError(
+            "missing-package",
             f"Environment {package!r} needs the package {extra}, which is not installed.",
             f"Run: pip install 'rllm-envs[{extra}]'",
         )

@@ -116,6 +116,7 @@ def remax(inputs: AdvantageInput, params: NoParams) -> Advantages:
     if missing.size:
         first = int(missing[0])
         raise AdvantageError(
+            "missing-greedy-reward",
             f"Estimator 'remax' has no greedy reward to compare {name_of(inputs, first)} with: it is {greedy[first]}.",
             "The stage greedy_baseline plays each task once greedily; a workflow may also set "
             'trajectory.info["greedy_reward"] itself.',

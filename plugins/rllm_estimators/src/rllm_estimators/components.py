@@ -63,6 +63,7 @@ def _components(inputs: AdvantageInput, params: GdpoParams) -> Values:
         if not len(inputs.rewards):
             return np.zeros((0, 0))
         raise AdvantageError(
+            "missing-reward-component",
             "Estimator 'gdpo' needs the parts of the rewards, and no part is reported by all trajectories.",
             "The workflow must put them into every trajectory: "
             'trajectory.info["reward_components"] = {"correct": 1.0, "format": 0.5}.',
@@ -70,6 +71,7 @@ def _components(inputs: AdvantageInput, params: GdpoParams) -> Values:
     for name in params.weights:
         if name not in inputs.component_names:
             raise AdvantageError(
+                "missing-reward-component",
                 f"Estimator 'gdpo' has a weight for {name!r}, which is not a reward component of all trajectories.",
                 did_you_mean(name, inputs.component_names)
                 or f"All trajectories report {', '.join(inputs.component_names)}.",
@@ -78,6 +80,7 @@ def _components(inputs: AdvantageInput, params: GdpoParams) -> Values:
     if len(unusable):
         trajectory, component = (int(index) for index in unusable[0])
         raise AdvantageError(
+            "bad-reward-component",
             f"Reward component {inputs.component_names[component]!r} of {name_of(inputs, trajectory)} is "
             f"{inputs.reward_components[trajectory, component]}.",
             "Every component that the workflow reports must be a finite number.",

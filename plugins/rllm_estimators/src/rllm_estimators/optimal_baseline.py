@@ -99,12 +99,14 @@ def _column(inputs: AdvantageInput, column: NDArray[np.float32] | None, name: st
     """(n_sampled,) a column's values at the sampled tokens."""
     if column is None:
         raise AdvantageError(
+            "missing-estimator-input",
             f"The optimal token baseline needs `{name}` (n_token,), and this batch has none.",
             "Choose a backend that computes it, or another estimator.",
         )
     values = column[inputs.loss_mask].astype(np.float64)
     if np.isnan(values).any():
         raise AdvantageError(
+            "missing-estimator-input",
             f"The optimal token baseline needs `{name}`, and {int(np.isnan(values).sum())} of {len(values)} sampled "
             "tokens have none.",
             "Set its option tis_mode to null, or let the workflow pass `logprobs` to its steps.",

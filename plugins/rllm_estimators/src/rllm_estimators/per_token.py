@@ -43,6 +43,7 @@ def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     """
     if inputs.values is None:
         raise AdvantageError(
+            "missing-estimator-input",
             "Estimator 'gae' needs `values` (n_token,), the critic's estimates.",
             "Choose a backend that has a critic, such as local, or another estimator.",
         )

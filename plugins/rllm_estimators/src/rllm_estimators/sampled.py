@@ -63,6 +63,7 @@ def check_step_rewards(inputs: AdvantageInput, otherwise: str) -> None:
     step = int(missing[0])
     trajectory = int(np.searchsorted(inputs.step_offsets, step, side="right")) - 1
     raise AdvantageError(
+        "missing-reward",
         f"Step {step - int(inputs.step_offsets[trajectory])} of {name_of(inputs, trajectory)} has no usable reward "
         f"({inputs.step_rewards[step]}), and the estimator goes by the rewards of steps.",
         f"Have the workflow give every step a finite reward (0 where it earns none), or {otherwise}.",

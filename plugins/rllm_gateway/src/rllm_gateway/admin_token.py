@@ -28,11 +28,15 @@ def admin_token(file: Path = TOKEN_FILE) -> str:
             mode = os.fstat(opened.fileno()).st_mode & 0o777
             token = opened.read().decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The admin token in {path} cannot be read: {error}.", "Choose another file.") from error
+        raise ConfigError(
+            "file-unreadable", f"The admin token in {path} cannot be read: {error}.", "Choose another file."
+        ) from error
     if mode & 0o077:
-        raise ConfigError(f"Others may read the admin token in {path}.", f"Run: chmod 600 {path}")
+        raise ConfigError("bad-admin-token", f"Others may read the admin token in {path}.", f"Run: chmod 600 {path}")
     if not token:
-        raise ConfigError(f"The file of the admin token, {path}, is empty.", "Delete it, so that one is made.")
+        raise ConfigError(
+            "bad-admin-token", f"The file of the admin token, {path}, is empty.", "Delete it, so that one is made."
+        )
     return token
 
 

@@ -50,11 +50,12 @@ async def attach(
             answer = json.loads(await reader.readline() or "{}")
     except (OSError, ValueError) as error:
         raise BackendError(
-            f"No gateway takes runs at {host}:{port}: {error}.", "Start one with: rllm gateway serve"
+            "no-gateway", f"No gateway takes runs at {host}:{port}: {error}.", "Start one with: rllm gateway serve"
         ) from error
     if not answer.get("attached"):
         writer.close()
         raise BackendError(
+            "gateway-rejected-run",
             f"The gateway at {host}:{port} refuses the run: {answer.get('refused', 'it hung up')}",
             "`rllm gateway sessions` shows what it serves; rllm.sdk.proxy says which gateway is asked.",
         )
@@ -76,7 +77,9 @@ class RunSessions:
     async def close_session(self, session: str) -> SessionTrace:
         if session not in self._open:
             raise SessionError(
-                f"This run has no open session {session!r:.80}.", "A session is open while its attempt runs."
+                "unknown-session",
+                f"This run has no open session {session!r:.80}.",
+                "A session is open while its attempt runs.",
             )
         self._open.remove(session)
         return await self._gateway.close_session(session)
@@ -171,14 +174,15 @@ def probe(host: str, port: int, token: str) -> None:
                 answer = json.loads(said.readline(LONGEST_ANSWER))
     except OSError as error:
         raise BackendError(
-            f"No gateway takes runs at {where}: {error}.", "Start one with: rllm gateway serve"
+            "no-gateway", f"No gateway takes runs at {where}: {error}.", "Start one with: rllm gateway serve"
         ) from error
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or answer.keys().isdisjoint(("free", "refused")):
         raise BackendError(
+            "no-gateway",
             f"What listens at {where} is no gateway.",
             "Start one with `rllm gateway serve`; runs attach at the port behind rllm.sdk.proxy.port.",
         )
     if "refused" in answer:
-        raise BackendError(f"The gateway at {where} refuses the run: {answer['refused']}.")
+        raise BackendError("gateway-rejected-run", f"The gateway at {where} refuses the run: {answer['refused']}.")

@@ -30,6 +30,7 @@ def check_sdk(sdk: SdkSection) -> None:
 def _check_own(sdk: SdkSection) -> None:
     if sdk.proxy.admin_token is not None:
         raise ConfigError(
+            "unused-key",
             "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
             "Leave it out, or set rllm.sdk.proxy.mode=external.",
         )
@@ -49,7 +50,7 @@ def check_serving(store: Path, host: str, port: int) -> None:
     try:
         listen(host, port).close()
     except ConfigError as error:
-        raise ConfigError(error.message, "Give --port or --host another.") from error
+        raise ConfigError(error.code, error.message, "Give --port or --host another.") from error
 
 
 def _check_external(sdk: SdkSection) -> None:
@@ -59,15 +60,19 @@ def _check_external(sdk: SdkSection) -> None:
     proxy = sdk.proxy
     if sdk.store != StoreSection():
         raise ConfigError(
+            "unused-key",
             "rllm.sdk.store.path is set, and rllm.sdk.proxy.mode is external: the gateway has a store of its own.",
             "Leave it out, and start the gateway with --store.",
         )
     if proxy.port == LARGEST_PORT:
         raise ConfigError(
-            f"rllm.sdk.proxy.port is {LARGEST_PORT}, and runs attach at the next port.", "Choose a smaller one."
+            "port-unavailable",
+            f"rllm.sdk.proxy.port is {LARGEST_PORT}, and runs attach at the next port.",
+            "Choose a smaller one.",
         )
     if proxy.admin_token is None and not TOKEN_FILE.expanduser().exists():
         raise ConfigError(
+            "missing-api-key",
             f"There is no admin token in {TOKEN_FILE}: no gateway has run for this user.",
             "Start one with `rllm gateway serve`, or set rllm.sdk.proxy.admin_token.",
         )
@@ -94,15 +99,19 @@ def check_store(path: Path, option: str) -> None:
             with CallReader.open(path) as reader:
                 reader.require_whole()
         except StoreError as error:
-            raise ConfigError(error.message, f"Give {option} another file.") from error
+            raise ConfigError(error.code, error.message, f"Give {option} another file.") from error
     place = next(each for each in path.parents if each.exists())
     if not place.is_dir():
-        raise ConfigError(f"{option} is {path}, and {place} is no folder.", "Give it a file that can be made.")
+        raise ConfigError(
+            "directory-not-found", f"{option} is {path}, and {place} is no folder.", "Give it a file that can be made."
+        )
     # SQLite writes its log beside the store.
     for each in filter(Path.exists, (path, place)):
         if not os.access(each, os.W_OK, effective_ids=True):
             raise ConfigError(
-                f"{option} is {path}, and you may not write {each}.", "Give it a file that you may write."
+                "not-writable",
+                f"{option} is {path}, and you may not write {each}.",
+                "Give it a file that you may write.",
             )
 
 
@@ -112,4 +121,6 @@ def _check_port(proxy: ProxySection) -> None:
     try:
         listening_socket(proxy.host, proxy.port).close()
     except ConfigError as error:
-        raise ConfigError(error.message, "Set rllm.sdk.proxy.port or rllm.sdk.proxy.host to another.") from error
+        raise ConfigError(
+            error.code, error.message, "Set rllm.sdk.proxy.port or rllm.sdk.proxy.host to another."
+        ) from error

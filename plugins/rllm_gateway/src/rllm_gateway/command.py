@@ -162,7 +162,9 @@ def prune(store: str | None, run: str | None, days: float | None) -> None:
     from rllm_gateway.places import named_store
 
     if run is None and days is None:
-        raise ConfigError("Nothing says which sessions to delete.", "Give --run NAME, or --days N, or both.")
+        raise ConfigError(
+            "nothing-selected", "Nothing says which sessions to delete.", "Give --run NAME, or --days N, or both."
+        )
     before = None if days is None else time.time() - days * SECONDS_OF_A_DAY
     with CallStore.open(named_store(store, run)) as calls:
         click.echo(f"{counted(calls.prune(run=run, before=before), 'session')} deleted")

@@ -96,7 +96,9 @@ async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], 
                 await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
                 if not stop.event.is_set():
-                    raise BackendError("The gateway has ended.", f"Its store is {options.store}.", link.last_words)
+                    raise BackendError(
+                        "gateway-ended", "The gateway has ended.", f"Its store is {options.store}.", link.last_words
+                    )
                 ended.cancel()
     return stop.exit_code
 

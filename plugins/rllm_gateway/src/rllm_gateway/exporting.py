@@ -135,7 +135,7 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, f
         StoreError, RecordError: something cannot be read or written.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds files already.", "Name another folder.")
+        raise ConfigError("directory-in-use", f"{folder} holds files already.", "Name another folder.")
     done = Exported()
     attempts = list(_attempts(sessions_of(reader, selection), with_open, done.left_out))
     sampler, files, number = _sampler_of(attempts), StepFiles(folder), 0
@@ -211,9 +211,12 @@ def _given_up(sessions: Sequence[SessionSummary]) -> set[str]:
 def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
     found = {(row.metadata.get(TOKENIZER), row.metadata.get(TEMPERATURE)) for row in rows}
     if not found:
-        raise ConfigError("The store has no session to export.", "`rllm gateway sessions` lists what it has.")
+        raise ConfigError(
+            "no-sessions", "The store has no session to export.", "`rllm gateway sessions` lists what it has."
+        )
     if len(found) > 1:
         raise ConfigError(
+            "mixed-sessions",
             "These sessions were sampled by models with several tokenizers, or at several temperatures.",
             "Export one model and temperature at a time: use --run NAME, --session ID, --since TIME or --before TIME.",
         )

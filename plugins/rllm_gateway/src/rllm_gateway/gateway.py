@@ -135,7 +135,9 @@ class Gateway:
         """
         if spec.id in self._sessions or not IDS.fullmatch(spec.id):
             raise SessionError(
-                f"The session id {spec.id!r:.80} is in use, or cannot be part of a URL.", "Choose another id."
+                "wrong-value",
+                f"The session id {spec.id!r:.80} is in use, or cannot be part of a URL.",
+                "Choose another id.",
             )
         key = secrets.token_urlsafe(32)
         session = LiveSession(spec, hash_of(key))
@@ -157,7 +159,9 @@ class Gateway:
         live = self._sessions.get(session)
         if live is None or live.sealed:
             raise SessionError(
-                f"There is no open session {session!r:.80}.", "A session is open while its attempt runs."
+                "unknown-session",
+                f"There is no open session {session!r:.80}.",
+                "A session is open while its attempt runs.",
             )
         live.sealed = True
         under_way = [work for works in live.works.values() for work in works if not work.task.done()]

@@ -126,6 +126,7 @@ class TrainerLink:
                 answer = await future
         except TimeoutError as error:
             raise BackendError(
+                "gateway-failed",
                 f"Cannot {what}: the gateway has not answered for {SECONDS_TO_ANSWER:g} s.",
                 "Continue from the newest checkpoint with --resume.",
             ) from error
@@ -134,11 +135,14 @@ class TrainerLink:
         finally:
             del self._waiting[number]
         if "error" in answer:
-            raise BackendError(f"Cannot {what}: {answer['error']}.", "Look at the log of the gateway.")
+            raise BackendError(
+                "gateway-failed", f"Cannot {what}: {answer['error']}.", "Look at the log of the gateway."
+            )
         return answer
 
     def _has_ended(self, what: str) -> BackendError:
         return BackendError(
+            "gateway-ended",
             f"Cannot {what}: the gateway has ended.",
             "Continue from the newest checkpoint with --resume.",
             self._last_words(),

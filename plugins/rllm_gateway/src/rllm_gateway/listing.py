@@ -67,17 +67,21 @@ def sessions_of(reader: CallReader, selection: Selection = ALL) -> list[SessionS
     if not of_run and selection.run is not None:
         runs = sorted({each.session.run for each in reader.sessions()})
         raise ConfigError(
+            "run-not-found",
             f"The store has no session of run {selection.run!r}.",
             f"It has those of {', '.join(map(repr, runs))}." if runs else "It has no session at all.",
         )
     missing = set(selection.sessions) - {each.session.id for each in of_run}
     if missing:
         raise ConfigError(
-            f"The store has no session {', '.join(map(repr, sorted(missing)))}.", "`rllm gateway sessions` lists them."
+            "unknown-session",
+            f"The store has no session {', '.join(map(repr, sorted(missing)))}.",
+            "`rllm gateway sessions` lists them.",
         )
     found = [each for each in of_run if selection.has(each.session)]
     if of_run and not found:
         raise ConfigError(
+            "no-sessions",
             f"None of {counted(len(of_run), 'session')} was opened between --since and --before.",
             "`rllm gateway sessions` lists when each was opened.",
         )
@@ -92,7 +96,9 @@ def session_named(reader: CallReader, id_: str) -> StoredSession:
         StoreError: it cannot be read.
     """
     if all(each.session.id != id_ for each in reader.sessions()):
-        raise ConfigError(f"The store has no session {id_!r}.", "`rllm gateway sessions` lists them.")
+        raise ConfigError(
+            "unknown-session", f"The store has no session {id_!r}.", "`rllm gateway sessions` lists them."
+        )
     return reader.session(id_)
 
 

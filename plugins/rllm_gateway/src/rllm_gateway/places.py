@@ -43,6 +43,7 @@ def named_store(named: str | None, run: str | None) -> Path:
         return path
     found = sorted(str(store.parents[len(OF_RUN.parts) - 1]) for store in RUNS.glob(f"*/*/{OF_RUN}"))
     raise ConfigError(
+        "store-not-found",
         f"There is no store of calls at {path}.",
         f"Give --store the folder of a run: {', '.join(found[:SHOWN])}{', …' * (len(found) > SHOWN)}."
         if found

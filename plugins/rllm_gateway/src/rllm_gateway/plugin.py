@@ -50,19 +50,23 @@ def _check(params: AgentParams) -> None:
 
     if (params.agent is None) == (params.command is None):
         raise ConfigError(
+            "no-agent",
             "Workflow agent needs an agent, either a function or a program.",
             "Name a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.agent is not None:
         if params.preload:
             raise ConfigError(
+                "unused-key",
                 "rllm.workflow.workflow_args.preload is set, and the agent is a function.",
                 "Remove `preload`: the packages that a function's file imports are imported once without it.",
             )
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:
         raise ConfigError(
-            f"There is no program {params.command[0]!r}.", "Give rllm.workflow.workflow_args.command a program's path."
+            "program-not-found",
+            f"There is no program {params.command[0]!r}.",
+            "Give rllm.workflow.workflow_args.command a program's path.",
         )
     elif params.preload:
         count_python_options(params.command or [])

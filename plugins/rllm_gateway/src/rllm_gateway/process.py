@@ -152,6 +152,7 @@ async def _answering(announcement: Path, process: ChildProcess) -> str:
         return await announced_url(announcement, process, SECONDS_TO_START)
     except (EndedError, TimeoutError) as error:
         raise BackendError(
+            "process-not-started",
             "The gateway does not start. The end of its log is below.",
             "Its settings are `rllm.sdk.store` and `rllm.sdk.proxy`, those of `rllm gateway serve` its options.",
             _last_words(process),

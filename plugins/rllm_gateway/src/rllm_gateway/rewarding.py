@@ -54,16 +54,21 @@ def read_returned(value: Any) -> Returned:
 def _of_object(value: Mapping[str, Any]) -> Returned:
     if unknown := sorted(set(value) - {*FIELDS}):
         raise RolloutError(
+            "bad-agent-result",
             f"The agent returned {', '.join(map(repr, unknown))}, which are not fields of a result.",
             f"Return a number, text, or a dict with some of {', '.join(FIELDS)}.",
         )
     reward, answer, correct = value.get("reward"), value.get("answer"), value.get("correct")
     by_role = reward if isinstance(reward, Mapping) else {}
     if not isinstance(correct, bool | None):
-        raise RolloutError(f"The agent returned {correct!r:.80} as `correct`.", "Give true or false.")
+        raise RolloutError(
+            "bad-agent-result", f"The agent returned {correct!r:.80} as `correct`.", "Give true or false."
+        )
     metrics = value.get("metrics") or {}
     if not isinstance(metrics, Mapping):
-        raise RolloutError(f"The agent returned {metrics!r:.80} as `metrics`.", "Give numbers by name.")
+        raise RolloutError(
+            "bad-agent-result", f"The agent returned {metrics!r:.80} as `metrics`.", "Give numbers by name."
+        )
     return Returned(
         reward=None if reward is None or by_role else _number("reward", reward),
         rewards={role: _number(f"reward of {role}", each) for role, each in by_role.items()},
@@ -75,7 +80,7 @@ def _of_object(value: Mapping[str, Any]) -> Returned:
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise RolloutError(f"The agent returned {value!r:.80} as {name}.", "Give a finite number.")
+        raise RolloutError("bad-agent-result", f"The agent returned {value!r:.80} as {name}.", "Give a finite number.")
     return float(value)
 
 

@@ -150,6 +150,7 @@ class AgentWorkflow(Workflow):
             raise sampler.backend_error
         if trace.ending == "failed":
             raise RolloutError(
+                "store-failed",
                 "The gateway could not store a call of this attempt.",
                 "Check the disk, and that nothing deleted or replaced the store (rllm.sdk.store.path), then run again.",
             )
@@ -161,7 +162,7 @@ class AgentWorkflow(Workflow):
         elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
         else:
-            raise RolloutError(f"{outcome.failure}.")
+            raise RolloutError("agent-failed", f"{outcome.failure}.")
 
     async def _judge(self, task: Mapping[str, Any], returned: Returned, trace: SessionTrace) -> None:
         assert self.episode is not None

@@ -51,6 +51,7 @@ def read_base(folder: Path) -> BaseModel:
         return BaseModel(**(known | {"name": name}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
+            "bad-adapter",
             f"model.name={str(folder)!r} is a LoRA adapter that does not say which model it belongs to ({error!r}).",
             f"Set base_model_name_or_path in its {CONFIG}.",
         ) from error

@@ -177,7 +177,7 @@ class LocalBackend(Backend):
 
     def _started(self) -> tuple[Training, SamplingHalf]:
         if self._training is None or self._sampling is None:
-            raise RllmError("The local backend has not been started.", "Call start() first.")
+            raise RllmError("not-started", "The local backend has not been started.", "Call start() first.")
         return self._training, self._sampling
 
     async def _in_worker(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -33,6 +33,7 @@ def check_max_length(name: str, max_length: int, rope_changes_beyond: int | None
     """Raise ConfigError if conversations may become longer than longrope computes exactly."""
     if rope_changes_beyond is not None and max_length > rope_changes_beyond:
         raise ConfigError(
+            "context-too-long",
             f"training.max_length={max_length}, and model.name={name!r} has longrope: beyond {rope_changes_beyond} "
             "tokens it rotates all tokens by other angles, so log-probs depend on the cache and on other rows.",
             f"Set training.max_length={rope_changes_beyond} or lower.",

@@ -17,9 +17,13 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"model.device={name!r}, and torch finds no CUDA device.", "Use model.device=auto or =cpu.")
+        raise ConfigError(
+            "no-gpu", f"model.device={name!r}, and torch finds no CUDA device.", "Use model.device=auto or =cpu."
+        )
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"model.device={name!r} cannot be used: {error}.", "Use auto, cpu or cuda.") from error
+        raise ConfigError(
+            "bad-value", f"model.device={name!r} cannot be used: {error}.", "Use auto, cpu or cuda."
+        ) from error
     return device

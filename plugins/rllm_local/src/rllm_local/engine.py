@@ -97,6 +97,7 @@ class LocalEngine:
         if prompt.min() < 0 or prompt.max() >= vocabulary:
             # The pass would fail for the other rows too.
             raise RolloutError(
+                "unknown-token",
                 f"The prompt has tokens from {prompt.min()} to {prompt.max()}. The model's are 0 to {vocabulary - 1}.",
                 "Send token ids of this model's tokenizer.",
             )

@@ -45,6 +45,7 @@ def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any)
     adapter = adapter_folder(str(source))
     if adapter is None and form != "hf":
         raise ConfigError(
+            "no-adapter",
             f"{run} holds a whole model and no LoRA adapter, so there is nothing to write as {form!r}.",
             "Use --to hf; runs with model.lora_rank have adapters.",
         )
@@ -66,11 +67,14 @@ def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any)
 def _source(run: Path) -> Path:
     """The checkpoint or the model that is meant."""
     if not run.exists():
-        raise ConfigError(f"There is no {run}.", "Name a run's folder, such as runs/rllm-training/default.")
+        raise ConfigError(
+            "run-not-found", f"There is no {run}.", "Name a run's folder, such as runs/rllm-training/default."
+        )
     checkpoints = run / "checkpoints"
     source = checkpoints / "latest" if checkpoints.is_dir() else run
     if not source.exists():
         raise ConfigError(
+            "no-checkpoint",
             f"{run} has no checkpoint yet.",
             "Let it train to one (rllm.trainer.save_freq), or stop it with Ctrl-C, which saves.",
         )
@@ -84,7 +88,9 @@ def _fetch(source: Path, folder: Path) -> None:
         fetch = resolve("backend", name).plugin.fetch_model
     if fetch is None:
         raise CheckpointError(
-            f"{source} holds no model.", "Name a run, one of its checkpoints, a model's folder, or an adapter's."
+            "no-model-in-checkpoint",
+            f"{source} holds no model.",
+            "Name a run, one of its checkpoints, a model's folder, or an adapter's.",
         )
     fetch(source / "backend", folder)
 
@@ -100,7 +106,9 @@ def _backend_of(checkpoint: Path) -> str | None:
 
 def _free(folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists, and nothing is overwritten.", "Name another folder with --output.")
+        raise ConfigError(
+            "directory-in-use", f"{folder} exists, and nothing is overwritten.", "Name another folder with --output."
+        )
     return folder
 
 

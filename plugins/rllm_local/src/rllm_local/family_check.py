@@ -33,18 +33,22 @@ def check_family(model: Any, name: str) -> None:
     which = f"model.name={name!r} (model type {config.model_type})"
     if config._attn_implementation != "sdpa":
         raise ConfigError(
+            "unsupported-model",
             f"{which} has the attention {config._attn_implementation!r}; the local engine needs 'sdpa'.",
             "Use a model with torch's scaled dot product attention, such as Llama or Qwen3.",
         )
     other = layer_types(config) - {FULL, SLIDING}
     if other:
         raise ConfigError(
+            "unsupported-model",
             f"{which} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
             "Use a model whose layers have full or sliding attention, such as Llama, Qwen3 or Gemma 3.",
         )
     problem = _problem(model)
     if problem is not None:
-        raise ConfigError(f"{which} {problem}.", "Use a model of another type, such as Llama, Qwen3 or Gemma 3.")
+        raise ConfigError(
+            "unsupported-model", f"{which} {problem}.", "Use a model of another type, such as Llama, Qwen3 or Gemma 3."
+        )
 
 
 @torch.no_grad()

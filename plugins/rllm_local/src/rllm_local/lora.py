@@ -196,6 +196,7 @@ def _targets(model: Any, layers: Mapping[str, Any]) -> list[str]:
 
 def _refusal(settings: TrainedModelSection, why: str) -> ConfigError:
     return ConfigError(
+        "bad-lora-target",
         f"model.lora_target_modules={settings.lora_target_modules!r} cannot be adapted: {why}.",
         "Use all-linear, or name linear layers by the ends of their names, such as [q_proj, v_proj].",
     )

@@ -91,6 +91,7 @@ def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
             adapter.load(trained_before)
         except ValueError as error:
             raise ConfigError(
+                "adapter-mismatch",
                 f"model.name={settings.name!r} is a LoRA adapter of another shape than model.lora_rank, lora_alpha and "
                 f"lora_target_modules say: {error}.",
                 "Set these keys to those of its adapter_config.json, or set model.lora_rank=0 to train all weights.",
@@ -106,10 +107,12 @@ def _load_below(folder: Path) -> LoadedModel:
     try:
         loaded = _load_float32(base.name, base.seed)
     except ConfigError as error:
-        raise ConfigError(f"{which}. {error.message}", hint) from error
+        raise ConfigError(error.code, f"{which}. {error.message}", hint) from error
     known = base.sha256 is not None and base.dtype is not None
     if known and fingerprint(loaded.model, getattr(torch, str(base.dtype))) != base.sha256:
-        raise ConfigError(f"{which}, which has other weights now than those it was trained on.", hint)
+        raise ConfigError(
+            "adapter-base-changed", f"{which}, which has other weights now than those it was trained on.", hint
+        )
     return loaded
 
 
@@ -128,6 +131,7 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
         model, tokenizer = _from_pretrained(name)
     if tokenizer.chat_template is None:
         raise ConfigError(
+            "no-chat-template",
             f"model.name={name!r}: its tokenizer has no chat template.",
             "Use a chat or instruct model, or set chat_template in its tokenizer_config.json.",
         )
@@ -159,11 +163,14 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
-        raise ConfigError(f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name)) from error
+        raise ConfigError(
+            "model-not-loadable", f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name)
+        ) from error
     # transformers fills what it does not find with random numbers, and its warning is one of those we silence.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     if random:
         raise ConfigError(
+            "model-not-loadable",
             f"model.name={name!r}: its files do not hold all weights of its config.json; "
             f"{len(random)} are missing or of another shape, such as {random[0]}.",
             "Save or download the model again.",

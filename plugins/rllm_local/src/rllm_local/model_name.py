@@ -24,11 +24,12 @@ def check_model(config: LocalConfig) -> None:
         _check_name(model.name)
     if (model.lora_rank or adapter is not None) and find_spec("peft") is None:
         what = f"model.name={model.name!r} is a LoRA adapter" if adapter else f"`model.lora_rank` is {model.lora_rank}"
-        raise ConfigError(f"{what}, and peft is not installed.", "pip install 'rllm-local[lora]'")
+        raise ConfigError("missing-package", f"{what}, and peft is not installed.", "pip install 'rllm-local[lora]'")
     if not model.lora_rank:
         for key in ("lora_alpha", "lora_target_modules"):
             if getattr(model, key) != type(model).model_fields[key].default:
                 raise ConfigError(
+                    "unused-key",
                     f"`model.{key}` is {getattr(model, key)!r} and has no effect: all weights are trained.",
                     "Set model.lora_rank to train a LoRA adapter, or leave the key out.",
                 )
@@ -39,7 +40,7 @@ def _check_name(name: str, before: str = "") -> None:
         try:
             folder_of(name)
         except ConfigError as error:
-            raise ConfigError(f"{before}{error.message}", error.hint) from error
+            raise ConfigError(error.code, f"{before}{error.message}", error.hint) from error
 
 
 def folder_of(name: str) -> Path | None:
@@ -53,7 +54,9 @@ def folder_of(name: str) -> Path | None:
         return None
     folder = model_folder(path)
     if folder is None:
-        raise ConfigError(f"model.name={name!r}: {_what_is_there(path)}", how_to_name_a_model(name))
+        raise ConfigError(
+            "model-not-loadable", f"model.name={name!r}: {_what_is_there(path)}", how_to_name_a_model(name)
+        )
     return folder
 
 

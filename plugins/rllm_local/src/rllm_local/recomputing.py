@@ -27,6 +27,7 @@ def recomputing(model: Any) -> Iterator[None]:
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ConfigError(
+            "no-gradient-checkpointing",
             f"training.gradient_checkpointing is true, and {type(model).__name__} has no layers that can be computed "
             "again.",
             "Leave it out; lower training.max_tokens_per_microbatch to save memory.",

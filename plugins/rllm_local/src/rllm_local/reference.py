@@ -49,6 +49,7 @@ class Reference:
         file = folder / REFERENCE
         if file.exists() and json.loads(file.read_text(encoding="utf-8"))["sha256"] != self.fingerprint:
             raise CheckpointError(
+                "reference-changed",
                 f"model.name does not stand for the model that the run of {folder} was started with, and that model is "
                 "its reference for rllm.algorithm.kl_beta.",
                 "Put the model back where model.name says, or start a new run.",

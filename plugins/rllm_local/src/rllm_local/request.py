@@ -95,6 +95,6 @@ class Request:
         """Tell whoever waits, if anybody still does, that there is no reply."""
         if self.future.done():
             return
-        failure = RolloutError(f"{what}: {type(error).__name__}: {error}")
+        failure = RolloutError("worker-failed", f"{what}: {type(error).__name__}: {error}")
         failure.__cause__ = error
         self.future.set_exception(failure)

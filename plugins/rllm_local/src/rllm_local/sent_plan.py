@@ -47,6 +47,7 @@ class SentPlan:
             # Its hint is for processes of other machines.
             reason = error.message if isinstance(error, RllmError) else error
             raise LossError(
+                "plugin-of-other-program",
                 f"The process that trains does not find the loss {names}: {reason}",
                 "Put the loss into a module that rllm.plugins.import_modules names, or train in the process that "
                 "samples: local.training_process=false.",

@@ -77,7 +77,9 @@ class ServedVersions:
         if engine is None:
             served = ", ".join(map(str, sorted(self._engines)))
             raise RolloutError(
-                f"Version {version} of the weights is not served any more.", f"Ask for one that is: {served}."
+                "weights-gone",
+                f"Version {version} of the weights is not served any more.",
+                f"Ask for one that is: {served}.",
             )
         return await engine.generate(prompt_ids, sampling, session=session)
 

@@ -64,6 +64,7 @@ def load_state(
     """
     if critic is not None and not (folder / CRITIC).exists():
         raise CheckpointError(
+            "checkpoint-lacks-state",
             f"{folder} holds no critic, and an estimator of this run needs its values.",
             "Resume with the estimators the run was started with, or start a new run from this checkpoint's model.",
         )
@@ -90,6 +91,7 @@ def _load_model(folder: Path, masters: Masters) -> None:
 
     if adapter_folder(str(folder / MODEL)) is not None:
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} holds a LoRA adapter, and this run trains all weights.",
             "Resume with the model.lora_rank the run was started with.",
         )
@@ -99,6 +101,7 @@ def _load_model(folder: Path, masters: Masters) -> None:
         masters.load(saved.state_dict())
     except RuntimeError as error:
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} holds another model than the one this run trains.",
             "Resume with the model.name the run was started with.",
         ) from error
@@ -107,12 +110,14 @@ def _load_model(folder: Path, masters: Masters) -> None:
 def _load_adapter(folder: Path, adapter: Adapter) -> None:
     if not (folder / MODEL / CONFIG).exists():
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} holds a whole model, and this run trains a LoRA adapter.",
             "Resume with the model.lora_rank the run was started with.",
         )
     base = read_base(folder / MODEL)
     if (base.dtype, base.sha256) != (adapter.base.dtype, adapter.base.sha256):
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} holds a LoRA adapter of other weights than those that model.name and model.dtype stand for.",
             f"Put the model back that was at {base.name!r}, or start a new run.",
         )
@@ -120,6 +125,7 @@ def _load_adapter(folder: Path, adapter: Adapter) -> None:
         adapter.load(folder / MODEL)
     except ValueError as error:
         raise CheckpointError(
+            "checkpoint-of-other-model",
             f"{folder} holds another LoRA adapter than the one this run trains: {error}.",
             "Resume with the keys model.lora_… the run was started with.",
         ) from error
@@ -131,6 +137,7 @@ def _check_float32(folder: Path) -> None:
             types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  (the file is no mapping)
         if rough := sorted(types & {"BF16", "F16"}):
             raise CheckpointError(
+                "checkpoint-too-old",
                 f"{folder} holds weights of type {rough[0]}, which an earlier version of rllm-local trained without "
                 "float32 masters; most of its small updates were lost.",
                 "Start a new run with model.name set to this checkpoint.",

@@ -92,6 +92,7 @@ def _reference_of(loaded: LoadedModel) -> Reference:
         return Reference(loaded.model)
     if loaded.continues_adapter:
         raise ConfigError(
+            "adapter-needs-merge",
             "model.name is a LoRA adapter that this run trains on, and rllm.algorithm.kl_beta needs the model as the "
             "run found it, which is not the model below the adapter.",
             "Merge the adapter first and start from that: rllm export RUN --to merged.",

@@ -148,6 +148,7 @@ class TrainingProcess:
         self._process.kill()
         self._end_with(
             BackendError(
+                "process-timeout",
                 f"The process that trains (pid {self.pid}) has not answered {name!r} for {seconds:g} seconds, and "
                 f"was ended.{stopped}",
                 "Run again with --resume to continue from the newest checkpoint. If the machine was busy, wait first.",
@@ -185,6 +186,7 @@ class TrainingProcess:
         )
         lines = self._log.last_lines(LOG_LINES)
         return BackendError(
+            "process-died",
             f"The process that trains {how} {doing}.",
             f"{out_of_memory if code == -signal.SIGKILL else ''}Go on from the newest checkpoint with --resume.",
             "\n".join(["The last lines it wrote:", *lines]) if lines else "",

@@ -11,6 +11,7 @@ def check_training_process(run: RunConfig, settings: LocalConfig) -> None:
     """Raise ConfigError where one process is asked for, and there is one anyway."""
     if not settings.local.training_process and not run.rllm.async_training.staleness:
         raise ConfigError(
+            "unused-key",
             "`local.training_process` is false and has no effect: rollouts and updates take turns, in one process.",
             "Leave it out, or set rllm.async_training.enable=true and rllm.async_training.staleness_threshold=1.",
         )

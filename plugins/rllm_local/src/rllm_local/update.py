@@ -115,8 +115,13 @@ class Updater:
             if not torch.isfinite(norm):
                 cause = overflow_cause(batch, "advantages" if name == "actor" else "returns")
                 if cause is not None:
-                    raise RllmError(f"A gradient of step {plan.global_step} is not finite: {cause}.", SCALE_DOWN)
+                    raise RllmError(
+                        "gradient-not-finite",
+                        f"A gradient of step {plan.global_step} is not finite: {cause}.",
+                        SCALE_DOWN,
+                    )
                 raise RllmError(
+                    "gradient-not-finite",
                     f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
                     f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate, "
                     "and go on from the newest checkpoint with --resume.",

@@ -44,9 +44,13 @@ def one_run(folder: Path) -> RunPlace:
     if len(runs) == 1:
         return runs[0]
     if not runs:
-        raise ConfigError(f"{folder} holds no run.", "Name a run folder, such as runs/rllm-training/default.")
+        raise ConfigError(
+            "run-not-found", f"{folder} holds no run.", "Name a run folder, such as runs/rllm-training/default."
+        )
     names = ", ".join(str(place.folder) for place in runs[:5])
-    raise ConfigError(f"{folder} holds {len(runs)} runs.", f"Name one of them: {names}{', …' * (len(runs) > 5)}")
+    raise ConfigError(
+        "several-runs", f"{folder} holds {len(runs)} runs.", f"Name one of them: {names}{', …' * (len(runs) > 5)}"
+    )
 
 
 def is_run(folder: Path) -> bool:

@@ -87,7 +87,7 @@ def test_a_call_that_is_not_kept_is_refused_where_its_weights_are_gone(tmp_path:
 
 def test_a_call_that_failed_fails_again_where_its_weights_are_gone(tmp_path: Path) -> None:
     with pytest.raises(RolloutError):
-        ask(Engine(RolloutError("the prompt is too long")), tmp_path, call())
+        ask(Engine(RolloutError("made-up", "the prompt is too long")), tmp_path, call())
     with pytest.raises(RolloutError, match="the prompt is too long"):
         ask(Engine(), tmp_path, call(), first_version=4)
 
@@ -101,7 +101,9 @@ def test_a_call_that_was_given_up_is_not_answered_where_its_weights_are_gone(tmp
     assert again.asked == 0
 
 
-@pytest.mark.parametrize("before", [Engine(RolloutError("no")), Engine(silent=True)], ids=["failed", "given up"])
+@pytest.mark.parametrize(
+    "before", [Engine(RolloutError("made-up", "no")), Engine(silent=True)], ids=["failed", "given up"]
+)
 def test_a_call_without_an_answer_is_sampled_where_its_weights_are_there(tmp_path: Path, before: Engine) -> None:
     with pytest.raises((RolloutError, TimeoutError)):
         ask(before, tmp_path, call())

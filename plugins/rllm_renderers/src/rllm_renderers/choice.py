@@ -30,6 +30,7 @@ def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
     family = params.config or family_of(setup)
     if family is None:
         raise ConfigError(
+            "unknown-choice",
             f"Renderer 'renderers' does not know the model {setup.name!r}: neither its name nor its chat template.",
             "Name its family, such as rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
         )
@@ -40,6 +41,7 @@ def check_params(params: RenderersParams) -> None:
     """Raise ConfigError for a family that the library does not have, or options that the family does not take."""
     if params.config is None and params.options:
         raise ConfigError(
+            "missing-key",
             "rllm.renderer.options is set, and rllm.renderer.config is not.",
             "Set rllm.renderer.config to the family that the options are for.",
         )
@@ -60,6 +62,7 @@ def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Rendere
         made = base.create_renderer(setup.tokenizer, config, chat_template_kwargs=dict(setup.template_options) or None)
     except Exception as error:
         raise ConfigError(
+            "renderer-not-loadable",
             f"Renderer {family!r} of the library renderers cannot be made for {setup.name!r}: {one_line(str(error))}.",
             "Choose another family, or rllm.renderer=template. If a download failed, set TIKTOKEN_ENCODINGS_BASE to a "
             "folder with the vocabulary file.",
@@ -72,6 +75,7 @@ def _config(family: str, options: dict[str, Any]) -> configs.BaseRendererConfig:
     known = [name for name in base.RENDERER_REGISTRY if name != "default"]
     if family not in known:
         raise ConfigError(
+            "unknown-choice",
             f"The library renderers has no family {family!r}.",
             did_you_mean(family, known) or f"Its families: {', '.join(sorted(known))}.",
         )
@@ -79,4 +83,6 @@ def _config(family: str, options: dict[str, Any]) -> configs.BaseRendererConfig:
         return configs._config_class_for(family)(**options)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"rllm.renderer.options of family {family!r}: {problems}.", "Fix or drop them.") from error
+        raise ConfigError(
+            "renderer-options-rejected", f"rllm.renderer.options of family {family!r}: {problems}.", "Fix or drop them."
+        ) from error

@@ -155,7 +155,9 @@ class LibraryRenderer:
         tokens = self._library.render_ids(said, tools=offered or None, add_generation_prompt=True)
         if offered and tokens == self._library.render_ids(said, add_generation_prompt=True):
             raise RolloutError(
-                "The renderer of this model does not show tools.", "Choose a model that is made for them."
+                "tools-not-supported",
+                "The renderer of this model does not show tools.",
+                "Choose a model that is made for them.",
             )
         rendered = np.array(tokens, np.int32)
         rendered.flags.writeable = False

@@ -92,6 +92,7 @@ def check_binding(host: str, rule: KeyRule) -> None:
     """Raise ConfigError when other machines could reach a server that has no key."""
     if rule.key is None and not is_loopback(host):
         raise ConfigError(
+            "missing-api-key",
             f"--host {host} lets other machines reach this server, and it has no API key.",
             f"Set {rule.variable} (or --api-key) to a key such as {rule.example}, or leave --host out.",
         )

@@ -35,6 +35,7 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
         taken = error.errno == errno.EADDRINUSE
         why = "another program listens there" if taken else error.strerror or str(error)
         raise ConfigError(
+            "port-unavailable",
             f"Cannot listen on {host} port {port}: {why}.",
             "Stop that program, or choose another --port (0 takes any that is free)." if taken else "Check --host.",
         ) from error

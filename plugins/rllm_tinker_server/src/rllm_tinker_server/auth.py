@@ -27,6 +27,7 @@ def check_key(host: str, key: str | None) -> None:
     check_binding(host, key_rule(key))
     if key is not None and not key.startswith(("tml-", "eyJ")):
         raise ConfigError(
+            "bad-api-key",
             "The API key does not start with tml-, and Tinker clients refuse to send such a key.",
             "Use one like tml-SOMETHING-LONG-AND-RANDOM.",
         )

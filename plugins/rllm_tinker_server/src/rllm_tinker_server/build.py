@@ -132,6 +132,7 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
         return Service(host, samplers, training, options.checkpoints, names=names, limits=options.limits)
     except OSError as error:
         raise ConfigError(
+            "not-writable",
             f"The folder for checkpoints, {options.checkpoints}, cannot be used: {error.strerror or error}.",
             "Choose another one with --checkpoints.",
         ) from error

@@ -140,6 +140,7 @@ def serve(
     except ModuleNotFoundError as error:
         absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
+            "missing-package",
             f"The local server needs packages that are not installed: {', '.join(absent)}.",
             "Run: pip install rllm-tinker-server",
         ) from error

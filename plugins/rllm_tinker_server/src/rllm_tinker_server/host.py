@@ -64,6 +64,7 @@ class Host:
         """
         if max_context is not None and not 1 < max_context <= loaded.max_context:
             raise ConfigError(
+                "context-too-long",
                 f"A context of {max_context} tokens is asked for; {name} takes 2 to {loaded.max_context}.",
                 "Ask for fewer, or for none: the model's own number is the default.",
             )

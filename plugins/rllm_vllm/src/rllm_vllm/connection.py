@@ -54,7 +54,9 @@ class Connection:
         except TimeoutError as error:
             self._abort(number)
             raise BackendError(
-                f"{what} has taken {within:g} s.", f"Raise its option {option}. {self._process.log_tail()}"
+                "process-timeout",
+                f"{what} has taken {within:g} s.",
+                f"Raise its option {option}. {self._process.log_tail()}",
             ) from error
         except asyncio.CancelledError:
             self._abort(number)
@@ -64,9 +66,9 @@ class Connection:
         finally:
             del self._waiting[number]
         if isinstance(answer, Unsupported):
-            raise UnsupportedSamplingError(answer.message, answer.hint)
+            raise UnsupportedSamplingError(answer.code, answer.message, answer.hint)
         if isinstance(answer, Failure):
-            raise BackendError(f"{what} failed: {answer.what.rstrip('.')}.", self._process.log_tail())
+            raise BackendError("worker-failed", f"{what} failed: {answer.what.rstrip('.')}.", self._process.log_tail())
         return answer
 
     async def close(self) -> None:
@@ -96,4 +98,6 @@ class Connection:
             write(self._writer, Request(next(self._numbers), Abort(number)))
 
     def _ended(self, what: str) -> BackendError:
-        return BackendError(f"{what}: vLLM's process has ended.", f"{RESUME} {self._process.log_tail()}")
+        return BackendError(
+            "process-died", f"{what}: vLLM's process has ended.", f"{RESUME} {self._process.log_tail()}"
+        )

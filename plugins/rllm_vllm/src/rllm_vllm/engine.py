@@ -41,7 +41,7 @@ class VllmEngine:
     def process_group(self) -> int:
         """The id of the process group that vLLM's processes are in."""
         if self._process is None:
-            raise BackendError("The engine vllm is not running.", "Call start() first.")
+            raise BackendError("not-started", "The engine vllm is not running.", "Call start() first.")
         return self._process.pid
 
     async def start(self, setup: EngineSetup) -> None:
@@ -113,7 +113,7 @@ class VllmEngine:
 
     def _running(self) -> Connection:
         if self._connection is None:
-            raise BackendError("The engine vllm is not running.", "Call start() first.")
+            raise BackendError("not-started", "The engine vllm is not running.", "Call start() first.")
         return self._connection
 
 

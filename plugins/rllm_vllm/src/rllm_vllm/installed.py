@@ -20,10 +20,12 @@ INSTALL = (
 def check_installed() -> None:
     """Raise PluginError when vLLM is not installed, or one of another series."""
     if find_spec("vllm") is None:
-        raise PluginError("engine 'vllm' needs the package vllm, which is not installed.", INSTALL)
+        raise PluginError("missing-package", "engine 'vllm' needs the package vllm, which is not installed.", INSTALL)
     found = _version()
     if found is not None and not found.startswith(f"{NEEDED}."):
-        raise PluginError(f"engine 'vllm' needs vLLM {NEEDED}, and vLLM {found} is installed.", INSTALL)
+        raise PluginError(
+            "wrong-version", f"engine 'vllm' needs vLLM {NEEDED}, and vLLM {found} is installed.", INSTALL
+        )
 
 
 def _version() -> str | None:

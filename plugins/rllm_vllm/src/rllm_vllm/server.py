@@ -146,6 +146,7 @@ class Server:
         assert asked.json_schema is not None
         if self._grammars is None:
             raise UnsupportedSamplingError(
+                "json-schema-not-supported",
                 "vLLM's model runner V2 and speculative decoding cannot constrain a reply to a JSON schema.",
                 "Set VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and remove speculative_config from engine_args.",
             )
@@ -202,7 +203,9 @@ def _check_allowed(grammar: Grammar, tokens: Sequence[int]) -> None:
             problem = str(error)
         if problem:
             raise UnsupportedSamplingError(
-                f"The reply does not match the JSON schema after {at} tokens: {problem}.", "Simplify the schema."
+                "bad-json-schema",
+                f"The reply does not match the JSON schema after {at} tokens: {problem}.",
+                "Simplify the schema.",
             )
 
 

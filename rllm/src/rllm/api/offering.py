@@ -41,7 +41,9 @@ def registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any
     """
     if not isinstance(name, str):
         # Without this, `@register_rllm_loss` without a name would put a decorator in place of the function.
-        raise PluginError(f"{decorator} is given {name!r:.80}, and no name.", f'Write @{decorator}("NAME").')
+        raise PluginError(
+            "bad-plugin-spec", f"{decorator} is given {name!r:.80}, and no name.", f'Write @{decorator}("NAME").'
+        )
 
     def register(thing: ThingT) -> ThingT:
         in_process.register(record(thing), f"{_of(thing, '__module__')}.{_of(thing, '__qualname__')}")

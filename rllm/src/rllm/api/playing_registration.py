@@ -47,7 +47,7 @@ def register_rllm_workflow(
         try:
             of_class = workflow_plugin(thing, {})
         except ConfigError as error:
-            raise PluginError(f"register_rllm_workflow({name!r}): {error.message}", error.hint) from error
+            raise PluginError(error.code, f"register_rllm_workflow({name!r}): {error.message}", error.hint) from error
         named = replace(of_class, name=name, summary=summary or summary_of(thing), stop_texts=stop_texts, open=open)
         return named if params is None else replace(named, params=params, load=lambda: thing)
 
@@ -73,6 +73,7 @@ def register_rllm_environment(
     def record(thing: Any) -> EnvironmentPlugin[Any]:
         if not (isclass(thing) and issubclass(thing, Environment)) or thing.__abstractmethods__:
             raise PluginError(
+                "bad-plugin-spec",
                 f"register_rllm_environment({name!r}) stands above {thing!r:.80}.",
                 "Write a subclass of rllm_core.contracts.Environment with tasks, reset and step.",
             )
@@ -131,6 +132,7 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
         signature(thing).bind(*arguments)
     except (TypeError, ValueError) as error:
         raise PluginError(
+            "bad-reward-signature",
             f"register_rllm_reward({name!r}) stands above {thing!r:.80}, which cannot be called with "
             f"({', '.join(arguments)}): {error}.",
             "Write `def f(attempt)`, or with `params=` `def f(attempt, params)`.",

@@ -58,6 +58,7 @@ class GroupingByHook:
         if not callable(hook) or iscoroutinefunction(hook):
             what = f"{hook!r:.80}" if not callable(hook) else f"{hook!r:.80}, a coroutine function"
             raise ConfigError(
+                "bad-plugin-spec",
                 f"traj_grouping_hook is {what}.",
                 "Give a plain function hook(episodes, transform_config, compact_filtering_config=None) that returns a "
                 "list of TrajectoryGroup.",
@@ -76,13 +77,17 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
     """A workflow class with constructor arguments, which may be any objects."""
     if not (isinstance(workflow_class, type) and issubclass(workflow_class, Workflow)):
         raise ConfigError(
+            "bad-plugin-spec",
             f"workflow_class is {workflow_class!r}.",
             "Give a subclass of rllm_core.contracts.workflow.Workflow, or choose one by name with rllm.workflow.name.",
         )
     if missing := sorted(workflow_class.__abstractmethods__):
-        raise ConfigError(f"workflow_class is {workflow_class!r}, which has no {', '.join(missing)}.", "Define it.")
+        raise ConfigError(
+            "bad-plugin-spec", f"workflow_class is {workflow_class!r}, which has no {', '.join(missing)}.", "Define it."
+        )
     if not iscoroutinefunction(unwrap(workflow_class.run)):
         raise ConfigError(
+            "bad-plugin-spec",
             f"workflow_class is {workflow_class!r}, and its `run` is not a coroutine function.",
             "Write `async def run(self, task, uid, **kwargs)`, and return an Episode.",
         )
@@ -139,7 +144,9 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
         return backend
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
         raise ConfigError(
-            f"The backend is {backend!r}.", "Give the name of one, a BackendPlugin or a subclass of Backend."
+            "bad-plugin-spec",
+            f"The backend is {backend!r}.",
+            "Give the name of one, a BackendPlugin or a subclass of Backend.",
         )
     anything = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
     return BackendPlugin(
@@ -165,6 +172,7 @@ def estimator_choice(value: Any) -> str | dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise ConfigError(
+        "bad-choice",
         f"traj_group_adv_estimator_map has the value {value!r}.",
         "Give an estimator's name, a mapping {name: …, option: …}, or a pair (estimator, loss).",
     )

@@ -87,7 +87,9 @@ def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
     """
     name = plain_name(name)
     if not isinstance(name, str):
-        raise PluginError(f"{name!r:.80} is not the name of an estimator.", "Give a text such as 'grpo'.")
+        raise PluginError(
+            "bad-plugin-spec", f"{name!r:.80} is not the name of an estimator.", "Give a text such as 'grpo'."
+        )
     name = name.lower()
     registry = Registry.load()
     found = registry.get("estimator", name)

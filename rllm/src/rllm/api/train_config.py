@@ -64,7 +64,9 @@ def build_train_config(
     """
     files = [] if config_file is None else [layer_from_file(config_file)]
     if isinstance(overrides, str):
-        raise ConfigError(f"overrides is the text {overrides!r}.", f"Give a list: overrides=[{overrides!r}].")
+        raise ConfigError(
+            "bad-override", f"overrides is the text {overrides!r}.", f"Give a list: overrides=[{overrides!r}]."
+        )
     words = layers_from_overrides(overrides)
     named: dict[str, Any] = {"rllm.backend": backend, "rllm.env.name": environment}
     arguments = _layer(named)

@@ -134,6 +134,7 @@ class UnifiedTrainer:
         except RuntimeError:
             return asyncio.run(self.fit_async())
         raise RllmError(
+            "event-loop-running",
             "Training cannot begin here: this thread already runs an event loop, as notebooks do.",
             "Write `await UnifiedTrainer(...).fit_async()`.",
         )
@@ -266,7 +267,7 @@ def _mapping(argument: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{argument} is {value!r:.80}.", "Give a mapping, such as a dictionary.")
+        raise ConfigError("not-a-mapping", f"{argument} is {value!r:.80}.", "Give a mapping, such as a dictionary.")
     return value
 
 
@@ -274,6 +275,7 @@ def _named_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in arguments:
         if not isinstance(name, str):
             raise ConfigError(
+                "key-not-text",
                 f"workflow_args has the key {name!r}, which is not text.",
                 "Its keys are names of arguments of the workflow's constructor.",
             )
@@ -287,4 +289,4 @@ def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
 
 
 def _given_twice(given: str, argument: str) -> ConfigError:
-    return ConfigError(f"{given}, and {argument} is given to the trainer.", "Give one of the two.")
+    return ConfigError("conflicting-keys", f"{given}, and {argument} is given to the trainer.", "Give one of the two.")

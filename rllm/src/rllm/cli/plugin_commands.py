@@ -54,15 +54,17 @@ class PluginCommands:
         """
         offers = self.by_name().get(name, [])
         if len(offers) > 1:
-            raise PluginError(f"Command {name!r} is offered by {offers_of(offers)}.", remedy_of(offers))
+            raise PluginError(
+                "ambiguous-command", f"Command {name!r} is offered by {offers_of(offers)}.", remedy_of(offers)
+            )
         if offers:
             return load_command(offers[0])
         for candidate in self.blocked:
             if candidate.entry_point == name:
                 message = f"Command {name!r} cannot be used: {candidate.distribution} is blocked."
-                raise PluginError(message, f"It is blocked by {candidate.blocked_by}.")
+                raise PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
         if home := home_of(COMMAND, name):
-            raise PluginError(f"Command {name!r} is in {home}: pip install {home}")
+            raise PluginError("plugin-not-installed", f"Command {name!r} is in {home}: pip install {home}")
         return None
 
     def names(self) -> list[str]:
@@ -82,17 +84,17 @@ def load_command(candidate: Candidate) -> click.Command:
     try:
         check_core_version(candidate)
     except UnusablePluginError as error:
-        raise PluginError(f"{subject}: {error}.", error.remedy) from error
+        raise PluginError("broken-command", f"{subject}: {error}.", error.remedy) from error
     try:
         command = candidate.load()
     except (Exception, SystemExit) as error:  # (another's code; the user gets one paragraph)
         reason = one_line(f"{type(error).__name__}: {error}").rstrip(" :.")
         hint = f"Upgrade or uninstall {candidate.distribution}; --debug shows where it fails."
-        raise PluginError(f"{subject}: {reason}.", hint) from error
+        raise PluginError("broken-command", f"{subject}: {reason}.", hint) from error
     if not isinstance(command, click.Command):
         what = one_line(repr(command), 80)
         hint = f"Report it to the authors of {candidate.distribution}."
-        raise PluginError(f"{subject}: it is not a click command but {what}.", hint)
+        raise PluginError("broken-command", f"{subject}: it is not a click command but {what}.", hint)
     return command
 
 

@@ -285,6 +285,7 @@ def _selected(merged: Merged, key: str) -> Any:
     for depth, part in enumerate(path):
         if not isinstance(node, dict):
             raise ConfigError(
+                "wrong-value",
                 f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.",
                 "Write its keys below it, or leave it out.",
             )
@@ -301,7 +302,7 @@ def _plugin(registry: Registry, kind: str, name: str, key: str, merged: Merged) 
         return registry.get(kind, name).plugin
     except PluginError as error:
         origin = merged.origin(path_of(key))
-        raise ConfigError(f"`{key}` (from {origin}): {error.message}", error.hint) from error
+        raise ConfigError(error.code, f"`{key}` (from {origin}): {error.message}", error.hint) from error
 
 
 def _profile(chosen: Merged, backend: Any) -> str | None:
@@ -316,7 +317,9 @@ def _profile(chosen: Merged, backend: Any) -> str | None:
     path = path_of(PROFILE_KEY)
     has = f"Its profiles: {', '.join(backend.profiles)}." if backend.profiles else "It has none: leave it out."
     raise ConfigError(
-        f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.", has
+        "unknown-choice",
+        f"{wrong_value(path, profile, chosen.origin(path))}, and backend {backend.name} has no such profile.",
+        has,
     )
 
 
@@ -326,6 +329,7 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
         if (now := _selected(merged, key)) != value:
             origin = merged.origin(path_of(key))
             raise ConfigError(
+                "backend-mismatch",
                 f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
                 "Only a configuration file or the command line may choose it.",
             )
@@ -346,12 +350,14 @@ def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> N
         given = [("rllm", *path) for path, _ in leaves({key: value})]
         if meant := [".".join(path) for path in given if any(path[:depth] in values for depth in range(len(path) + 1))]:
             raise ConfigError(
+                "unknown-key",
                 f"`{key}` (from {merged.origin((key,))}) is not a section of a run with backend {backend.name}.",
                 f"Did you mean {' and '.join(f'`{name}`' for name in meant)}?",
             )
         owners = [entry.plugin.name for entry in registry.all("backend") if key in entry.plugin.params.model_fields]
         if owners:
             raise ConfigError(
+                "section-of-other-backend",
                 f"`{key}` (from {merged.origin((key,))}) belongs to backend {' and '.join(owners)}, and this run has "
                 f"backend {backend.name}.",
                 f"Add rllm/backend={owners[0]}, or leave it out.",
@@ -362,5 +368,5 @@ def _name(key: str, merged: Merged) -> str:
     name = _selected(merged, key)
     if not isinstance(name, str):
         path = path_of(key)
-        raise ConfigError(f"{wrong_value(path, name, merged.origin(path))}: expected text.")
+        raise ConfigError("wrong-value", f"{wrong_value(path, name, merged.origin(path))}: expected text.")
     return name

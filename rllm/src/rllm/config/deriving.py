@@ -51,7 +51,7 @@ def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row:
             else f"`{'.'.join(path)}` is not set"
             for path, value in sources.items()
         )
-        raise ConfigError(f"`{row.native}` cannot be derived, as {given}: {error}.") from error
+        raise ConfigError("wrong-value", f"`{row.native}` cannot be derived, as {given}: {error}.") from error
 
 
 def _value(tree: dict[str, Any], schema: type[BaseModel], path: KeyPath) -> Any:

@@ -38,6 +38,7 @@ def layer_from_python(config: PythonConfig) -> Layer:
     plain = _plain(config)
     if not isinstance(plain, dict):
         raise ConfigError(
+            "bad-value-type",
             f"The config is of type {type(config).__name__}.",
             "Give a mapping, an OmegaConf object or the path of a YAML file.",
         )
@@ -80,6 +81,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
     if depth > DEEPEST:
         raise ConfigError(
+            "nested-too-deeply",
             f"The config is nested deeper than {DEEPEST} levels, or contains itself.",
             "Give it fewer levels, and no object that holds itself.",
         )
@@ -143,6 +145,7 @@ def _agreed_backend(said: Any, chosen: str, words: Iterable[str]) -> str:
     if said == base_layer().tree["rllm"]["backend"] and not by_word:
         return chosen
     raise ConfigError(
+        "backend-mismatch",
         f"`{BACKEND_KEY}` is {said!r}; the config was composed with {BACKEND_GROUP}={chosen}.",
         f"Choose it by {BACKEND_GROUP}={said}.",
     )

@@ -62,6 +62,7 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
         values = {}
     if not isinstance(values, dict):
         raise ConfigError(
+            "not-a-mapping",
             f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
             "Write lines such as `data: {train_batch_size: 8}`.",
         )
@@ -79,21 +80,27 @@ def read_config_text(path: str | Path) -> str:
             read = opened.read(_MOST_BYTES + 1)
         if len(read) > _MOST_BYTES:
             raise ConfigError(
-                f"`{path}` has more than {_MOST_BYTES} bytes.", "Put data into a file of its own, and name that file."
+                "config-too-large",
+                f"`{path}` has more than {_MOST_BYTES} bytes.",
+                "Put data into a file of its own, and name that file.",
             )
         return read.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"There is no configuration file `{path}`.", "Check its path.") from None
+        raise ConfigError("file-not-found", f"There is no configuration file `{path}`.", "Check its path.") from None
     except IsADirectoryError:
-        raise ConfigError(f"`{path}` is a folder, not a configuration file.", "Name a YAML file in it.") from None
+        raise ConfigError(
+            "not-a-file", f"`{path}` is a folder, not a configuration file.", "Name a YAML file in it."
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"`{path}` is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.") from error
+        raise ConfigError(
+            "not-utf8", f"`{path}` is not UTF-8 text (byte {error.start}).", "Save it as UTF-8."
+        ) from error
     except OSError as error:
         raise ConfigError(
-            f"`{path}` cannot be read: {error.strerror}.", "Name a regular file that you may read."
+            "file-unreadable", f"`{path}` cannot be read: {error.strerror}.", "Name a regular file that you may read."
         ) from error
     except ValueError as error:  # a path with a null byte
-        raise ConfigError(f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
+        raise ConfigError("bad-value", f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
 
 
 def layers_from_overrides(words: Iterable[str]) -> list[Layer]:
@@ -113,13 +120,20 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
     for key, value in values.items():
         path = path_of(key) if isinstance(key, str) else ()
         if not path or not all(path):
-            raise ConfigError(f"`{key}` (from {origin}) is not a key.", "Write names joined by dots: rllm.rollout.n")
+            raise ConfigError(
+                "bad-key", f"`{key}` (from {origin}) is not a key.", "Write names joined by dots: rllm.rollout.n"
+            )
         if value_at(tree, path) is not ABSENT:
-            raise ConfigError(f"`{key}` (from {origin}) is given twice in the same place.", "Leave one of the two out.")
+            raise ConfigError(
+                "duplicate-key",
+                f"`{key}` (from {origin}) is given twice in the same place.",
+                "Leave one of the two out.",
+            )
         try:
             put_at(tree, path, dict(value) if isinstance(value, Mapping) else value)
         except NoSectionError as error:
             raise ConfigError(
+                "duplicate-key",
                 f"`{key}` (from {origin}) lies within a key that has a value in the same place.",
                 "Leave one of the two out.",
             ) from error
@@ -153,6 +167,7 @@ def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
     here = f"`{'.'.join(path)}` (from {origin})" if path else f"The top level (from {origin})"
     if len(path) > DEEPEST:
         raise ConfigError(
+            "nested-too-deeply",
             f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.",
             "Give it fewer levels, and no object that holds itself.",
         )
@@ -160,22 +175,28 @@ def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
         for key in value:
             if type(key) is not str:
                 spelled = f"; on a command line write {'.'.join(path)}.{key}=VALUE" if path else ""
-                raise ConfigError(f"{here} has the key {key!r}, which is not text.", f"Put it in quotes{spelled}.")
+                raise ConfigError(
+                    "key-not-text", f"{here} has the key {key!r}, which is not text.", f"Put it in quotes{spelled}."
+                )
     elif type(value) is str:
         if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
             raise ConfigError(
+                "not-text",
                 f"{here} holds text that is not valid Unicode, or has a null byte: {value!r:.80}.",
                 "Take these characters out.",
             )
     elif type(value) is int:
         if value.bit_length() > _LONGEST_NUMBER:
             raise ConfigError(
+                "bad-value-type",
                 f"{here} is a whole number of more than {_LONGEST_NUMBER} bits.",
                 "Write a smaller number, or put it in quotes to make it text.",
             )
     elif not (value is None or type(value) in (bool, float, list)):
         raise ConfigError(
-            f"{here} is of type {type(value).__name__}.", "Use text, numbers, true, false, null, lists and mappings."
+            "bad-value-type",
+            f"{here} is of type {type(value).__name__}.",
+            "Use text, numbers, true, false, null, lists and mappings.",
         )
 
 

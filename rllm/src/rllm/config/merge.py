@@ -65,7 +65,9 @@ class Merged:
             put_at(self.tree, path, deepcopy(value))
         except NoSectionError as error:
             given = wrong_value(error.path, error.value, self.origin(error.path))
-            raise ConfigError(f"{given} and cannot hold `{'.'.join(path)}`.", "Write its keys one by one.") from error
+            raise ConfigError(
+                "not-a-mapping", f"{given} and cannot hold `{'.'.join(path)}`.", "Write its keys one by one."
+            ) from error
         self.marks[path] = Origin(origin, tier)
 
     def forget(self, path: KeyPath) -> None:
@@ -96,6 +98,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 lower[key] = earlier = _mapping_behind(merged.tree, path, earlier)
             if value == {} and origin.tier >= Tier.USER and matches(path, choices):
                 raise ConfigError(
+                    "empty-choice",
                     f"{wrong_value(path, value, origin.label)}: it chooses no plugin and sets no option.",
                     "Write NAME or {name: NAME, option: value}, or leave it out.",
                 )
@@ -106,11 +109,13 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                     merged.marks[path] = origin
             if value == {} and origin.tier is Tier.COMMAND_LINE and path in holders:
                 raise ConfigError(
+                    "empty-choice",
                     f"{wrong_value(path, value, origin.label)}: it sets no key of this section.",
                     "Write its keys one by one, such as rllm.rollout.n=4, or leave it out.",
                 )
             if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
                 raise ConfigError(
+                    "wrong-value",
                     f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.",
                     "Write its keys below it, or leave it out.",
                 )

@@ -45,6 +45,7 @@ def require_packages(registry: Registry, value: Value) -> None:
                 needed[package] = f"{', '.join(lacking)} for {package}"
     if needed:
         raise ConfigError(
+            "missing-package",
             f"This run needs packages that are not installed: {'; '.join(needed.values())}.",
             f"Run: pip install {' '.join(map(shlex.quote, needed))}"
             + (f" (without a GPU {'; '.join(without_gpu)})" if without_gpu else ""),

@@ -27,30 +27,39 @@ def read_override(word: str) -> tuple[str, Any]:
     from hydra.errors import HydraException
 
     if "=" not in word.lstrip("~") and not word.startswith("~"):
-        raise ConfigError(f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4.")
+        raise ConfigError(
+            "bad-override", f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4."
+        )
     try:
         override = _parser().parse_override(word.strip())
         value = override.value()
     except (HydraException, RecursionError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).partition("\\nSee ")[0].split())
         raise ConfigError(
-            f"`{_short(word)}` is not an override that Hydra can read: {reason[:200]}.", QUOTING
+            "bad-override", f"`{_short(word)}` is not an override that Hydra can read: {reason[:200]}.", QUOTING
         ) from error
     if override.is_delete():
         raise ConfigError(
-            f"`{_short(word)}` would delete a key, which is not possible.", "Set the key to null, or leave it."
+            "bad-override",
+            f"`{_short(word)}` would delete a key, which is not possible.",
+            "Set the key to null, or leave it.",
         )
     if override.is_sweep_override():
         raise ConfigError(
-            f"`{_short(word)}` is a sweep over several values.", "Start one run per value; a list goes in brackets."
+            "bad-override",
+            f"`{_short(word)}` is a sweep over several values.",
+            "Start one run per value; a list goes in brackets.",
         )
     key = str(override.key_or_group).strip()
     if not key:
-        raise ConfigError(f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4.")
+        raise ConfigError(
+            "bad-override", f"`{_short(word)}` is not an override.", "Write key=value, such as rllm.rollout.n=4."
+        )
     if key == BACKEND_GROUP:
         key = "rllm.backend"
     if "/" in key or override.package is not None:
         raise ConfigError(
+            "bad-override",
             f"`{_short(word)}` names a config group `{key}`, which does not exist.",
             f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
         )
@@ -67,6 +76,7 @@ def _refuse_odd_groups(word: str, given: str) -> None:
     for part in re.split(r"[,\[\]{}:]" if "{" in given else r"[,\[\]]", given):
         if re.fullmatch(_WITH_UNDERSCORES, part.strip()) and number(part.strip()) is None:
             raise ConfigError(
+                "bad-override",
                 f"`{_short(word)}` holds {part.strip()}, which Hydra takes for a number and YAML for text.",
                 "Write digits in groups of three (1_000) or without `_`; text goes in quotes: 'key=\"1_0\"'.",
             )

@@ -99,7 +99,9 @@ def _sources(backend: Any, profile: str | None) -> _Sources:
             files.append(profile_file(backend, profile))
     except ValueError as error:
         raise ConfigError(
-            f"Backend {backend.name!r} cannot be composed: {error}.", "Reinstall or fix its package."
+            "bad-backend-config",
+            f"Backend {backend.name!r} cannot be composed: {error}.",
+            "Reinstall or fix its package.",
         ) from error
     option = backend.name if profile is None else f"{backend.name}/{profile}"
     stamped = tuple((file, file.stat().st_mtime_ns) for file in files)
@@ -113,6 +115,7 @@ def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile:
     file = backend.name if profile is None else f"{backend.name}/{profile}"
     if not isinstance(section, dict) or isinstance(section.get("backend"), dict):
         raise ConfigError(
+            "bad-backend-config",
             f"The file rllm/backend/{file}.yaml of backend {backend.name!r} has its keys in the wrong place.",
             "It must begin with the line `# @package _global_`, and a section `rllm`, if any, is a mapping.",
         )
@@ -176,6 +179,7 @@ def _composed_by_hydra(sources: _Sources) -> dict[str, Any]:
         known = isinstance(error, HydraException | OmegaConfBaseException)
         reason = " ".join(("" if known else f"{type(error).__name__}: ", *str(error).split()))
         raise ConfigError(
+            "bad-backend-config",
             f"The configuration of backend {sources.option!r} cannot be composed: {reason}",
             f"Look at its file {file}.",
         ) from error

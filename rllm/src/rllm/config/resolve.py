@@ -25,7 +25,7 @@ def resolve(merged: Merged) -> dict[str, Any]:
     missing = [path for path, value in leaves(tree, into_lists=True) if value == MISSING]
     if missing:
         lines = [f"`{'.'.join(path)}` must be given: it is `???` in {merged.origin(path)}." for path in missing]
-        raise ConfigError("\n".join(lines), f"Set it, such as {'.'.join(missing[0])}=VALUE.")
+        raise ConfigError("missing-key", "\n".join(lines), f"Set it, such as {'.'.join(missing[0])}=VALUE.")
     return tree
 
 
@@ -41,7 +41,9 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise _unresolved(merged, error.full_key or "", str(error).partition("\n")[0]) from error
     except RecursionError:
-        raise ConfigError("An interpolation is nested too deeply.", "Write the value itself.") from None
+        raise ConfigError(
+            "bad-interpolation", "An interpolation is nested too deeply.", "Write the value itself."
+        ) from None
     assert isinstance(tree, dict)
     plain: dict[str, Any] = {str(key): value for key, value in tree.items()}
     require_plain(plain, "interpolations")
@@ -116,6 +118,7 @@ def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
             value = dict(enumerate(value)).get(int(part))
     shown = f" is `{value}`" if isinstance(value, str) else ""
     return ConfigError(
+        "bad-interpolation",
         f"`{full_key}`{shown} (from {merged.origin(path)}), which cannot be resolved: {reason}.",
         "An interpolation names another key, such as ${rllm.trainer.seed}; write \\${ for the characters themselves.",
     )

@@ -38,6 +38,7 @@ def import_modules(names: Iterable[str]) -> None:
             raise
         except (Exception, SystemExit) as error:
             raise ConfigError(
+                "module-not-found",
                 f"`rllm.plugins.import_modules` names {name!r}, which cannot be imported: "
                 f"{type(error).__name__}: {one_line(str(error)).rstrip('.')}.",
                 f"Write it as in `import NAME`; the current folder is {folder}.",

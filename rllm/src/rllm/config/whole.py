@@ -50,6 +50,7 @@ def given_layers(layer: Layer) -> list[Layer]:
         return [Layer(each["from"], dict(json.loads(each["set"])), layer.tier) for each in stored]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
+            "wrong-value",
             f"`{'.'.join(KEY)}` (from {layer.origin}) is not as it was written: {type(error).__name__}: {error}.",
             "Take the key out: then every value of the file counts as yours.",
         ) from error

@@ -48,17 +48,23 @@ def read_yaml(text: str, name: str) -> Any:
     import yaml
 
     if len(text) > LONGEST:
-        raise ConfigError(f"`{name}` has {len(text)} characters, and a configuration at most {LONGEST}.", _TOO_LARGE)
+        raise ConfigError(
+            "config-too-large",
+            f"`{name}` has {len(text)} characters, and a configuration at most {LONGEST}.",
+            _TOO_LARGE,
+        )
     try:
         _require_small(text, name)
         return yaml.load(text, Loader=_loader())  # a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:
         raise yaml_error(error, name) from error
     except RecursionError:
-        raise ConfigError(f"YAML error in {name}: nested too deeply.", "Give it fewer levels.") from None
+        raise ConfigError(
+            "nested-too-deeply", f"YAML error in {name}: nested too deeply.", "Give it fewer levels."
+        ) from None
     except (yaml.YAMLError, ValueError, LookupError, TypeError) as error:
         # Explicit tags (`!!int x`) and numbers of absurd length fail inside the reader with Python's own errors.
-        raise ConfigError(f"YAML error in {name}: {error}.", "Fix the file.") from error
+        raise ConfigError("yaml-error", f"YAML error in {name}: {error}.", "Fix the file.") from error
 
 
 def number(text: str) -> int | float | None:
@@ -84,7 +90,9 @@ def yaml_error(error: Any, name: str) -> ConfigError:
     """What the YAML reader says of a file (a `MarkedYAMLError`), with the place."""
     mark = error.problem_mark or error.context_mark
     place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return ConfigError(f"YAML error in {name}{place}: {error.problem or error.context}.", "Fix that line.")
+    return ConfigError(
+        "yaml-error", f"YAML error in {name}{place}: {error.problem or error.context}.", "Fix that line."
+    )
 
 
 _TOO_LARGE = "Put data into a file of its own, and name that."
@@ -92,7 +100,7 @@ _TOO_LARGE = "Put data into a file of its own, and name that."
 
 def too_large(name: str) -> ConfigError:
     """A source of values that holds more than `MOST_VALUES`."""
-    return ConfigError(f"`{name}` holds more than {MOST_VALUES} keys and values.", _TOO_LARGE)
+    return ConfigError("config-too-large", f"`{name}` holds more than {MOST_VALUES} keys and values.", _TOO_LARGE)
 
 
 def _require_small(text: str, name: str) -> None:
@@ -112,7 +120,11 @@ def _require_small(text: str, name: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             around.append((event.anchor, count))
         if len(around) > DEEPEST:
-            raise ConfigError(f"YAML error in {name}: nested deeper than {DEEPEST} levels.", "Give it fewer levels.")
+            raise ConfigError(
+                "nested-too-deeply",
+                f"YAML error in {name}: nested deeper than {DEEPEST} levels.",
+                "Give it fewer levels.",
+            )
         if count > MOST_VALUES:
             raise too_large(name)
 

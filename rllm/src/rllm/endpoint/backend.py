@@ -44,4 +44,8 @@ class EndpointBackend(Backend):
 
 
 def _refuse() -> NoReturn:
-    raise ConfigError("The backend 'endpoint' samples from a model and cannot train it.", "Train with --backend local.")
+    raise ConfigError(
+        "backend-cannot-train",
+        "The backend 'endpoint' samples from a model and cannot train it.",
+        "Train with --backend local.",
+    )

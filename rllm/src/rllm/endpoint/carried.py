@@ -114,6 +114,7 @@ class CarriedMessages:
         asked = self._prompts.get(tuple(int(each) for each in prompt_ids))
         if asked is None:
             raise RolloutError(
+                "bad-prompt",
                 "The backend 'endpoint' was given a prompt that its renderer did not make.",
                 "Let the workflow build every prompt with `engine.renderer.prompt(messages)`.",
             )
@@ -130,7 +131,9 @@ def _handle(content: Any, numbers: int) -> tuple[int, ...]:
         text = json.dumps(content, default=_plain)
     except (TypeError, ValueError) as error:
         raise RolloutError(
-            f"A message or tool is not JSON data: {error}.", "Messages hold text, numbers, lists and objects."
+            "not-json",
+            f"A message or tool is not JSON data: {error}.",
+            "Messages hold text, numbers, lists and objects.",
         ) from error
     digest = hashlib.blake2b(text.encode(), digest_size=4 * numbers).digest()
     return tuple(int(each) for each in np.frombuffer(digest, "<u4") >> 1)

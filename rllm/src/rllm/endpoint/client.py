@@ -57,7 +57,7 @@ class EndpointClient:
         except ChatError as error:
             if error.status in NO_LIST and wanted is not None:
                 return wanted
-            raise BackendError(f"{url}: {error}.", self._remedy_of_list(error)) from error
+            raise BackendError("service-failed", f"{url}: {error}.", self._remedy_of_list(error)) from error
         models = listed.get("data")
         names = [str(each.get("id")) for each in models if isinstance(each, dict)] if isinstance(models, list) else []
         if wanted is None and len(names) == 1:
@@ -66,6 +66,7 @@ class EndpointClient:
             asked = "" if wanted is None else f", and not {wanted!r}"
             closest = "" if wanted is None else did_you_mean(wanted, names)
             raise BackendError(
+                "model-not-found",
                 f"{self.settings.url} has the models {', '.join(names) or 'none'}{asked}.",
                 f"{closest} Name one with --model-name NAME.".lstrip(),
             )
@@ -84,7 +85,9 @@ class EndpointClient:
             except ChatError as error:
                 if error.status in (400, 413, 422) and any(words in error.said.lower() for words in OVERLONG):
                     raise PromptRefusedError from error
-                raise BackendError(f"{self.settings.url}/chat/completions: {error}.", self._remedy(error)) from error
+                raise BackendError(
+                    "service-failed", f"{self.settings.url}/chat/completions: {error}.", self._remedy(error)
+                ) from error
 
     async def close(self) -> None:
         """Close all connections."""

@@ -46,9 +46,12 @@ class EndpointEngine:
             BackendError: see `EndpointClient.complete`.
         """
         if sampling.stop:
-            raise RolloutError("The backend 'endpoint' has no stop texts.", "Sample without SamplingParams.stop.")
+            raise RolloutError(
+                "stop-not-supported", "The backend 'endpoint' has no stop texts.", "Sample without SamplingParams.stop."
+            )
         if sampling.json_schema is not None or sampling.top_logprobs:
             raise UnsupportedSamplingError(
+                "json-schema-not-supported",
                 "The backend 'endpoint' has no JSON schemas and no log-probs of other tokens.",
                 "Sample without SamplingParams.json_schema and SamplingParams.top_logprobs.",
             )
@@ -95,6 +98,7 @@ class EndpointEngine:
             finish_reason = "length" if choice.get("finish_reason") == "length" else "stop"
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise BackendError(
+                "bad-service-answer",
                 f"{self._settings.url} answers with no chat completion ({type(error).__name__}: {error}): "
                 f"{json.dumps(answer)[:200]}.",
                 "It takes `choices` with a message, and `usage.completion_tokens`.",

@@ -19,6 +19,7 @@ def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
     def check(params: Any, task: Mapping[str, Any]) -> None:
         if not all(isinstance(task.get(column), int) for column in columns):
             raise ConfigError(
+                "tasks-not-for-environment",
                 f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment plays tasks with a whole "
                 f"number in {' and '.join(columns)}.",
                 "Leave the dataset out: the environment has tasks. Or train `question`, which asks tasks of a dataset.",

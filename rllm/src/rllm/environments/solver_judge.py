@@ -54,6 +54,7 @@ class SolverJudge(Workflow):
         reasons = {answer.termination_reason for answer in answers}
         if TerminationReason.MAX_TURNS_EXCEEDED in reasons:
             raise ConfigError(
+                "environment-not-single-turn",
                 "Workflow solver_judge needs an environment that ends after one answer, and this one did not end.",
                 "Choose another environment, or rllm.workflow.name=multi_turn_workflow.",
             )

@@ -65,6 +65,7 @@ def compare(first: Path, second: Path) -> list[Comparison]:
     shared = [name for name in one.environments if name in other.environments]
     if not shared:
         raise ConfigError(
+            "different-evaluations",
             f"{first} holds {', '.join(one.environments)}, and {second} holds {', '.join(other.environments)}.",
             "Evaluate both models on the same environments.",
         )
@@ -95,6 +96,7 @@ def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Env
     problems = list(_different_tasks(sides, first[0], second[0]))
     if problems:
         raise ConfigError(
+            "different-evaluations",
             f"{first[0]} and {second[0]} have different tasks of {name}: {'; '.join(problems)}.",
             "Only the same tasks can be paired: finish both evaluations, with the same data.",
         )

@@ -78,6 +78,7 @@ def _members(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
             parts.append(unpacker.decompress(data))
         except zlib.error as error:
             raise RllmError(
+                "damaged-file",
                 f"{path} is damaged after its first {end} bytes: {error}.",
                 f"`truncate --size {end} {path}` keeps what is whole.",
             ) from error

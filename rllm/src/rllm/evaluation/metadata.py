@@ -91,7 +91,9 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
     try:
         weights = weights_of(first.model)
     except (OSError, ValueError) as error:
-        raise RllmError(f"The weights of {first.model} cannot be read: {error}.", "Look at its files.") from error
+        raise RllmError(
+            "file-unreadable", f"The weights of {first.model} cannot be read: {error}.", "Look at its files."
+        ) from error
     return Metadata(
         model=first.model,
         weights=weights,
@@ -144,8 +146,11 @@ def read_metadata(folder: Path) -> Metadata | None:
             weights = None if found is None else Weights(**found)
             return Metadata(**data, weights=weights, environments=environments)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RllmError(f"{file} cannot be read: {error}.", "Restore it, or choose another folder.") from error
+        raise RllmError(
+            "file-unreadable", f"{file} cannot be read: {error}.", "Restore it, or choose another folder."
+        ) from error
     raise RllmError(
+        "schema-too-new",
         f"{file} is of schema version {version}; this version of rllm reads {SCHEMA_VERSION}.",
         "Use the version of rllm that wrote it.",
     )
@@ -165,6 +170,7 @@ def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], folder: Path) -
     if differences:
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise ConfigError(
+            "other-evaluation",
             f"{folder} holds another evaluation: {'; '.join(differences[:SHOWN])}{more}.",
             "Give the same command again to go on with it, or choose another folder with --save.",
         )

@@ -63,6 +63,7 @@ def _with_advice(error: RllmError, run: Path | None) -> RllmError:
     if not any(repr(name) in error.message or f"/{name}'" in error.message for name in names):
         return error
     return PluginError(
+        error.code,
         f"{error.message} The Python program that started {run} registered it.",
         "Write it into a module, and name that: 'rllm.plugins.import_modules=[MODULE]'. A run that is started so is "
         "played without it.",
@@ -76,6 +77,7 @@ def _refuse_training_keys(play: PlayPlan) -> None:
     for key in sorted(composed.by_user - shared):
         if composed.tiers[key] is Tier.COMMAND_LINE and not play.acts(key):
             raise ConfigError(
+                "unused-key",
                 f"`{key}` (from {COMMAND_LINE}) has no effect: this command plays and does not train.",
                 "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
             )

@@ -53,7 +53,9 @@ async def rescore(folder: Path, rewards: Sequence[WeightedReward], save: Path | 
         return [await _rescore(folder, name, each, rewards, None) for name, each in metadata.environments.items()]
     with locked(save):
         if (save / "episodes").exists():
-            raise ConfigError(f"{save} holds an evaluation already.", "Choose another folder with --save.")
+            raise ConfigError(
+                "directory-in-use", f"{save} holds an evaluation already.", "Choose another folder with --save."
+            )
         (save / "episodes").mkdir()
         results = [await _rescore(folder, name, each, rewards, save) for name, each in metadata.environments.items()]
         write_metadata(save, _with_rewards(metadata, rewards))
@@ -85,11 +87,13 @@ def _require_scored(folder: Path, name: str, environment: Environment) -> None:
     counts = {len(saved.scores) for saved in read_attempts(folder, environment)}
     if max(counts, default=0) > 1:
         raise ConfigError(
+            "not-rescorable",
             f"Attempts at {name} have several rewarded replies, as with the workflow solver_judge.",
             "Only attempts with one rewarded reply can be scored again.",
         )
     if counts <= {0}:
         raise ConfigError(
+            "not-rescorable",
             f"The attempts at {name} have the rewards of the environment, and none of `rllm.reward`.",
             "Evaluate once more with --reward NAME.",
         )

@@ -38,11 +38,13 @@ def locked(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((folder / LOCK).open("a", encoding="utf-8"))
         except OSError as error:
-            raise RllmError(f"{folder} cannot be written: {error.strerror}.", "Choose another folder.") from error
+            raise RllmError(
+                "not-writable", f"{folder} cannot be written: {error.strerror}.", "Choose another folder."
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RllmError(f"Another process is writing to {folder}.", "Wait for it.") from error
+            raise RllmError("locked-directory", f"Another process is writing to {folder}.", "Wait for it.") from error
         yield
 
 
@@ -58,7 +60,9 @@ def saving(folder: Path, jobs: Sequence[Job]) -> Iterator[SaveFolder]:
         now = metadata_of(jobs)
         before = read_metadata(folder)
         if before is None and any(entry.name != LOCK for entry in folder.iterdir()):
-            raise ConfigError(f"{folder} holds files, and no evaluation.", "Choose another folder with --save.")
+            raise ConfigError(
+                "directory-in-use", f"{folder} holds files, and no evaluation.", "Choose another folder with --save."
+            )
         metadata = now if before is None else merged(before, now, jobs, folder)
         kept = {job.name: _kept(folder, metadata.environments[job.name], job) for job in jobs}
         (folder / "episodes").mkdir(exist_ok=True)
@@ -97,7 +101,9 @@ def require_saved(folder: Path) -> Metadata:
     metadata = read_metadata(folder)
     if metadata is None:
         raise ConfigError(
-            f"{folder} holds no saved evaluation: there is no {FILE_NAME}.", "`rllm eval ENV --save FOLDER` makes one."
+            "no-evaluation",
+            f"{folder} holds no saved evaluation: there is no {FILE_NAME}.",
+            "`rllm eval ENV --save FOLDER` makes one.",
         )
     return metadata
 
@@ -116,6 +122,7 @@ def read_attempts(folder: Path, environment: Environment) -> Iterator[SavedAttem
             yield attempt_from_line(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RllmError(
+                "schema-too-new",
                 f"{file}, line {number}: this version of rllm cannot read the attempt ({error}).",
                 "Use the version of rllm that wrote it.",
             ) from error
@@ -132,6 +139,7 @@ def _kept(folder: Path, environment: Environment, job: Job) -> list[Outcome]:
             digests[task_id] = task_digest(job.tasks[place[task_id]]) if task_id in place else "gone"
         if digests[task_id] != saved.task:
             raise ConfigError(
+                "run-changed",
                 f"Task {task_id!r} of {job.name} is not what it was when {folder} was saved.",
                 "Restore the tasks, or choose another folder with --save.",
             )

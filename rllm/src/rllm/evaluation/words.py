@@ -33,7 +33,7 @@ def jobs_of(
     environments, overrides = words[:count], list(words[count:])
     for name, times in Counter(environments).items():
         if times > 1:
-            raise ConfigError(f"Environment {name!r} is named {times} times.", "Name it once.")
+            raise ConfigError("duplicate-choice", f"Environment {name!r} is named {times} times.", "Name it once.")
     flags = dict(flags)
     if is_address(model):
         flags["backend"] = flags.get("backend") or ENDPOINT
@@ -60,7 +60,11 @@ def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: M
     play = plan_to_play(read_request(words, meant, files, flags))
     tasks = tasks_of(play.plan, "val")
     if not tasks:
-        raise ConfigError("There are no validation tasks to play.", "Name some: --data FILE, or data.val_dataset.")
+        raise ConfigError(
+            "no-validation-tasks",
+            "There are no validation tasks to play.",
+            "Name some: --data FILE, or data.val_dataset.",
+        )
     check_to_play(play.plan, tasks)
     return Job(name=_name(play), play=play, tasks=tasks)
 

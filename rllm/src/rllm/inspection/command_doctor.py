@@ -17,6 +17,7 @@ def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
             load_command(candidate)
         except PluginError as error:
             yield Finding(
+                code=error.code,
                 severity="error",
                 subject=f"command {candidate.entry_point}",
                 problem=error.message.rstrip("."),
@@ -26,6 +27,7 @@ def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
     for name, offers in commands.by_name().items():
         if len(offers) > 1:
             yield Finding(
+                code="ambiguous-command",
                 severity="warning",
                 subject=f"command {name}",
                 problem=f"offered by {offers_of(offers)}",
@@ -33,6 +35,7 @@ def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
             )
     for candidate in commands.hidden:
         yield Finding(
+            code="shadowed-command",
             severity="note",
             subject=f"{candidate.distribution} {candidate.version}",
             problem=f"its command {candidate.entry_point!r} is ignored: `rllm {candidate.entry_point}` is the core's",

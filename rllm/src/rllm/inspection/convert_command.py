@@ -55,7 +55,9 @@ def _of_yaml(file: Path) -> dict[str, Any]:
     tree = read_yaml(read_config_text(file), str(file))
     if not isinstance(tree, dict):
         raise ConfigError(
-            f"{file} is not a configuration: its top level is not a mapping.", "Name a YAML file of `key: value` lines."
+            "not-a-mapping",
+            f"{file} is not a configuration: its top level is not a mapping.",
+            "Name a YAML file of `key: value` lines.",
         )
     return dict(leaves_of(tree))
 

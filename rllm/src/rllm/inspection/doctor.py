@@ -43,7 +43,11 @@ def examine_gpus(registry: Registry) -> list[Finding]:
             remedy = f"report it to the authors of {entry.distribution}"
             findings.append(
                 Finding(
-                    severity="error", subject=f"{entry.kind} {entry.qualified_name}", problem=problem, remedy=remedy
+                    code="gpu-check-failed",
+                    severity="error",
+                    subject=f"{entry.kind} {entry.qualified_name}",
+                    problem=problem,
+                    remedy=remedy,
                 )
             )
     return list(dict.fromkeys(findings))
@@ -58,6 +62,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 def _broken(registry: Registry) -> Iterator[Finding]:
     for plugin in registry.broken:
         yield Finding(
+            code="broken-plugin",
             severity="error",
             subject=f"{plugin.name} ({plugin.distribution} {plugin.version})",
             problem=f"broken: {plugin.reason}",
@@ -100,6 +105,7 @@ def _problem_of_load(entry: Registered[Any]) -> str:
 def _clashes(registry: Registry) -> Iterator[Finding]:
     for entries in registry.conflicts():
         yield Finding(
+            code="ambiguous-plugin",
             severity="warning",
             subject=f"{entries[0].kind} {entries[0].name}",
             problem="offered by " + " and by ".join(f"{entry.distribution} {entry.version}" for entry in entries),
@@ -111,6 +117,7 @@ def _entry_points(registry: Registry) -> Iterator[Finding]:
     for candidate in (*registry.discovery.candidates, *registry.discovery.blocked):
         if normalise(candidate.entry_point) != normalise(candidate.distribution):
             yield Finding(
+                code="bad-entry-point-name",
                 severity="warning",
                 subject=f"{candidate.distribution} {candidate.version}",
                 problem=f"its entry point is named {candidate.entry_point!r}, not like the distribution",
@@ -126,6 +133,7 @@ def _unknown_names(registry: Registry) -> Iterator[Finding]:
         for name in names:
             core = normalise(name) in (CORE, PROGRAM)
             yield Finding(
+                code="unknown-plugin",
                 severity="warning",
                 subject=setting,
                 problem=f"names {name!r}, "
@@ -139,6 +147,7 @@ def _deprecated(registry: Registry) -> Iterator[Finding]:
         for entry in registry.all(kind):
             if entry.plugin.deprecated:
                 yield Finding(
+                    code="deprecated-plugin",
                     severity="note",
                     subject=f"{kind} {entry.qualified_name}",
                     problem=f"deprecated: {entry.plugin.deprecated}",
@@ -151,6 +160,7 @@ def _blocked(registry: Registry) -> Iterator[Finding]:
     blocked = {candidate.distribution: candidate for candidate in (*commands, *registry.discovery.blocked)}
     for _, candidate in sorted(blocked.items()):
         yield Finding(
+            code="blocked-plugin",
             severity="note",
             subject=f"{candidate.distribution} {candidate.version}",
             problem=f"blocked by {candidate.blocked_by}",

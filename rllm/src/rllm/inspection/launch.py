@@ -75,12 +75,17 @@ def read_launch(script: str, name: str) -> Launch:
     found = [launch for launch in _Reading().launches(script) if launch.trains]
     if not found:
         raise ConfigError(
+            "no-training-command",
             f"{name} starts no training: no command runs a Python program with words such as data.train_batch_size=8.",
             "Name the script that has them; a YAML file ends in .yaml or .yml.",
         )
     if len(found) > 1:
         lines = ", ".join(str(launch.line) for launch in found)
-        raise ConfigError(f"{name} starts {len(found)} trainings (lines {lines}).", "Keep one in a copy of it.")
+        raise ConfigError(
+            "several-training-commands",
+            f"{name} starts {len(found)} trainings (lines {lines}).",
+            "Keep one in a copy of it.",
+        )
     return found[0]
 
 

@@ -17,6 +17,7 @@ def examine_packages(discovery: Discovery) -> Iterator[Finding]:
         subject = names.get(name, CORE)
         for unmet in missing(subject):
             yield Finding(
+                code="missing-package",
                 severity="error",
                 subject=subject,
                 problem=f"asks for {unmet.requirement}, which is not installed",
@@ -25,6 +26,7 @@ def examine_packages(discovery: Discovery) -> Iterator[Finding]:
         for unmet in outside(subject):
             if normalise(unmet.name) != CORE:
                 yield Finding(
+                    code="wrong-version",
                     severity="warning",
                     subject=subject,
                     problem=f"asks for {unmet.requirement}, and {unmet.installed} is installed, which is not tested",

@@ -23,6 +23,7 @@ def staleness_is_whole(plan: RunPlan) -> Iterator[Problem]:
         less, more = math.floor(threshold), math.ceil(threshold)
         instead = f"{less} for fresher tokens" if less else "0 for rollouts and updates in turns"
         yield refused(
+            "fractional-staleness",
             THRESHOLD,
             f"{plan.composed.given(THRESHOLD)}, and it counts updates: the tasks of a step begin together.",
             f"Set it to {more} (no token is older than with {threshold:g}), or to {instead}.",
@@ -39,6 +40,7 @@ def too_stale(plan: RunPlan, steps: int) -> Iterator[Problem]:
     staleness = plan.config.rllm.async_training.staleness
     if 0 < steps <= staleness:
         yield refused(
+            "staleness-too-large",
             THRESHOLD,
             f"{plan.composed.given(THRESHOLD)}, and the run has {steps} steps: all of it would be played with the "
             "first weights.",
@@ -51,11 +53,13 @@ def rounds_are_played_ahead(plan: RunPlan) -> Iterator[Problem]:
     section, mode = plan.config.rllm.async_training, plan.rejection.plugin
     if section.enable and not section.staleness_threshold and plan.composed.is_by_user(f"{SECTION}.enable"):
         yield warning(
+            "async-without-effect",
             f"{SECTION}.enable",
             f"{SECTION}.enable is true and {THRESHOLD} is 0: rollouts and updates take turns, as without it",
         )
     elif section.staleness and not plan.rounds_ahead:
         yield warning(
+            "async-without-effect",
             THRESHOLD,
             f"{THRESHOLD} is {section.staleness}, and rejection mode {mode.name} keeps groups over updates (at most "
             f"{mode.updates_waited}): nothing is played ahead, and rollouts and updates take turns",
@@ -70,12 +74,14 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
     who = f"Backend {plan.backend.name!r}" if plan.engine is None else f"Engine {plan.engine.plugin.name!r}"
     if not plan.overlap:
         yield refused(
+            "no-overlap",
             THRESHOLD,
             f"{who} does not sample while weights are updated, and {plan.composed.given(THRESHOLD)}.",
             f"Leave {SECTION} out, or choose another; `rllm plugins info backend NAME` shows overlap.",
         )
     elif section.pins_weights and "pinned" not in plan.overlap:
         yield refused(
+            "weights-not-pinned",
             PARTIAL,
             f"{who} cannot sample with other weights than the newest, or does not say which weights sampled a token, "
             f"and `{PARTIAL}` is false.",
@@ -83,7 +89,10 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
         )
     elif not section.pins_weights and "newest" not in plan.overlap:
         yield refused(
-            PARTIAL, f"{who} does not change weights within an attempt.", f"Leave {PARTIAL} out: weights are pinned."
+            "unused-key",
+            PARTIAL,
+            f"{who} does not change weights within an attempt.",
+            f"Leave {PARTIAL} out: weights are pinned.",
         )
 
 
@@ -95,6 +104,7 @@ def stages_may_play_ahead(plan: RunPlan) -> Iterator[Problem]:
     players = [stage.plugin.name for stage in plan.stages if stage.plugin.plays]
     if not players:
         yield refused(
+            "stage-order",
             "rllm.pipeline",
             f"`{THRESHOLD}` is {plan.config.rllm.async_training.staleness}, and no stage of rllm.pipeline plays ahead.",
             "Put `generate` first, or `plays=True` into the record of the stage that plays.",
@@ -102,6 +112,7 @@ def stages_may_play_ahead(plan: RunPlan) -> Iterator[Problem]:
     elif len(players) > cut:
         name = plan.stages[cut].plugin.name
         yield refused(
+            "stage-order",
             "rllm.pipeline",
             f"Stage {name!r} comes before {players[-1]!r}, which is played ahead of updates, and does not say that it "
             "may be.",
@@ -120,6 +131,7 @@ def losses_have_a_ratio(plan: RunPlan) -> Iterator[Problem]:
     for whose, loss in chosen.items():
         if not loss.plugin.has_ratio:
             yield refused(
+                "loss-without-ratio",
                 "rllm.algorithm.loss_fn",
                 f"Loss {loss.plugin.name!r}{whose} has no ratio to the policy that sampled, and `{THRESHOLD}` is "
                 f"{section.staleness}.",

@@ -30,6 +30,7 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     causes = [because[what] for what in because if what in compares]
     unless = "" if workflow.one_role else ", unless an attempt has several trajectories of one role"
     yield warning(
+        "groups-of-one",
         GROUPING,
         f"{' and '.join(causes)} {'leave' if len(causes) > 1 else 'leaves'} estimator {' and '.join(alone)} "
         f"groups of one{unless}: there is nothing to compare an attempt with",
@@ -45,6 +46,7 @@ def choices_by_role(plan: RunPlan) -> Iterator[Problem]:
         if others := [role for role in mapping if role != MIXED_ROLES]:
             key = f"rllm.algorithm.{name}"
             yield warning(
+                "unknown-role",
                 key,
                 f"{key} names {', '.join(others)}, and grouping {plan.grouping.plugin.name} compares roles with each "
                 f"other: all its groups have the role {MIXED_ROLES}. Name that role",
@@ -58,4 +60,4 @@ def stages_learn_and_log(plan: RunPlan) -> Iterator[Problem]:
         "metrics": "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
     }
     written = frozenset[str]().union(*(stage.plugin.writes for stage in plan.stages))
-    yield from (warning(STAGES, line) for what, line in missing.items() if what not in written)
+    yield from (warning("stage-order", STAGES, line) for what, line in missing.items() if what not in written)

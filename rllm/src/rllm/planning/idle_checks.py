@@ -30,6 +30,7 @@ def options_have_an_environment(plan: RunPlan) -> Iterator[Problem]:
     key, env = "rllm.env.env_args", plan.config.rllm.env
     if env.env_args and plan.environment is None:
         yield unused(
+            "unused-key",
             key,
             f"{key} is {env.env_args!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
             "Name an environment: `rllm train NAME`.",
@@ -48,6 +49,7 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
             switch = f", set its option {' or '.join(switches)}" if switches else ""
             yield unused(
+                "unused-key",
                 key,
                 f"{plan.composed.given(key)} and has no effect: it changes the rewards of steps, and estimator {names} "
                 "reads those of whole trajectories.",
@@ -65,6 +67,7 @@ def thoughts_have_a_later_prompt(plan: RunPlan) -> Iterator[Problem]:
     key, agent = "rllm.accumulate_reasoning", plan.config.rllm.agent
     if plan.composed.is_by_user(key) and plan.config.rllm.accumulate_reasoning and agent.max_steps == 1:
         yield unused(
+            "unused-key",
             key,
             f"{plan.composed.given(key)} and has no effect: rllm.agent.max_steps is 1, and an attempt has no later "
             "prompt that could keep a thought.",
@@ -78,6 +81,7 @@ def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
     keeps_all = plan.rejection.registered.qualified_name == f"{CORE}/none"
     if section.enable and keeps_all and section.multiplier == 1 and plan.composed.is_by_user(key):
         yield warning(
+            "unused-key",
             key,
             f"{plan.composed.given(key)} and rllm.rejection_sample.mode is none: every group is trained on, as without "
             "rejection",
@@ -90,6 +94,7 @@ def filtering_masks(plan: RunPlan) -> Iterator[Problem]:
     masks = [value for name, value in section if name.startswith("mask_")]
     if section.enable and not any(masks) and plan.composed.is_by_user(key):
         yield unused(
+            "unused-key",
             key,
             f"{plan.composed.given(key)} and has no effect: every rllm.compact_filtering.mask_* is false.",
             "Set one of them to true, or leave it out.",
@@ -101,6 +106,7 @@ def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
     key, trainer = "rllm.trainer.keep_checkpoints", plan.config.rllm.trainer
     if trainer.save_freq in NEVER and plan.composed.is_by_user(key) and not trainer.val_only:
         yield warning(
+            "unused-key",
             key,
             f"{plan.composed.given(key)} and rllm.trainer.save_freq is {trainer.save_freq}: the run makes one "
             "checkpoint, at its end. Set save_freq to make more",
@@ -116,6 +122,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
     typed = [key for key in idle if composed.tiers[key] is Tier.COMMAND_LINE]
     for key in typed:
         yield unused(
+            "unused-key",
             key,
             f"{composed.given(key)} and has no effect: rllm.trainer.val_only is true, and nothing is trained.",
             "Leave one of the two out; rllm.rollout.n_val and sampling.val say how to validate.",
@@ -123,6 +130,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
     if not typed and idle:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
         yield warning(
+            "unused-key",
             "rllm.trainer.val_only",
             f"rllm.trainer.val_only is true, and nothing is trained: {', '.join(idle[:NAMED])}{more} have no effect",
         )

@@ -55,6 +55,7 @@ def other_losses(plan: RunPlan) -> Iterator[Problem]:
             continue
         of_role = "" if entry.role is None else f" of role {entry.role}"
         yield warning(
+            "loss-of-other-estimator",
             entry.key,
             f"the loss{of_role} is {entry.loss} ({entry.key} from {entry.origin}). Estimator {entry.estimator} has "
             f"{entry.default} by default, and trains on it with backends that set no loss. Add "

@@ -130,7 +130,7 @@ class _Planner:
         options = {} if isinstance(choice, str) else dict(choice)
         weight = options.pop("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise ConfigError(f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
+            raise ConfigError("bad-reward-weight", f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
         return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
 
     def _trackers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
@@ -163,7 +163,9 @@ class _Planner:
     ) -> Chosen[Any]:
         if "name" in options:
             raise ConfigError(
-                f"{options_key}.name is set to {options['name']!r}, and `name` is not an option.", f"Set {name_key}."
+                "unknown-option",
+                f"{options_key}.name is set to {options['name']!r}, and `name` is not an option.",
+                f"Set {name_key}.",
             )
         name = self._meant(kind, name, name_key)
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
@@ -191,12 +193,17 @@ class _Planner:
                 continue
             if name is None:
                 raise ConfigError(
+                    "bad-choice",
                     f"{args}.{held} is set and {args}.{named} is not.",
                     f"Name the {kind} there, or use rllm.{section}.name and rllm.{section}.{section}_args.",
                 )
             for other in ("name", f"{section}_args"):
                 if getattr(settings, other) != getattr(type(settings)(), other):
-                    raise ConfigError(f"{args}.{named} and rllm.{section}.{other} are both set.", "Set one of the two.")
+                    raise ConfigError(
+                        "conflicting-keys",
+                        f"{args}.{named} and rllm.{section}.{other} are both set.",
+                        "Set one of the two.",
+                    )
             return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
         return None
 
@@ -219,6 +226,7 @@ class _Planner:
             if role in chosen_losses and chosen_losses[role][0] != loss:
                 other = chosen_losses[role][0]
                 raise ConfigError(
+                    "conflicting-keys",
                     f"{at}.estimator_map.{role}.{ROLE_LOSS} is {loss!r}, and {at}.loss_map.{role} is {other!r}.",
                     "Set one of the two.",
                 )

@@ -23,7 +23,7 @@ def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
     for key, example in environment.plugin.needs_keys.items() if environment else ():
         if environment and key not in given and not plan.composed.value(key):
             text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."
-            yield refused(key, text, f'Add "{key}={example}".')
+            yield refused("missing-key", key, text, f'Add "{key}={example}".')
 
 
 def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
@@ -33,6 +33,7 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
         name, entry = loss.plugin.name, loss.registered
         if loss.plugin.only_on and backend.name not in loss.plugin.only_on:
             yield refused(
+                "loss-not-supported",
                 LOSS,
                 f"Loss {name!r} can only be computed by backend {' or '.join(sorted(loss.plugin.only_on))}, and this "
                 f"run has backend {backend.name}.",
@@ -40,6 +41,7 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
             )
         if can.installed_losses_only and entry.distribution == IN_PROCESS:
             yield refused(
+                "plugin-of-other-program",
                 LOSS,
                 f"Loss {name!r} was registered by this program, and backend {backend.name!r} computes losses in other "
                 "processes, which see only installed plugins.",
@@ -49,6 +51,7 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
         well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
         if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
             yield refused(
+                "loss-not-supported",
                 LOSS,
                 f"Backend {backend.name!r} cannot compute loss {name!r}.",
                 f"It knows {', '.join(sorted(can.losses)) or 'none'}; set {LOSS} to one of these.",
@@ -65,12 +68,14 @@ def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
         of_stages = chosen.plugin.needs & FILLED_BY_STAGES
         if unwritten := of_stages.difference(*(stage.plugin.writes for stage in before)):
             yield refused(
+                "stage-input-missing",
                 key,
                 f"{who} needs {', '.join(sorted(unwritten))}, and no stage before the advantages writes that.",
                 "The stage greedy_baseline writes greedy_rewards; put it after impute_names.",
             )
         if missing := chosen.plugin.needs - backend.plugin.capabilities.columns - ALWAYS_FILLED - of_stages:
             yield refused(
+                "missing-estimator-input",
                 key,
                 f"{who} needs {', '.join(sorted(missing))}; backend {backend.name!r} cannot fill that.",
                 f"Choose another {kind} or another backend.",
@@ -87,6 +92,7 @@ def too_few_tasks(plan: RunPlan, tasks: int) -> Iterator[Problem]:
     wide = [entry.plugin for entry in plan.estimators if entry.plugin.scope in ("role", "batch")]
     if wide and tasks == 1:
         yield refused(
+            "too-few-tasks",
             "data.train_batch_size",
             f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares with all tasks of a step, and a step "
             "of this run has one.",
@@ -103,6 +109,7 @@ def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
         said = ", ".join(f"{weight:g} of reward {name!r}" for name, weight in lost.items())
         weights = ", ".join(f"{name}: {weight:g}" for name, weight in lost.items())
         yield refused(
+            "unused-key",
             "rllm.reward",
             f"Estimator {rescaling[0]!r} brings every reward to one scale, where the weight {said} has no effect.",
             f"Leave it out of rllm.reward, and choose {{name: {rescaling[0]}, weights: {{{weights}}}}} as estimator.",
@@ -115,6 +122,7 @@ def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
     if multiplier > 1 and any(marked(type(mode.params), TasksPerBatch)):
         key = "rllm.rejection_sample.multiplier"
         yield refused(
+            "conflicting-keys",
             key,
             f"`{key}` is {multiplier}, and mode {mode.plugin.name} draws as many tasks as it needs.",
             "Leave multiplier out, or choose mode group.",
@@ -128,7 +136,7 @@ def trackers_differ(plan: RunPlan) -> Iterator[Problem]:
         if entries[index] in entries[:index]:
             text = f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options."
             remedy = "Leave one of the two out, or give them different options."
-            yield refused("rllm.trainer.logger", text, remedy)
+            yield refused("duplicate-choice", "rllm.trainer.logger", text, remedy)
 
 
 def replies_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
@@ -136,6 +144,7 @@ def replies_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
     if plan.workflow.plugin.stop_texts and not plan.stop_texts:
         engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
         yield refused(
+            "stop-not-supported",
             "rllm.workflow.name",
             f"Workflow {plan.workflow.plugin.name!r} ends replies at texts, and {engine} cannot.",
             "Choose another workflow or another backend; `rllm plugins info backend NAME` shows stop_texts.",
@@ -146,6 +155,7 @@ def prompts_are_token_ids(plan: RunPlan) -> Iterator[Problem]:
     """Where the workflow asks for it."""
     if plan.workflow.plugin.renders_elsewhere and not plan.backend.plugin.capabilities.token_ids:
         yield refused(
+            "no-token-ids",
             "rllm.workflow.name",
             f"Workflow {plan.workflow.plugin.name!r} samples token ids, and backend {plan.backend.name!r} has text "
             "alone.",

@@ -70,6 +70,7 @@ def check_trains(plan: RunPlan) -> None:
     if plan.backend.plugin.capabilities.trains or plan.config.rllm.trainer.val_only:
         return
     raise ConfigError(
+        "backend-cannot-train",
         f"Backend {plan.backend.name!r} samples from a model and cannot train it.",
         "Train with another, such as --backend local; `rllm eval` plays with this one.",
     )
@@ -100,6 +101,7 @@ def _check_tools(plan: RunPlan) -> None:
     made = plan.environment.registered.load()
     if getattr(made, "tools", Environment.tools) is not Environment.tools:
         raise ConfigError(
+            "workflow-without-tools",
             f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} calls "
             "none.",
             "Set rllm.workflow.name=tool_calling (pip install rllm), or another workflow that calls tools.",
@@ -109,6 +111,7 @@ def _check_tools(plan: RunPlan) -> None:
 def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
     if plan.environment is None and plan.workflow.plugin.needs_environment:
         yield refused(
+            "no-environment",
             "rllm.env.name",
             f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
             "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
@@ -121,19 +124,25 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
     if plan.config.rllm.trainer.val_only:
         return
     if tasks is not None and not tasks:
-        yield refused("data.train_dataset", "There are no training tasks.", "Name an environment, or pass train tasks.")
+        yield refused(
+            "no-training-tasks",
+            "data.train_dataset",
+            "There are no training tasks.",
+            "Name an environment, or pass train tasks.",
+        )
     count = plan.tasks_per_step if tasks is None else min(plan.tasks_per_step, len(tasks))
     yield from too_few_tasks(plan, count)
     if tasks and composed.is_by_user(BATCH_SIZE) and plan.config.data.train_batch_size > len(tasks):
         text = (
             f"{composed.given(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each of them once"
         )
-        yield warning(BATCH_SIZE, text)
+        yield warning("step-not-full", BATCH_SIZE, text)
     if tasks and plan.config.rllm.trainer.total_batches < 0:
         yield from too_stale(plan, plan.config.rllm.trainer.total_epochs * -(-len(tasks) // count))
     key = plan.backend.plugin.minibatches_key
     if key and plan.workflow.plugin.one_role and composed.is_by_user(key) and composed.value(key) > count * rollouts:
         yield warning(
+            "too-many-minibatches",
             key,
             f"{composed.given(key)}, and a step makes {count * rollouts} attempts ({count} tasks, rllm.rollout.n="
             f"{rollouts}): there are no more minibatches than rows",
@@ -146,9 +155,9 @@ def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterat
     composed = plan.composed
     if composed.config.rllm.trainer.val_only:
         text = "`rllm.trainer.val_only` is true, and there are no validation tasks."
-        yield refused("rllm.trainer.val_only", text, _GIVE_SOME)
+        yield refused("no-validation-tasks", "rllm.trainer.val_only", text, _GIVE_SOME)
     for key in sorted(composed.by_user):
         value = composed.value(key) if key.startswith(OF_VALIDATION) else None
         if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
             text = f"{composed.given(key)} and has no effect: there are no validation tasks."
-            yield unused(key, text, _GIVE_SOME)
+            yield unused("unused-key", key, text, _GIVE_SOME)

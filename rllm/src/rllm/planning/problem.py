@@ -42,7 +42,7 @@ def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -
     lines = []
     for problem in problems:
         if problem.severity == "refused" or (problem.severity == "unused" and unused_keys == "error"):
-            error = ConfigError(problem.text, problem.remedy)
+            error = ConfigError(problem.code, problem.text, problem.remedy)
             if isinstance(problems, Generator):
                 problems.throw(error)
             raise error

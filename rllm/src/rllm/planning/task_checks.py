@@ -58,7 +58,7 @@ def _look(chosen: Chosen[Any], task: Task) -> None:
     try:
         chosen.plugin.check_task(chosen.params, task.data)
     except ConfigError as error:
-        raise ConfigError(f"{error.message} This is task {task.id!r}.", error.hint) from error
+        raise ConfigError(error.code, f"{error.message} This is task {task.id!r}.", error.hint) from error
 
 
 def _check_rewards(plan: RunPlan, task: Task) -> None:
@@ -67,6 +67,7 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
         if lacking := sorted(plugin.needs - set(task.data)):
             there = ", ".join(sorted(task.data)) or "nothing"
             raise ConfigError(
+                "missing-column",
                 f"Reward {plugin.name!r} reads {', '.join(map(repr, lacking))}, and task {task.id!r} has {there}.",
                 "Choose another reward, or give the tasks what it reads.",
             )

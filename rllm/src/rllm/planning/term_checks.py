@@ -17,6 +17,7 @@ def bounds_leave_something(plan: RunPlan) -> Iterator[Problem]:
     correction = plan.config.rllm.algorithm.rollout_correction
     if correction.tis_mode is not None and correction.tis_floor >= correction.tis_cap:
         yield refused(
+            "empty-ratio-range",
             f"{CORRECTION}.tis_floor",
             f"{CORRECTION}.tis_floor is {correction.tis_floor} and {CORRECTION}.tis_cap is {correction.tis_cap}: every "
             "ratio is below the one or above the other.",
@@ -31,6 +32,7 @@ def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
     for whose, loss in chosen.items():
         if mode is not None and loss.plugin.corrects_rollouts:
             yield refused(
+                "ratio-applied-twice",
                 key,
                 f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the same ratio to "
                 "the policy that sampled: it would count twice.",
@@ -47,12 +49,14 @@ def old_rollouts_are_weighed(plan: RunPlan) -> Iterator[Problem]:
     for loss in plan.losses:
         if not loss.plugin.has_ratio:
             yield refused(
+                "loss-without-ratio",
                 "rllm.algorithm.loss_fn",
                 f"Loss {loss.plugin.name!r} has no importance ratio, and {others}.",
                 f"Choose a loss with a ratio, such as ppo, or set {CORRECTION}.tis_mode=token.",
             )
         elif recomputes_old_logprobs(plan.config) and not loss.plugin.corrects_rollouts:
             yield refused(
+                "uncorrected-rollouts",
                 f"{CORRECTION}.bypass_mode",
                 f"{CORRECTION}.bypass_mode is false, so that ratios are to the weights that are trained, and {others}.",
                 f"Leave it out, or set {CORRECTION}.tis_mode=token.",
@@ -74,6 +78,7 @@ def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
             who = f"{chosen.plugin.kind.capitalize()} {chosen.plugin.name!r}"
         engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
         yield refused(
+            "missing-logprobs",
             key,
             f"{who} needs the log-probs that the sampler reports, and {engine} reports none under {truncated}.",
             "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or leave the former out.",
@@ -81,6 +86,7 @@ def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
     by_sampler = plan.full_logprobs and not recomputes_old_logprobs(plan.config)
     old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
     yield warning(
+        "truncated-sampling",
         key,
         f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
         f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation",
@@ -92,6 +98,7 @@ def divergence_has_a_gradient(plan: RunPlan) -> Iterator[Problem]:
     algorithm = plan.config.rllm.algorithm
     if algorithm.kl_beta and algorithm.kl_estimator == "k1":
         yield warning(
+            "divergence-without-gradient",
             "rllm.algorithm.kl_estimator",
             "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average, whatever kl_beta is: k2 and k3 are "
             "those that hold the policy near the reference model",
@@ -104,6 +111,7 @@ def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
     for column, section in plan.backend.plugin.column_sections.items():
         for key in sorted(_set_by_user(section, plan)) if column not in plan.needs else ():
             yield unused(
+                "unused-key",
                 key,
                 f"{composed.given(key)} and has no effect: no estimator or loss of this run needs {column}.",
                 f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",

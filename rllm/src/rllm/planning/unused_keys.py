@@ -113,7 +113,7 @@ def settle_effects(
             continue
         given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
         if (redundant := key.mark(Redundant)) and key.value == redundant.value:
-            problems += [warning(key.dotted, f"{given}: {redundant.reason}.")] if by_user else []
+            problems += [warning("redundant-key", key.dotted, f"{given}: {redundant.reason}.")] if by_user else []
             continue
         acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
         why = _why_idle(key, chosen, registry, acts)
@@ -125,16 +125,20 @@ def settle_effects(
             )
         if why and by_user:
             if why[0] != REFUSED and _happens_anyway(key, taking):
-                problems.append(warning(key.dotted, f"{given}, which is what happens anyway: the key changes nothing."))
+                problems.append(
+                    warning(
+                        "redundant-key", key.dotted, f"{given}, which is what happens anyway: the key changes nothing."
+                    )
+                )
             else:
                 severity: Severity = "refused" if why[0] == REFUSED else "unused"
                 problems.append(Problem("unused-key", key.dotted, f"{given}{why[0]}", why[1], severity=severity))
         if why:
             idle.append(key)
             if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
-                problems.append(warning(key.dotted, f"{given}{NOBODY} It is back to its default."))
+                problems.append(warning("unused-key", key.dotted, f"{given}{NOBODY} It is back to its default."))
         elif by_user and (same := key.mark(ChangesNothing)) and same.test(key.section):
-            problems.append(warning(key.dotted, f"{given} and changes nothing: {same.because}."))
+            problems.append(warning("redundant-key", key.dotted, f"{given} and changes nothing: {same.because}."))
     return _with_defaults(composed, idle), problems
 
 
@@ -152,9 +156,9 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
                         f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
                         f"act on it. {instead}"
                     )
-                    yield warning(key, text)
+                    yield warning("unused-key", key, text)
                 else:
-                    yield unused(key, f"{given}, and backend {backend.name} does not act on it.", instead)
+                    yield unused("unused-key", key, f"{given}, and backend {backend.name} does not act on it.", instead)
 
 
 def honours(plugin: Any, key: str) -> bool:

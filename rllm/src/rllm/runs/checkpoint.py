@@ -50,6 +50,7 @@ class CheckpointStore:
             serialised = json.dumps(state)
         except (TypeError, ValueError) as error:
             raise CheckpointError(
+                "not-json",
                 f"The state of step {step} is not JSON data: {error}.",
                 "Fix the stage or rejection mode whose state_dict gave it, or the metadata of its groups.",
             ) from error
@@ -72,7 +73,9 @@ class CheckpointStore:
             if isinstance(error, RllmError):
                 raise
             raise CheckpointError(
-                f"The checkpoint of step {step} could not be written to {self._folder}: {error}.", self._what_is_left()
+                "not-writable",
+                f"The checkpoint of step {step} could not be written to {self._folder}: {error}.",
+                self._what_is_left(),
             ) from error
         # Later ones are not counted: they are damaged, or this run would not have started before them.
         for old in [folder for folder in self._all() if _step_of(folder) <= step][: -self._keep]:
@@ -100,6 +103,7 @@ class CheckpointStore:
         if damaged:
             what = "; ".join(f"{folder.name}: {problem}" for folder, problem in damaged.items())
             raise CheckpointError(
+                "no-checkpoint",
                 f"No checkpoint in {self._folder} can be used ({what}).",
                 "Start again with --overwrite, or restore the folder from a backup.",
             )

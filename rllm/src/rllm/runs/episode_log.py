@@ -76,11 +76,13 @@ class EpisodeLog(Observer):
             said = json.loads(marker.read_text(encoding="utf-8")) if marker.exists() else None
         except (OSError, ValueError) as error:
             raise RllmError(
-                f"{marker} cannot be read: {error}. It says whose episodes {self._folder} holds.", _OTHER_FOLDER
+                "file-unreadable",
+                f"{marker} cannot be read: {error}. It says whose episodes {self._folder} holds.",
+                _OTHER_FOLDER,
             ) from error
         if said is None and not self._files():
             return
         owner = said.get("run_folder") if isinstance(said, dict) else None
         if owner != self._run:
             whose = f"the run in {owner}" if owner else "another run"
-            raise RllmError(f"{self._folder} is where {whose} keeps its episodes.", _OTHER_FOLDER)
+            raise RllmError("directory-in-use", f"{self._folder} is where {whose} keeps its episodes.", _OTHER_FOLDER)

@@ -29,7 +29,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     read = [line for line in lines if line is not None]
     if len(read) < len(lines):
         raise RllmError(
-            f"Line {lines.index(None) + 1} of {path} is not what a run writes.", "Restore the file, or remove the line."
+            "damaged-file",
+            f"Line {lines.index(None) + 1} of {path} is not what a run writes.",
+            "Restore the file, or remove the line.",
         )
     return read
 

@@ -39,7 +39,9 @@ def run_folder_path(trainer: TrainerSection) -> Path:
 
 def _unwritable(path: Path, reason: str) -> RllmError:
     return RllmError(
-        f"The run folder {path} cannot be written: {reason}.", "Choose another with rllm.trainer.output_dir=FOLDER."
+        "not-writable",
+        f"The run folder {path} cannot be written: {reason}.",
+        "Choose another with rllm.trainer.output_dir=FOLDER.",
     )
 
 
@@ -71,6 +73,7 @@ class RunFolder:
         except OSError as error:
             lock.close()
             raise RllmError(
+                "locked-directory",
                 f"Another process is training in {path}, or another trainer of this program has it open.",
                 "Wait for it, or let go of it (`del trainer`), or choose another name with "
                 "rllm.trainer.experiment_name=NAME.",
@@ -99,6 +102,7 @@ class RunFolder:
             raise _unwritable(path, f"{there} {reason}")
         if (path / PLUGINS).exists() and not (resume or overwrite):
             raise ConfigError(
+                "run-exists",
                 f"{path} holds a run already.",
                 "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), or "
                 "choose another name with rllm.trainer.experiment_name=NAME.",
@@ -154,6 +158,7 @@ class RunFolder:
         except OSError as error:
             self._close_metrics()
             raise RllmError(
+                "not-writable",
                 f"The metrics of step {global_step} could not be written to {self.path / METRICS}: {error.strerror}.",
                 "Make room, then continue from the newest checkpoint with --resume (in Python resume=True).",
             ) from error

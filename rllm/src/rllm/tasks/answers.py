@@ -87,7 +87,9 @@ def check_answers(data: Mapping[str, Any], column: str, option: str) -> None:
     try:
         answers_in(data, column)
     except NoAnswerError as error:
-        raise ConfigError(f"A task has no answer to compare with: {error}.", f"Set {option}.") from error
+        raise ConfigError(
+            "missing-column", f"A task has no answer to compare with: {error}.", f"Set {option}."
+        ) from error
 
 
 def as_text(answer: Answer) -> str:

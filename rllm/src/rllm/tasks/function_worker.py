@@ -35,7 +35,9 @@ def main(function: str, digest: str, path: str) -> None:
 
     try:
         if digest_of(function) != digest:
-            raise ConfigError(f"{function} changed while the run went on.", "Restore the file, or start again.")
+            raise ConfigError(
+                "source-changed", f"{function} changed while the run went on.", "Restore the file, or start again."
+            )
         call = FunctionCall(function)
     except ConfigError as error:
         _write(replies, json.dumps({"code": error.code, "message": error.message, "hint": error.hint}))

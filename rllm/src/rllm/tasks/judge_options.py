@@ -115,6 +115,7 @@ def check_judge(params: JudgeParams) -> None:
     """
     if params.api_key_env is not None and not os.environ.get(params.api_key_env, "").strip():
         raise ConfigError(
+            "missing-api-key",
             f"Reward 'judge' takes its key from the environment variable {params.api_key_env}, which is not set.",
             f"export {params.api_key_env}=…, or leave api_key_env out where the judge asks for no key.",
         )

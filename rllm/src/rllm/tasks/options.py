@@ -51,6 +51,7 @@ def check_question(params: QuestionParams) -> None:
     """Raises ConfigError for options that exclude each other."""
     if params.prompt is not None and params.template is not None:
         raise ConfigError(
+            "conflicting-keys",
             "rllm.env.env_args.prompt and rllm.env.env_args.template both say what environment 'question' asks.",
             f"Set one of the two; a template names the column itself: {{{params.prompt}}}.",
         )

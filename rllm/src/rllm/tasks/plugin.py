@@ -35,14 +35,18 @@ def _math() -> Callable[[Any], Reward]:
     try:
         _check_math(MathParams())
     except ConfigError as error:
-        raise PluginError(error.message, error.hint) from error
+        raise PluginError(error.code, error.message, error.hint) from error
     reward: Callable[[Any], Reward] = load_from("rllm.tasks.math_reward", "Math")()
     return reward
 
 
 def _check_math(params: MathParams) -> None:
     if find_spec("math_verify") is None:
-        raise ConfigError("Reward 'math' needs math-verify, which is not installed.", "Run: pip install 'rllm[math]'")
+        raise ConfigError(
+            "missing-package",
+            "Reward 'math' needs math-verify, which is not installed.",
+            "Run: pip install 'rllm[math]'",
+        )
 
 
 def _check_python(params: PythonParams) -> None:

@@ -63,7 +63,7 @@ class InProcesses:
             raise ConfigError(**json.loads(error.said)) from error
         except DiedError as error:
             raise ConfigError(
-                f"{params.function}: {error}.", "Fix the file; it is run once in each process."
+                "process-died", f"{params.function}: {error}.", "Fix the file; it is run once in each process."
             ) from error
 
     async def __call__(self, attempt: Attempt) -> Any:

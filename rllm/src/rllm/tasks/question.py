@@ -39,6 +39,7 @@ class Question(Environment):
         if split == "val":
             return []
         raise ConfigError(
+            "no-dataset",
             "Environment 'question' asks the tasks of a dataset, and `data.train_dataset` is not set.",
             'Add --data FILE, or "data.train_dataset={name: jsonl, path: FILE}".',
         )
@@ -52,7 +53,9 @@ class Question(Environment):
         template, system = self._params.template, self._params.system_prompt
         asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
         if isinstance(asked, str) and not asked.strip():
-            raise ConfigError("A task asks nothing: its prompt is empty.", "Leave such tasks out of the data.")
+            raise ConfigError(
+                "bad-prompt", "A task asks nothing: its prompt is empty.", "Leave such tasks out of the data."
+            )
         if system is None:
             return asked
         messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
@@ -72,7 +75,9 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
     column = chosen or prompt_column(task)
     if column is None or task.get(column) is None:
         wanted = f"column {chosen!r}" if chosen else f"column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}"
-        raise ConfigError(f"A task has no {wanted}; it has {_names(task)}.", f"Set {PROMPT_KEY}=COLUMN.")
+        raise ConfigError(
+            "missing-column", f"A task has no {wanted}; it has {_names(task)}.", f"Set {PROMPT_KEY}=COLUMN."
+        )
     value = task[column]
     if isinstance(value, str):
         return value
@@ -83,16 +88,23 @@ def _messages(value: Any, column: str) -> list[Message]:
     hint = f"A prompt is text, or a list of messages {{role, content}}; set {PROMPT_KEY} to a column that has one."
     shaped = isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value)
     if not shaped or not all("role" in each and "content" in each for each in value):
-        raise ConfigError(f"Column {column!r} of a task holds {value!r:.80}, which is not a prompt.", hint)
+        raise ConfigError(
+            "bad-prompt", f"Column {column!r} of a task holds {value!r:.80}, which is not a prompt.", hint
+        )
     for each in value:
         if each["role"] not in ROLES:
             said = f"a message of role {each['role']!r}"
-            raise ConfigError(f"Column {column!r} of a task has {said}.", f"Roles are {', '.join(ROLES)}.")
+            raise ConfigError(
+                "bad-prompt", f"Column {column!r} of a task has {said}.", f"Roles are {', '.join(ROLES)}."
+            )
         if not isinstance(each["content"], str | list | tuple | None):
             said = f"a message with the content {each['content']!r:.80}"
-            raise ConfigError(f"Column {column!r} of a task has {said}.", "Give text, or a list of parts.")
+            raise ConfigError(
+                "bad-prompt", f"Column {column!r} of a task has {said}.", "Give text, or a list of parts."
+            )
     if value[-1]["role"] == "assistant":
         raise ConfigError(
+            "bad-prompt",
             f"Column {column!r} of a task ends with a message of the assistant, which the model must write.",
             "Leave the last message out, and put its text into a column that a reward reads.",
         )
@@ -108,7 +120,7 @@ def _filled(template: str, task: Mapping[str, Any]) -> str:
         if not isinstance(held, str | int | float):
             what = f"holds {held!r:.80}, which is no text" if column in task else f"is not there; it has {_names(task)}"
             raise ConfigError(
-                f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.", f"Fix {TEMPLATE_KEY}."
+                "bad-prompt", f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.", f"Fix {TEMPLATE_KEY}."
             )
         return str(held)
 

@@ -59,6 +59,7 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
         check_fits(Parameters.of_source(found.args), data)
     except UnfitError as error:
         raise ConfigError(
+            "bad-reward-signature",
             f"{path}, line {found.lineno}: {name} does not fit the tasks: {error}.",
             "Rename what the function takes, or the column (`columns` of dataset hf).",
         ) from error
@@ -84,7 +85,9 @@ def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     try:
         parameters = Parameters.of_function(found)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: {name} has no signature: {error}.", SIGNATURES.format(name=name)) from error
+        raise ConfigError(
+            "bad-reward-signature", f"{path}: {name} has no signature: {error}.", SIGNATURES.format(name=name)
+        ) from error
     line = getattr(getattr(found, "__code__", None), "co_firstlineno", None)
     _check_signature(parameters, name, f"{path}, line {line}" if line else str(path))
     return found, parameters
@@ -129,6 +132,7 @@ def _read(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(
+            "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
             f"Paths of reward functions start from the folder the command runs in, {Path.cwd()}.",
         ) from error
@@ -140,7 +144,9 @@ def _parsed(path: Path) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(
-            f"{path}{f', line {line}' if line else ''}: syntax error: {getattr(error, 'msg', error)}.", "Fix the file."
+            "syntax-error",
+            f"{path}{f', line {line}' if line else ''}: syntax error: {getattr(error, 'msg', error)}.",
+            "Fix the file.",
         ) from error
 
 
@@ -156,7 +162,9 @@ def _run(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(
-            f"{place_of(error, path)}: {type(error).__name__}: {error}.", "Fix the file; it is run once at the start."
+            "plugin-failed",
+            f"{place_of(error, path)}: {type(error).__name__}: {error}.",
+            "Fix the file; it is run once at the start.",
         ) from error
     return module
 
@@ -164,7 +172,9 @@ def _run(path: Path) -> ModuleType:
 def _check_signature(parameters: Parameters, name: str, place: str) -> None:
     if parameters.style is None:
         taken = ", ".join(parameters.names)
-        raise ConfigError(f"{place}: {name}({taken}) is not a reward function.", SIGNATURES.format(name=name))
+        raise ConfigError(
+            "bad-reward-signature", f"{place}: {name}({taken}) is not a reward function.", SIGNATURES.format(name=name)
+        )
 
 
 def _check_imports(tree: ast.Module, path: Path) -> None:
@@ -176,6 +186,7 @@ def _check_imports(tree: ast.Module, path: Path) -> None:
         for package in (name.partition(".")[0] for name in names):
             if package not in sys.modules and find_spec(package) is None:
                 raise ConfigError(
+                    "module-not-found",
                     f"{path}, line {each.lineno}: there is no module {package!r}.",
                     f"Install it, or add its folder to PYTHONPATH; the folder of {path.name} is not searched.",
                 )
@@ -197,6 +208,7 @@ def _unnamed(function: str, path: Path, defined: Mapping[str, ast.FunctionDef | 
     fitting = (name for name, each in defined.items() if Parameters.of_source(each.args).style is not None)
     there = ", ".join(sorted(defined)) or "none"
     return ConfigError(
+        "bad-function-name",
         f"{function!r} names a file and no function of it.",
         f"Name a function: {path}:{next(fitting, 'score')}. Functions of the file: {there}.",
     )
@@ -204,4 +216,6 @@ def _unnamed(function: str, path: Path, defined: Mapping[str, ast.FunctionDef | 
 
 def _missing(path: Path, name: str, known: list[str]) -> ConfigError:
     there = ", ".join(sorted(known)) or "none"
-    return ConfigError(f"{path} has no function {name!r}.", did_you_mean(name, known) or f"Its functions: {there}.")
+    return ConfigError(
+        "unknown-function", f"{path} has no function {name!r}.", did_you_mean(name, known) or f"Its functions: {there}."
+    )

@@ -23,9 +23,13 @@ def read_tasks(params: TaskFileParams) -> Sequence[Task]:
     path = Path(params.path).expanduser()
     rows = dict(_lines(path))
     if not rows:
-        raise ConfigError(f"{path} holds no tasks.", "Write one JSON object per line.")
+        raise ConfigError("no-rows", f"{path} holds no tasks.", "Write one JSON object per line.")
     if params.id_key != DEFAULT_ID_KEY and not any(params.id_key in row for row in rows.values()):
-        raise ConfigError(f"No line of {path} has {params.id_key!r}.", "Fix `id_key`; without it ids are line numbers.")
+        raise ConfigError(
+            "missing-column",
+            f"No line of {path} has {params.id_key!r}.",
+            "Fix `id_key`; without it ids are line numbers.",
+        )
     ids = ids_of_rows(rows, params.id_key, lambda number: f"{path}, line {number}")
     return [
         Task(id=ids[number], data=row, data_source=params.data_source or source_of_row(row) or path.stem)
@@ -44,6 +48,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
                     yield number, _row(stripped, f"{path}, line {number}")
     except OSError as error:
         raise ConfigError(
+            "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
             f"Option `path` of dataset jsonl starts from the folder the command runs in, {Path.cwd()}.",
         ) from error
@@ -53,11 +58,13 @@ def _row(line: bytes, where: str) -> Row:
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: not UTF-8 ({error.reason}).", "Save the file as UTF-8.") from error
+        raise ConfigError("not-utf8", f"{where}: not UTF-8 ({error.reason}).", "Save the file as UTF-8.") from error
     except (ValueError, RecursionError) as error:
         # The decoder counts lines too, within this one.
         why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise ConfigError(f"{where}: not JSON ({why}).", "Write one JSON object per line.") from error
+        raise ConfigError("not-json", f"{where}: not JSON ({why}).", "Write one JSON object per line.") from error
     if not isinstance(row, dict):
-        raise ConfigError(f"{where}: {row!r:.80} is no JSON object.", 'Write one line like {"question": "2 + 2?"}.')
+        raise ConfigError(
+            "not-json", f"{where}: {row!r:.80} is no JSON object.", 'Write one line like {"question": "2 + 2?"}.'
+        )
     return row

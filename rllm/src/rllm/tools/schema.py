@@ -31,13 +31,15 @@ class Arguments:
             hints = get_type_hints(function if hasattr(function, "__annotations__") else type(function).__call__)
             parameters = inspect.signature(function).parameters
         except (TypeError, ValueError, NameError) as error:
-            raise ConfigError(f"Tool {name!r} has no signature that can be read: {error}.", _HOW) from error
+            raise ConfigError("bad-tool", f"Tool {name!r} has no signature that can be read: {error}.", _HOW) from error
         fields: dict[str, Any] = {}
         for parameter in parameters.values():
             if parameter.kind not in NAMED:
-                raise ConfigError(f"Argument {str(parameter)!r} of tool {name!r} cannot be given by name.", _HOW)
+                raise ConfigError(
+                    "bad-tool", f"Argument {str(parameter)!r} of tool {name!r} cannot be given by name.", _HOW
+                )
             if parameter.name not in hints:
-                raise ConfigError(f"Argument {parameter.name!r} of tool {name!r} has no type.", _HOW)
+                raise ConfigError("bad-tool", f"Argument {parameter.name!r} of tool {name!r} has no type.", _HOW)
             meaning = Field(description=meanings.get(parameter.name))
             typed: Any = Annotated[hints[parameter.name], meaning]
             required = parameter.default is inspect.Parameter.empty
@@ -48,7 +50,9 @@ class Arguments:
             self.parameters = _plain(self._adapter.json_schema())
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             first = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"Tool {name!r} has arguments that JSON cannot hold: {first}.", _HOW) from error
+            raise ConfigError(
+                "bad-tool", f"Tool {name!r} has arguments that JSON cannot hold: {first}.", _HOW
+            ) from error
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function's types.

@@ -26,13 +26,16 @@ def load_function(tool: str) -> Callable[..., Any]:
     """
     file, _, name = (tool, "", "") if tool.endswith(".py") else tool.rpartition(":")
     if not file:
-        raise ConfigError(f"{KEY} holds {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search.")
+        raise ConfigError(
+            "bad-function-name", f"{KEY} holds {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search."
+        )
     path = Path(file).expanduser()
     try:
         with open_to_read(path) as opened:
             stamp = os.fstat(opened.fileno())
     except OSError as error:
         raise ConfigError(
+            "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
             f"Paths of tools start from the folder the command runs in, {Path.cwd()}.",
         ) from error
@@ -42,10 +45,15 @@ def load_function(tool: str) -> Callable[..., Any]:
         there = ", ".join(sorted(known)) or "none"
         if not name.isidentifier():
             raise ConfigError(
+                "bad-function-name",
                 f"{tool!r} names a file and no function of it.",
                 f"Name a function: {path}:{min(known, default='search')}. Functions of the file: {there}.",
             )
-        raise ConfigError(f"{path} has no function {name!r}.", did_you_mean(name, known) or f"Its functions: {there}.")
+        raise ConfigError(
+            "unknown-function",
+            f"{path} has no function {name!r}.",
+            did_you_mean(name, known) or f"Its functions: {there}.",
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -62,7 +70,9 @@ def _module(path: Path, changed_ns: int, size: int) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(
-            f"{_place(error, path)}: {type(error).__name__}: {error}.", "Fix the file; it is run once at the start."
+            "plugin-failed",
+            f"{_place(error, path)}: {type(error).__name__}: {error}.",
+            "Fix the file; it is run once at the start.",
         ) from error
     return module
 

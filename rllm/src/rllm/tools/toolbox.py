@@ -65,12 +65,12 @@ def runnable(offered: Callable[..., Any] | tuple[Tool, Callable[..., Any]]) -> R
         schema, function = offered
         if not isinstance(schema, Mapping) or "name" not in schema.get("function", ()):
             raise ConfigError(
-                f"{schema!r:.80} is not a schema of a tool.", 'Give {"type": "function", "function": {…}}.'
+                "bad-tool", f"{schema!r:.80} is not a schema of a tool.", 'Give {"type": "function", "function": {…}}.'
             )
         return Runnable(schema, function, dict)
     if not callable(offered):
         raise ConfigError(
-            f"{offered!r:.80} is no tool.", "Give a typed function, or a tuple of a schema and a function."
+            "bad-tool", f"{offered!r:.80} is no tool.", "Give a typed function, or a tuple of a schema and a function."
         )
     name = getattr(offered, "__name__", type(offered).__name__)
     arguments = Arguments(offered, name)
@@ -91,7 +91,9 @@ class Toolbox:
         if len(self._tools) < len(tools):
             names = [tool.name for tool in tools]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"Two tools have the name {twice!r}.", "Leave one out, or give it another name.")
+            raise ConfigError(
+                "duplicate-choice", f"Two tools have the name {twice!r}.", "Leave one out, or give it another name."
+            )
 
     @property
     def schemas(self) -> list[Tool]:

@@ -60,7 +60,9 @@ class JsonLinesTracker(Observer):
         lines = list(map(_parsed, self._path.read_bytes().split(b"\n")[:-1]))
         if any(not isinstance(line, dict) or line.keys() - {"run"} != KEYS for line in lines):
             # It would be lost. `path` may point anywhere.
-            raise RllmError(f"{self._path} holds lines that no jsonl tracker wrote.", "Choose another `path`.")
+            raise RllmError(
+                "directory-in-use", f"{self._path} holds lines that no jsonl tracker wrote.", "Choose another `path`."
+            )
         kept = [line for line in lines if not self._is_own(line) or (first_step and line["step"] < first_step)]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         # Where there is nothing to drop, a file that other runs are writing stays the file that they write.

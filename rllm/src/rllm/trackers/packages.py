@@ -19,6 +19,7 @@ def needing(package: str, tracker: str, load: Callable[[], Any]) -> Callable[[],
             if error.name != package:  # it is there, and something it needs is not
                 raise
             raise PluginError(
+                "missing-package",
                 f"tracker {tracker!r} needs the package {package}, which is not installed.",
                 f"pip install 'rllm[{tracker}]'",
             ) from error

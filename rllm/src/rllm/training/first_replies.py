@@ -21,6 +21,7 @@ def require_replies(step: TrainStep) -> None:
         for episode in step.generated
     ):
         raise RolloutError(
+            "prompt-too-long",
             f"All {len(step.generated)} attempts of the first step ended before the model said anything: their first "
             "prompts are too long.",
             "Raise data.max_prompt_length, or the backend's own limit, such as training.max_length; or leave such "

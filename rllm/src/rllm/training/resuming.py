@@ -64,6 +64,7 @@ def _refuse_other_model(plan: RunPlan, saved: Layer) -> None:
         return
     asked = plan.composed.tiers.get(key, Tier.PACKAGED) >= Tier.USER
     raise ConfigError(
+        "run-changed",
         f"A resumed run goes on with its own weights; {key} was {was} and is now {now} "
         f"(from {plan.composed.origins[key]}).",
         "Leave it out, or start a new run." if asked else f"Set {key}={was} as well, or start a new run.",

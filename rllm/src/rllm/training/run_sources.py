@@ -49,6 +49,7 @@ class RunSources:
             changed += _difference(before[name], self._texts[name])
             if self._on_changed == "error":
                 raise CheckpointError(
+                    "source-changed",
                     changed,
                     "Restore it, or accept the new one: add rllm.trainer.on_changed_source=warn to this command.",
                 )

@@ -46,6 +46,7 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     if split == "val" and plan.train_dataset is not None:
         return []
     raise ConfigError(
+        "no-environment",
         "No environment is named, and no dataset.",
         "Name an environment: `rllm train NAME`; `rllm plugins list --kind environment` shows what is installed. "
         f"Or a dataset: data.{split}_dataset={{name: jsonl, path: FILE}}, and a workflow that plays its tasks.",
@@ -72,17 +73,19 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
         raise
     except Exception as error:
         raise PluginError(
+            "tasks-failed",
             f"{name} could not give its {split} tasks: {described(error)}.",
             "Fix what gives them; add --debug to see where it failed.",
         ) from error
     strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
     if strangers:
-        raise PluginError(f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
+        raise PluginError("bad-task", f"{name} gave {strangers[0]!r:.80} as a {split} task.", "Return Task records.")
     seen: set[str] = set()
     ids = task_ids(tasks)
     for task_id in () if isinstance(ids, RowIds) else ids:  # numbers differ, and a set of millions takes memory
         if task_id in seen:
             raise ConfigError(
+                "duplicate-task-id",
                 f"{name} has two {split} tasks with id {task_id!r}.",
                 "Ids must differ: seeds, groups and episodes are named by them.",
             )

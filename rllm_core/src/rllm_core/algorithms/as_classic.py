@@ -34,6 +34,7 @@ class AsClassic:
         """Raises PluginError when the estimator gives advantages per step or per token."""
         if plugin.level != "trajectory":
             raise PluginError(
+                "bad-estimator-signature",
                 f"Estimator {plugin.name!r} gives one advantage per {plugin.level}; in the classic signature there is "
                 "one per trajectory.",
                 f"get_rllm_estimator({plugin.name!r}) gives it in its own signature, (inputs, params).",
@@ -105,7 +106,7 @@ class AsClassic:
         return replace(columns_of(build_batch(groups), np.ones(len(groups), np.bool_), config), rewards=together)
 
     def _error(self, problem: str, hint: str = "") -> AdvantageError:
-        return AdvantageError(f"estimator {self._plugin.name!r} {problem}", hint)
+        return AdvantageError("bad-estimator-signature", f"estimator {self._plugin.name!r} {problem}", hint)
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class _RewardsAlone:
         if column not in AdvantageInput.__dataclass_fields__:
             raise AttributeError(column)
         raise AdvantageError(
+            "missing-estimator-input",
             f"estimator {self.name!r} looks at {column}, and is given rewards alone.",
             "Pass the groups as well: traj_groups=…",
         )

@@ -69,7 +69,9 @@ class FromClassic:
         result = self.function(rewards, *position, **keywords)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise AdvantageError(
-                f"estimator {self.name!r} returned {result!r:.200}.", "Return the pair (advantages, returns)."
+                "bad-estimator-result",
+                f"estimator {self.name!r} returned {result!r:.200}.",
+                "Return the pair (advantages, returns).",
             )
         advantages, _ = (self._checked(what, part, inputs) for what, part in zip(PARTS, result, strict=True))
         return Advantages(values=np.concatenate([np.empty(0), *advantages]))
@@ -78,10 +80,13 @@ class FromClassic:
         """One of the two lists, as arrays of the shapes of the rewards."""
         if not isinstance(part, list | tuple | np.ndarray):
             raise AdvantageError(
-                f"estimator {self.name!r} returned {what} that are {part!r:.200}.", "Return a list of arrays."
+                "bad-estimator-result",
+                f"estimator {self.name!r} returned {what} that are {part!r:.200}.",
+                "Return a list of arrays.",
             )
         if len(part) != len(inputs.groups):
             raise AdvantageError(
+                "bad-estimator-result",
                 f"estimator {self.name!r} returned {what} for {len(part)} groups; there are {len(inputs.groups)}.",
                 f"Return a list with one array per group: as many {what} as rewards.",
             )
@@ -92,12 +97,14 @@ class FromClassic:
                 array = np.asarray(values, np.float64)
             except (TypeError, ValueError) as error:
                 raise AdvantageError(
+                    "bad-estimator-result",
                     f"estimator {self.name!r} returned {what} for group {group.group_id!r} that are not an array of "
                     f"numbers: {error}.",
                     "Return one array of numbers per group.",
                 ) from error
             if array.shape != (size,):
                 raise AdvantageError(
+                    "bad-estimator-result",
                     f"estimator {self.name!r} returned {what} of shape {array.shape} for group {group.group_id!r}, "
                     f"whose rewards have shape ({size},).",
                     "Return one number per trajectory.",
@@ -115,11 +122,12 @@ def require_classic(name: str, function: object) -> None:
     """Raise PluginError unless `function` can be called in the classic signature."""
     if not callable(function) or iscoroutinefunction(function):
         what = f"{function!r:.80}" + (", a coroutine function" if callable(function) else "")
-        raise PluginError(f"estimator {name!r} is {what}.", "Register a plain function.")
+        raise PluginError("bad-estimator-signature", f"estimator {name!r} is {what}.", "Register a plain function.")
     try:
         ClassicCall.of(function)
     except TypeError as error:
         raise PluginError(
+            "bad-estimator-signature",
             f"estimator {name!r} cannot be called as f(rewards, algorithm_config, traj_groups=…): {error}.",
             "Write `def f(rewards, algorithm_config, **kwargs)`; or register it with register_rllm_estimator, if it is "
             "one of (inputs, params).",

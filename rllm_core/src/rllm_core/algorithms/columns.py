@@ -112,6 +112,7 @@ def _parts_of_reward(group: TrajectoryGroup, index: int) -> Mapping[str, float]:
     ):
         return parts
     raise AdvantageError(
+        "bad-reward-component",
         f"info[{REWARD_COMPONENTS!r}] of trajectory {index} in group {group.group_id!r} is {parts!r:.80}.",
         'The workflow must put a mapping of names to numbers there, such as {"correct": 1.0, "format": 0.5}.',
     )

@@ -113,11 +113,13 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
     }
     if not isinstance(result, Advantages) or result.level not in counts:
         raise AdvantageError(
+            "bad-estimator-result",
             f"{who} returned {result!r:.200}.",
             "Return Advantages(values=…, level=…); levels are " + ", ".join(counts) + ".",
         )
     if result.level != declared:
         raise AdvantageError(
+            "bad-estimator-result",
             f"{who} returned {result.level} advantages; its record says level={declared!r}.",
             "Make the two agree: Advantages(values=…, level=…), whose level is trajectory unless said otherwise, and "
             "EstimatorPlugin(level=…).",
@@ -126,12 +128,14 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
         values = np.asarray(result.values, np.float64)
     except (TypeError, ValueError) as error:
         raise AdvantageError(
+            "bad-estimator-result",
             f"{who} returned advantages that are not an array of numbers: {error}.",
             "Return an array with one number per trajectory, step or token.",
         ) from error
     expected = (counts[result.level],)
     if values.shape != expected:
         raise AdvantageError(
+            "bad-estimator-result",
             f"{who} returned {result.level} advantages of shape {values.shape}; this batch needs {expected}.",
             "Return one number per trajectory, step or token, in the order of the inputs.",
         )
@@ -177,6 +181,7 @@ def _checked_baselines(inputs: AdvantageInput, baselines: NDArray[np.float64], w
     values = np.asarray(baselines, np.float64)
     if values.shape != inputs.rewards.shape:
         raise AdvantageError(
+            "bad-estimator-result",
             f"{who} gave baselines of shape {values.shape}; this batch needs {inputs.rewards.shape}.",
             "Baselines are what rewards were compared with, one per trajectory.",
         )
@@ -187,6 +192,7 @@ def _checked_returns(inputs: AdvantageInput, returns: NDArray[np.float64], who: 
     values = np.asarray(returns, np.float64)
     if values.shape != inputs.loss_mask.shape:
         raise AdvantageError(
+            "bad-estimator-result",
             f"{who} gave returns of shape {values.shape}; this batch needs {inputs.loss_mask.shape}.",
             "Returns are targets for a critic, one per token.",
         )
@@ -203,10 +209,13 @@ def _check_usable(values: NDArray[np.float64], who: str, what: str) -> None:
         hint = "Guard divisions against groups of one and groups of equal rewards."
         if np.isfinite(values).all():
             hint = f"float32 holds numbers up to {limit:.2g}: scale the rewards down, or use an estimator that does."
-        raise AdvantageError(f"{who} {unusable} {what} that are NaN or infinite in float32.", hint)
+        raise AdvantageError(
+            "advantages-not-finite", f"{who} {unusable} {what} that are NaN or infinite in float32.", hint
+        )
     largest = np.abs(values).max(initial=0.0)
     if 0.0 < largest < smallest:
         raise AdvantageError(
+            "advantages-too-small",
             f"{who} {what} of at most {largest:.2g}, which float32 cannot tell from 0.",
             f"float32 holds numbers from {smallest:.2g}: scale the rewards up, or use an estimator that does.",
         )

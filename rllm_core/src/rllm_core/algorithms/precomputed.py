@@ -100,6 +100,7 @@ def _error(group: TrajectoryGroup, index: int, step: Step, problem: str) -> Adva
     known = {"task_id", "rollout_idx"} <= entry.keys()
     episode = f" (episode '{entry['task_id']}:{entry['rollout_idx']}')" if known else ""
     return AdvantageError(
+        "bad-precomputed-advantages",
         f"Group {group.group_id!r} brings its own advantages, and step {position} of its trajectory {index}{episode} "
         f"{problem}.",
         "Let the workflow set `step.advantage` of every step of the group to one number, or to one per response token; "

@@ -98,6 +98,7 @@ def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:
     for group in groups:
         if not group.metadata or any("task_id" not in entry for entry in group.metadata):
             raise PipelineError(
+                "bad-grouping-result",
                 f"Group {group.group_id!r} has no `task_id` in its metadata, which rejection mode `episode` reads.",
                 "Let the grouping add `rllm_core.algorithms.grouping.describe(episode)` for each trajectory.",
             )

@@ -43,6 +43,7 @@ class Registered(Generic[RecordT]):
             raise
         except Exception as error:
             raise PluginError(
+                "plugin-not-loadable",
                 f"{self.kind} {self.qualified_name} cannot be loaded: {type(error).__name__}: {error}.",
                 "`rllm plugins doctor` shows where it fails.",
             ) from error

@@ -82,6 +82,7 @@ class Workflow(ABC):
     def __init__(self, context: WorkflowContext, **unknown: Any) -> None:
         if unknown:
             raise ConfigError(
+                "unknown-option",
                 f"Workflow {type(self).__name__} has no option {', '.join(unknown)}.",
                 "Leave it out of workflow_args, or take it in the workflow's constructor.",
             )

@@ -26,7 +26,9 @@ def tasks_from_rows(rows: Iterable[Task | Row], where: str) -> list[Task]:
         ConfigError: something else is among them, or ids are missing, unusable or not unique.
     """
     if isinstance(rows, str | bytes | Mapping) or not _can_be_iterated(rows):
-        raise ConfigError(f"{where} is {rows!r:.80}.", "Pass a list of Task records, or of mappings with their data.")
+        raise ConfigError(
+            "bad-task", f"{where} is {rows!r:.80}.", "Pass a list of Task records, or of mappings with their data."
+        )
     given = dict(enumerate(rows))
 
     def place(number: int) -> str:
@@ -34,7 +36,9 @@ def tasks_from_rows(rows: Iterable[Task | Row], where: str) -> list[Task]:
 
     for number, row in given.items():
         if not isinstance(row, Task | Mapping):
-            raise ConfigError(f"{place(number)} is {row!r:.80}.", "Pass Task records, or mappings with their data.")
+            raise ConfigError(
+                "bad-task", f"{place(number)} is {row!r:.80}.", "Pass Task records, or mappings with their data."
+            )
     mappings = {number: row for number, row in given.items() if not isinstance(row, Task)}
     own = {number: row.id for number, row in given.items() if isinstance(row, Task)}
     ids = ids_of_rows(mappings, DEFAULT_ID_KEY, place, own)
@@ -72,17 +76,21 @@ def ids_of_rows(
     for number, row in rows.items():
         if having is not None and key not in row:
             raise ConfigError(
+                "bad-task-id",
                 f"{place(number)} has no {key!r}, and {place(having)} has one.",
                 "Give all of them ids, or none.",
             )
         value = number if having is None else row[key]
         if isinstance(value, bool) or not isinstance(value, str | Real):
-            raise ConfigError(f"{place(number)} has {value!r:.80} as its {key!r}.", "Ids are text or numbers.")
+            raise ConfigError(
+                "bad-task-id", f"{place(number)} has {value!r:.80} as its {key!r}.", "Ids are text or numbers."
+            )
         ids[number] = str(value)
     first: dict[str, int] = {}
     for number, task_id in sorted(ids.items()):
         if first.setdefault(task_id, number) != number:
             raise ConfigError(
+                "duplicate-task-id",
                 f"{place(number)} has id {task_id!r}, as {place(first[task_id])} has.",
                 "Ids must differ: seeds, groups and episodes are named by them.",
             )

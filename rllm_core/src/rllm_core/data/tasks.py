@@ -45,11 +45,13 @@ class LazyTasks(Sequence[Task]):
             raise
         except Exception as error:
             raise PluginError(
+                "tasks-failed",
                 f"Task {self.ids[position]!r} could not be made: {described(error)}.",
                 "Fix the dataset or environment that makes it, or leave the task out.",
             ) from error
         if not isinstance(task, Task) or task.id != self.ids[position]:
             raise PluginError(
+                "bad-task-id",
                 f"Task {position} is {task!r:.80}, and its id was said to be {self.ids[position]!r}.",
                 "Let `ids` and `make` agree.",
             )

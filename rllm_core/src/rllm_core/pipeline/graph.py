@@ -87,16 +87,20 @@ def check(stages: Sequence[ChosenStage]) -> None:
                 if writers
                 else "Put a stage that writes it before; `rllm plugins list --kind stage` shows what there is."
             )
-            raise ConfigError(f"Stage {plugin.name!r} reads {key!r}, which no stage before it writes.", hint)
+            raise ConfigError(
+                "stage-input-missing", f"Stage {plugin.name!r} reads {key!r}, which no stage before it writes.", hint
+            )
         for key in (*sorted(plugin.reads | plugin.writes), *sorted(written)) if plugin.plays else ():
             if key.partition(".")[0] in ("batch", "weights"):
                 raise ConfigError(
+                    "stage-order",
                     f"Stage {plugin.name!r} plays, and must come before {key!r} is read or written.",
                     "Move it, or take `plays=True` out of its record.",
                 )
         for key in sorted(plugin.reads & made.keys()):
             if made[key].changed_by:
                 raise ConfigError(
+                    "stage-order",
                     f"Stage {plugin.name!r} reads {key!r}, which {made[key].by!r} made before {made[key].changed_by!r} "
                     f"changed what it was made from.",
                     f"Move {made[key].changed_by!r} before {made[key].by!r}.",
@@ -134,7 +138,9 @@ def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
 
 def _move(entries: list[_Entry], edit: dict[str, str], where: str) -> None:
     if edit.get("stage") in (edit.get("after"), edit.get("before")):
-        raise ConfigError(f"{where} moves stage {edit.get('stage')!r} next to itself.", "Name another stage there.")
+        raise ConfigError(
+            "bad-stage-edit", f"{where} moves stage {edit.get('stage')!r} next to itself.", "Name another stage there."
+        )
     _place(entries, edit, where)
     moved = entries.pop(_position(entries, edit["stage"], where))
     entries.insert(_place(entries, edit, where), moved)
@@ -144,7 +150,11 @@ def _place(entries: list[_Entry], edit: Mapping[str, Any], where: str) -> int:
     """The position that an edit asks for."""
     anchors = [side for side in ("before", "after") if side in edit]
     if "stage" not in edit or len(anchors) != 1 or len(edit) != 2:
-        raise ConfigError(f"{where} is {edit!r}.", "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.")
+        raise ConfigError(
+            "bad-stage-edit",
+            f"{where} is {edit!r}.",
+            "Write {stage: NAME, after: NAME} or {stage: NAME, before: NAME}.",
+        )
     return _position(entries, str(edit[anchors[0]]), where) + (anchors[0] == "after")
 
 
@@ -152,6 +162,7 @@ def _position(entries: list[_Entry], name: str, where: str) -> int:
     names = [entry.name for entry in entries]
     if name not in names:
         raise ConfigError(
+            "unknown-stage",
             f"{where} names stage {name!r}, which is not in the pipeline: {', '.join(names)}.",
             did_you_mean(name, names),
         )

@@ -19,6 +19,7 @@ def check_sampling_logprobs(batch: TokenBatch, wanted_by: str, hint: str = IN_TR
     unknown = batch.unknown_logprobs
     if unknown.any():
         raise RolloutError(
+            "missing-logprobs",
             f"{wanted_by} needs the log-probs that the sampler reports, and "
             f"{int(unknown.sum())} of {int(batch.loss_mask.sum())} sampled tokens have none, the first in "
             f"{_place(batch, unknown)}.",
@@ -32,6 +33,7 @@ def check_old_logprobs(batch: TokenBatch) -> None:
     wrong = batch.loss_mask & ~np.isfinite(batch.old_logprobs)
     if wrong.any():
         raise RolloutError(
+            "logprobs-not-finite",
             f"{int(wrong.sum())} of {int(batch.loss_mask.sum())} sampled tokens have an old log-prob that is not "
             f"finite, the first ({batch.old_logprobs[wrong][0]}) in {_place(batch, wrong)}.",
             "Look at the log-probs that the workflow or the rollout engine reports. If it reports none, the backend's "

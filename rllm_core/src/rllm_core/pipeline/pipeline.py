@@ -29,7 +29,9 @@ async def no_more_rounds() -> TrainStep:
     Raises:
         PipelineError: always.
     """
-    raise PipelineError("A stage asks for more tasks, and there are none to play.", "Leave `play_more` out.")
+    raise PipelineError(
+        "no-training-tasks", "A stage asks for more tasks, and there are none to play.", "Leave `play_more` out."
+    )
 
 
 class Pipeline:
@@ -77,6 +79,7 @@ class Pipeline:
         stages = self._stateful()
         if stages.keys() != state.keys():
             raise CheckpointError(
+                "run-changed",
                 f"The checkpoint holds state of {', '.join(state) or 'no stage'}; "
                 f"this pipeline keeps state in {', '.join(stages) or 'none'}.",
                 "Resume with the rllm.pipeline the run was started with.",
@@ -122,5 +125,7 @@ async def _run(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
     with failures_as(PipelineError, f"Stage {name}"):
         running = stage(step)
         if not isawaitable(running):
-            raise PipelineError(f"Stage {name} is called and gives {running!r:.80}.", "Write `async def __call__`.")
+            raise PipelineError(
+                "stage-not-async", f"Stage {name} is called and gives {running!r:.80}.", "Write `async def __call__`."
+            )
         await running

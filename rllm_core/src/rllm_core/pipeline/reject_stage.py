@@ -63,21 +63,24 @@ class Reject:
         with failures_as(PipelineError, mode):
             verdict = self._mode(step.trajectory_groups)
             if not isinstance(verdict, Verdict):
-                raise PipelineError(f"{mode} returned {verdict!r:.80}.", "Return a Verdict.")
+                raise PipelineError("bad-rejection-result", f"{mode} returned {verdict!r:.80}.", "Return a Verdict.")
             waited = recognised(verdict, offered, self._waiting_ids) if self._waiting is None else self._waiting
             problem = misplaced(verdict, [*offered, *waited])
         if problem:
             raise PipelineError(
+                "bad-rejection-result",
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
                 "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the Verdict.",
             )
         if verdict.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(
+                "bad-rejection-result",
                 f"{mode} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
                 "Bound how often it asks.",
             )
         if verdict.more and verdict.train:
             raise PipelineError(
+                "bad-rejection-result",
                 f"{mode} asks for more groups and returns {len(verdict.train)} to train on.",
                 "Keep them waiting until there are enough.",
             )
@@ -89,6 +92,7 @@ class Reject:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
             raise CheckpointError(
+                "run-changed",
                 f"The checkpoint was made with rejection mode {state['mode']}, this run has {self._name}; "
                 "the groups that wait in one mode mean nothing in the other.",
                 "Resume with the rllm.rejection_sample.mode the run was started with.",

@@ -130,6 +130,7 @@ def _rewards_by_task_and_role(episodes: Iterable[Episode]) -> dict[tuple[str, st
 
 def _missing(episode: Episode, role: str) -> RewardError:
     return RewardError(
+        "missing-reward",
         f"The greedy attempt at task {episode.task_id!r} has no reward for role {role!r}, and an estimator of this run "
         "compares with it.",
         "Fix the environment or workflow, or choose rllm.algorithm.on_missing_reward=drop or =zero.",

@@ -59,6 +59,7 @@ class Group:
         for group in step.trajectory_groups:
             if len(group.metadata) not in (0, len(group.trajectories)):
                 raise PipelineError(
+                    "bad-grouping-result",
                     f"Grouping {self._chosen.plugin.name!r} gave group {group.group_id!r} {len(group.trajectories)} "
                     f"trajectories and {len(group.metadata)} metadata entries.",
                     "Give one entry per trajectory, or none at all.",
@@ -80,7 +81,11 @@ class Group:
         strangers = [] if not isinstance(groups, list) else [g for g in groups if not isinstance(g, TrajectoryGroup)]
         if not isinstance(groups, list) or strangers:
             what = f"a list with {strangers[0]!r:.80} in it" if strangers else f"{groups!r:.80}"
-            raise PipelineError(f"Grouping {name!r} returned {what}.", "Fix it: return a list of TrajectoryGroup.")
+            raise PipelineError(
+                "bad-grouping-result",
+                f"Grouping {name!r} returned {what}.",
+                "Fix it: return a list of TrajectoryGroup.",
+            )
         return groups
 
 
@@ -149,6 +154,7 @@ def _reward_error(group: TrajectoryGroup, index: int) -> RewardError:
     shown = f"{reward!r:.80}" if isinstance(reward, str | bytes) else f"{reward!s:.80}"
     why = f" ({trajectory.info[REWARD_ERROR]})" if REWARD_ERROR in trajectory.info else ""
     return RewardError(
+        "missing-reward",
         f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}{why}.",
         "Fix the environment or workflow that gave it, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
     )

@@ -53,6 +53,7 @@ class Process(ContextStage):
         missing = sorted(name for name in needs if getattr(step.batch, name, None) is None)
         if missing:
             raise PipelineError(
+                "missing-estimator-input",
                 f"The backend did not fill {', '.join(missing)}, which estimators or losses of this run need.",
                 "Fix the backend's `process`, or its capabilities.",
             )

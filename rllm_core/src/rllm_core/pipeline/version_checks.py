@@ -21,6 +21,7 @@ def check_versions(episodes: Iterable[Episode], version: int | None) -> None:
             for step in trajectory.steps:
                 if step.weight_version != version or any(span.version != version for span in step.version_spans):
                     raise PipelineError(
+                        "wrong-weight-version",
                         f"Attempt {episode.id!r} was ordered from version {version} of the weights, and a step of it "
                         f"has version {step.weight_version}.",
                         PASS_ON,
@@ -33,6 +34,7 @@ def check_staleness(step: TrainStep, most: int) -> None:
     stale = step.weight_version - int(batch.versions[batch.loss_mask].min())
     if stale > most:
         raise PipelineError(
+            "rollout-too-old",
             f"A token was sampled by weights that are {stale} updates old, and {KEY} is {most}.",
             f"{PASS_ON} A rejection mode that keeps groups over updates says for how many in `updates_waited`.",
         )

@@ -35,7 +35,7 @@ def choose(
     try:
         registered = registry.get(kind, name)
     except PluginError as error:
-        raise ConfigError(f"{where}: {error.message}", error.hint) from error
+        raise ConfigError(error.code, f"{where}: {error.message}", error.hint) from error
     plugin = registered.plugin
     options |= _family(registered, name, options, where)
     if plugin.deprecated:
@@ -53,7 +53,7 @@ def choose(
         missing = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "missing"]
         if (plugin.family_option,) in missing:
             wanted = f"{name}{FAMILY}{str(plugin.family_option).upper()}"
-            raise ConfigError(explained.message, f"Write {wanted} in place of {name}.") from error
+            raise ConfigError(explained.code, explained.message, f"Write {wanted} in place of {name}.") from error
         raise explained from error
     return Chosen(registered=registered, params=params, own=frozenset(options))
 
@@ -66,9 +66,13 @@ def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:
         name = options.pop("name", None)
         if isinstance(name, str) and name:
             return name, options
-        raise ConfigError(f"{where}: {dict(choice)!r} does not say which {kind}.", "Add `name: NAME` to it.")
+        raise ConfigError(
+            "bad-choice", f"{where}: {dict(choice)!r} does not say which {kind}.", "Add `name: NAME` to it."
+        )
     raise ConfigError(
-        f"{where}: {choice!r} is no {kind}.", "Expected NAME, DISTRIBUTION/NAME or {name: NAME, option: value}."
+        "bad-choice",
+        f"{where}: {choice!r} is no {kind}.",
+        "Expected NAME, DISTRIBUTION/NAME or {name: NAME, option: value}.",
     )
 
 
@@ -81,9 +85,13 @@ def _family(registered: Registered[Any], name: str, options: Mapping[str, Any], 
     if option is None or not family:
         own = f"{registered.kind} {registered.name!r}"
         what = "an empty family" if option else f"a family, and {own} has none"
-        raise ConfigError(f"{where}: {name!r} names {what}.", f"Write {registered.name}.")
+        raise ConfigError("bad-choice", f"{where}: {name!r} names {what}.", f"Write {registered.name}.")
     if option in options:
-        raise ConfigError(f"{where}: {name!r} and its option {option!r} both choose a family.", "Set one of the two.")
+        raise ConfigError(
+            "conflicting-keys",
+            f"{where}: {name!r} and its option {option!r} both choose a family.",
+            "Set one of the two.",
+        )
     return {option: family}
 
 
@@ -94,7 +102,9 @@ def _refuse_unknown(model: type[BaseModel], options: Mapping[str, Any], owner: s
     known = _option_names(model)
     for option, value in options.items():
         if option not in known:
-            raise ConfigError(f"{where}.{option} is {value!r}: {owner} has no such option.", _advice(option, known))
+            raise ConfigError(
+                "unknown-option", f"{where}.{option} is {value!r}: {owner} has no such option.", _advice(option, known)
+            )
 
 
 def _explain(

@@ -27,11 +27,16 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
         return {"name": reading[0], "path": choice}
     home = None if reading else reader_of(ending)
     if home is not None:
-        raise ConfigError(f"{where} is {choice!r}: files ending in {ending} are read by {home}.", f"pip install {home}")
+        raise ConfigError(
+            "plugin-not-installed",
+            f"{where} is {choice!r}: files ending in {ending} are read by {home}.",
+            f"pip install {home}",
+        )
     known = ", ".join(sorted({each for entry in installed for each in entry.plugin.endings}))
     # Choosing one that is not installed says what to install.
     known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
     raise ConfigError(
+        "unknown-file-type",
         f"{where} is {choice!r}: {' and '.join(reading) or 'no installed dataset'} would read it by its ending.",
         f"Files ending in {known} need no name. Others: {{name: NAME, path: {choice}}}; "
         f"names are {', '.join(known_names)}.",

@@ -32,10 +32,11 @@ def register(record: Plugin[Any], source: str) -> None:
     try:
         check_record(record.kind, record)
     except UnusablePluginError as error:
-        raise PluginError(f"{error}.", "Fix it where it is registered.") from error
+        raise PluginError("bad-plugin-spec", f"{error}.", "Fix it where it is registered.") from error
     before = _entries.get((record.kind, record.name))
     if before is not None and before.source != source:
         raise PluginError(
+            "duplicate-plugin",
             f"{record.kind} {record.name!r} is registered by {before.source}, and by {source} as well.",
             f"Choose another name for one of them; or, if the first is gone, call "
             f"rllm_core.plugins.in_process.forget({record.kind!r}, {record.name!r}) before.",

@@ -65,7 +65,11 @@ class Registry:
         if len(matches) > 1:
             offers = " and ".join(f"{match.distribution} {match.version}" for match in matches)
             choices = " or ".join(match.qualified_name for match in matches)
-            raise PluginError(f"{kind} {name!r} is offered by {offers}.", f"Write {choices} to say which one is meant.")
+            raise PluginError(
+                "ambiguous-plugin",
+                f"{kind} {name!r} is offered by {offers}.",
+                f"Write {choices} to say which one is meant.",
+            )
         return matches[0]
 
     def conflicts(self) -> list[list[Registered[Any]]]:
@@ -85,13 +89,16 @@ class Registry:
         """
         kind = str(getattr(record, "kind", ""))
         if kind not in KINDS:
-            raise PluginError(f"{record!r} is not a plugin record.", f"Records are {_record_classes()}.")
+            raise PluginError(
+                "bad-plugin-spec", f"{record!r} is not a plugin record.", f"Records are {_record_classes()}."
+            )
         try:
             check_record(kind, record)
         except UnusablePluginError as error:
-            raise PluginError(str(error)) from error
+            raise PluginError("bad-plugin-spec", str(error)) from error
         if self._matches(kind, f"{distribution}/{record.name}"):
             raise PluginError(
+                "duplicate-plugin",
                 f"{kind} {record.name!r} is already registered by {distribution}.",
                 "Choose another name, or pass another `distribution`.",
             )
@@ -102,7 +109,7 @@ class Registry:
     def _of_kind(self, kind: str) -> list[Registered[Any]]:
         if kind not in KINDS:
             hint = f"{did_you_mean(kind, KINDS)} Kinds are {', '.join(KINDS)}."
-            raise PluginError(f"There is no kind of plugin named {kind!r}.", hint.strip())
+            raise PluginError("unknown-plugin-kind", f"There is no kind of plugin named {kind!r}.", hint.strip())
         return self._registered[kind]
 
     def _matches(self, kind: str, name: str) -> list[Registered[Any]]:

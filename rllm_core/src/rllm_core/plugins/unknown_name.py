@@ -21,6 +21,7 @@ def unknown_name(
     known = _known(kind, [entry.name for entry in offered])
     if normalise(distribution) == IN_PROCESS:
         return PluginError(
+            "plugin-of-other-program",
             f"{kind} {name!r} was a class or function of a Python program, and is not part of this one.",
             "Start the run from that program again, name a module that registers it in rllm.plugins.import_modules, or "
             f"choose another {kind}.",
@@ -30,21 +31,27 @@ def unknown_name(
         for plugin in broken:
             if normalise(plugin.distribution) == normalise(home):
                 message = f"{kind} {name!r} cannot be used: plugin {plugin.name} is broken: {plugin.reason}."
-                return PluginError(message, plugin.remedy or "`rllm plugins doctor` shows more.")
+                return PluginError("broken-plugin", message, plugin.remedy or "`rllm plugins doctor` shows more.")
         for candidate in blocked:
             if normalise(candidate.distribution) == normalise(home):
                 message = f"{kind} {name!r} cannot be used: {candidate.distribution} is blocked."
-                return PluginError(message, f"It is blocked by {candidate.blocked_by}.")
+                return PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
     others = [entry.qualified_name for entry in offered if entry.name == bare]
     if distribution and others:
-        return PluginError(f"{distribution} has no {kind} {bare!r}.", f"It is in {' and '.join(others)}.")
+        return PluginError(
+            "unknown-plugin", f"{distribution} has no {kind} {bare!r}.", f"It is in {' and '.join(others)}."
+        )
     first_party, installed = home_of(kind, bare), {normalise(entry.distribution) for entry in offered}
     if first_party and normalise(home or "") == first_party and first_party not in installed:
-        return PluginError(f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known)
+        return PluginError(
+            "plugin-not-installed", f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known
+        )
     nearest = did_you_mean(bare, [*(entry.name for entry in offered), *names_elsewhere(kind)])
     suspects = ", ".join(plugin.name for plugin in broken)
     doubt = f"It may be in a broken plugin ({suspects}): see `rllm plugins doctor`." if suspects else ""
-    return PluginError(f"There is no {kind} named {name!r}.", " ".join(filter(None, (nearest, known, doubt))))
+    return PluginError(
+        "unknown-plugin", f"There is no {kind} named {name!r}.", " ".join(filter(None, (nearest, known, doubt)))
+    )
 
 
 def _known(kind: str, names: Sequence[str]) -> str:

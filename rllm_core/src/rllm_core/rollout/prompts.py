@@ -22,26 +22,34 @@ def checked_prompt(
     """
     prompt = np.asarray(prompt_ids, np.int32)
     if sampling.max_tokens < 1:
-        raise RolloutError(f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least.")
+        raise RolloutError(
+            "bad-sampling-parameter", f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least."
+        )
     if sampling.stop:
         raise RolloutError(
+            "stop-not-supported",
             f"This engine cannot end a reply at a text, such as {sampling.stop[0]!r}.",
             "Sample without `SamplingParams.stop`, or with an engine that has `stop_texts`.",
         )
     if sampling.json_schema is not None:
         raise UnsupportedSamplingError(
+            "json-schema-not-supported",
             "This engine cannot constrain a reply to a JSON schema.",
             "Sample without `SamplingParams.json_schema`, or with the backend `local`.",
         )
     if sampling.top_logprobs:
         raise UnsupportedSamplingError(
+            "top-logprobs-not-supported",
             "This engine returns log-probs of sampled tokens only.",
             "Sample without `SamplingParams.top_logprobs`, or with the backend `local` and its own engine.",
         )
     if not len(prompt):
-        raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
+        raise RolloutError(
+            "empty-prompt", "The prompt has no tokens.", "Let the environment's first observation say something."
+        )
     if len(prompt) >= max_context:
         raise RolloutError(
+            "prompt-too-long",
             f"A prompt of {len(prompt)} tokens leaves no room in a context of {max_context}.",
             "Shorten the prompt, or raise training.max_length if the model allows it.",
         )

@@ -79,7 +79,7 @@ class RolloutRunner:
             RolloutError, BackendError: as `run`.
         """
         uid = f"{task.id}:{index}"
-        last: BaseException = RolloutError("rllm.workflow.retry_limit allows no try.")
+        last: BaseException = RolloutError("bad-value", "rllm.workflow.retry_limit allows no try.")
         for number in range(self._settings.retry_limit):
             try:
                 episode = await self._play(_setup(order, uid, number), task, uid)
@@ -113,6 +113,7 @@ class RolloutRunner:
             episode.error = f"not finished after {self._settings.trajectory_timeout:g} s"
         if not isinstance(episode, Episode):
             raise PluginError(
+                "bad-workflow-result",
                 f"Workflow {type(workflow).__name__} returned {episode!r:.200} for attempt {uid!r}.",
                 "Return an Episode.",
             )
@@ -123,6 +124,7 @@ class RolloutRunner:
         reason = described(error)
         if self._settings.raise_on_error:
             raise RolloutError(
+                "rollout-failed",
                 f"Attempt {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
                 "Fix the environment or workflow, or set rllm.workflow.raise_on_error=false to go on without it.",
             ) from error

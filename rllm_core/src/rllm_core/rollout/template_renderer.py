@@ -268,6 +268,7 @@ class TemplateRenderer:
         text = self._template(said, offered)
         if offered and text == self._template(said, []):
             raise RolloutError(
+                "tools-not-supported",
                 "The chat template of this model does not show tools.",
                 "Choose a model that is made for them, or another renderer (rllm.renderer).",
             )
@@ -278,6 +279,7 @@ class TemplateRenderer:
         _, found, after = rendered.partition(REPLY)
         if not found or REPLY in after:
             raise RolloutError(
+                "unsupported-chat-template",
                 "The model's chat template does not show an assistant message unchanged, exactly once.",
                 "Multi-turn rollouts need a template that keeps the assistant's words; set tokenizer.chat_template.",
             )
@@ -355,6 +357,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(content, list):
         if any(part.get("type") != "text" for part in content):
             raise RolloutError(
+                "unsupported-chat-template",
                 "The model's chat template is for text, and a message has other parts.",
                 "Send text alone, or choose a renderer for such parts with rllm.renderer.",
             )
@@ -380,5 +383,7 @@ def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
         return _ENCODER.encode([*data]) if data else "[]"
     except (TypeError, ValueError) as error:
         raise RolloutError(
-            f"A message or tool is not JSON data: {error}.", "Messages hold text, numbers, lists and objects."
+            "not-json",
+            f"A message or tool is not JSON data: {error}.",
+            "Messages hold text, numbers, lists and objects.",
         ) from error

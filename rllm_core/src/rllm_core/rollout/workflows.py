@@ -61,6 +61,7 @@ class EnvironmentWorkflow(Workflow):
         make_environment = self.context.make_environment
         if make_environment is None:
             raise ConfigError(
+                "no-environment",
                 f"Workflow {type(self).__name__} plays with an environment, and this run has none.",
                 "Name one: `rllm train NAME` or rllm.env.name=NAME.",
             )
@@ -226,6 +227,7 @@ def _action(agent: Agent, reply: Reply, environment: Environment) -> Action:
         return action
     takes = "text or a JSON object" if environment.takes_objects else "text"
     raise PluginError(
+        "bad-workflow-result",
         f"act() of {type(agent).__name__} returned {action!r:.80}; {type(environment).__name__} takes {takes}.",
         "Choose an agent for this environment with rllm.agent.name.",
     )

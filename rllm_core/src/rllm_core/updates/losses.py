@@ -93,18 +93,21 @@ def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
     if not isinstance(losses, Tensor) or losses.shape != inputs.logprobs.shape:
         found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise LossError(
+            "bad-loss-result",
             f"{who} returned {found}; needed is {tuple(inputs.logprobs.shape)}, one loss per sampled token.",
             "Return the loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
         )
     if not torch.isfinite(losses).all():
         largest = float(inputs.advantages.abs().max())
         raise LossError(
+            "loss-not-finite",
             f"{who} returned {int((~torch.isfinite(losses)).sum())} losses that are NaN or infinite.",
             "Bound ratios before exponentiating, and guard divisions. "
             f"The largest advantage is {largest:.3g}: if it is too large, scale the rewards down.",
         )
     if inputs.logprobs.requires_grad and not losses.requires_grad:
         raise LossError(
+            "loss-without-gradient",
             f"{who} does not depend on the log-probs: nothing would be learnt from it.",
             "Let a gradient reach inputs.logprobs; detach the weights of a token and not the token itself.",
         )

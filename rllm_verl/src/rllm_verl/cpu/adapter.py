@@ -93,11 +93,13 @@ async def _failure_of(call: Awaitable[None]) -> RayError | None:
 def _check(wire_format: str, peft_config: object) -> None:
     if wire_format != "named_tensors":
         raise ConfigError(
+            "unsupported-weight-transfer",
             f"The rollout server for CPUs takes whole weights, not {wire_format!r}.",
             "Set actor_rollout_ref.rollout.checkpoint_engine.backend to naive.",
         )
     if peft_config is not None:
         raise ConfigError(
+            "lora-needs-merge",
             "The rollout server for CPUs takes no LoRA adapters.",
             "Set actor_rollout_ref.model.lora.merge=true: they are then merged into the weights that are sent.",
         )

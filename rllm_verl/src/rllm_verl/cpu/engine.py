@@ -22,6 +22,7 @@ class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
         """See verl. Raises ConfigError: the strategy is FSDP1, whose streams need an accelerator."""
         if engine_config.strategy != "fsdp2":
             raise ConfigError(
+                "not-for-cpu",
                 f"strategy={engine_config.strategy!r} does not run on a CPU.",
                 "Set actor_rollout_ref.actor.strategy=fsdp2 and actor_rollout_ref.ref.strategy=fsdp2.",
             )

@@ -76,11 +76,13 @@ def sampling_request(
     for name in given:
         if name not in KNOWN:
             raise RolloutError(
+                "bad-sampling-parameter",
                 f"Sampling parameter {name!r} is not one of the rollout server for CPUs.",
                 did_you_mean(name, KNOWN) or f"It knows {', '.join(KNOWN)}.",
             )
     if given.get("repetition_penalty", 1) != 1:
         raise RolloutError(
+            "bad-sampling-parameter",
             f"repetition_penalty={given['repetition_penalty']}: the rollout server for CPUs has none.",
             "Leave it at 1.",
         )
@@ -107,15 +109,19 @@ def sampling_request(
 
 def _check_prompt(prompt: Sequence[int], limits: Limits) -> None:
     if not prompt:
-        raise RolloutError("The prompt has no tokens.", "Let the environment's first observation say something.")
+        raise RolloutError(
+            "empty-prompt", "The prompt has no tokens.", "Let the environment's first observation say something."
+        )
     if len(prompt) >= limits.max_context:
         raise RolloutError(
+            "prompt-too-long",
             f"A prompt of {len(prompt)} tokens leaves no room for a reply in a context of {limits.max_context}.",
             "Shorten the prompt, or raise actor_rollout_ref.rollout.max_model_len if the model allows it.",
         )
     wrong = next((token for token in prompt if not 0 <= token < limits.vocabulary), None)
     if wrong is not None:
         raise RolloutError(
+            "unknown-token",
             f"The prompt has token {wrong}; the model knows 0 to {limits.vocabulary - 1}.",
             "Use the tokenizer of the model that is trained.",
         )
@@ -123,12 +129,18 @@ def _check_prompt(prompt: Sequence[int], limits: Limits) -> None:
 
 def _check_sampling(sampling: SamplingParams) -> None:
     if sampling.max_tokens < 1:
-        raise RolloutError(f"max_tokens={sampling.max_tokens}.", "Ask for one token at least.")
+        raise RolloutError(
+            "bad-sampling-parameter", f"max_tokens={sampling.max_tokens}.", "Ask for one token at least."
+        )
     if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < math.inf:
         raise RolloutError(
-            f"temperature={sampling.temperature}.", f"Use 0 (greedy) or a number of {MIN_TEMPERATURE} or more."
+            "bad-sampling-parameter",
+            f"temperature={sampling.temperature}.",
+            f"Use 0 (greedy) or a number of {MIN_TEMPERATURE} or more.",
         )
     if not 0 < sampling.top_p <= 1:
-        raise RolloutError(f"top_p={sampling.top_p}.", "Use a number above 0, and 1 at most.")
+        raise RolloutError("bad-sampling-parameter", f"top_p={sampling.top_p}.", "Use a number above 0, and 1 at most.")
     if sampling.top_k < -1:
-        raise RolloutError(f"top_k={sampling.top_k}.", "Use a number of tokens, or -1 for all.")
+        raise RolloutError(
+            "bad-sampling-parameter", f"top_k={sampling.top_k}.", "Use a number of tokens, or -1 for all."
+        )

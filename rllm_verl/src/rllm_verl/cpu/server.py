@@ -97,9 +97,13 @@ class RolloutServer:
         """
         for kind, data in (("Images", image_data), ("Videos", video_data), ("Sounds", audio_data)):
             if data is not None:
-                raise RolloutError(f"{kind} are not for the rollout server for CPUs.", "Send token ids alone.")
+                raise RolloutError(
+                    "token-ids-only", f"{kind} are not for the rollout server for CPUs.", "Send token ids alone."
+                )
         if self._asleep:
-            raise BackendError("The rollout server sleeps: it has freed its weights.", "Sync weights to it first.")
+            raise BackendError(
+                "not-started", "The rollout server sleeps: it has freed its weights.", "Sync weights to it first."
+            )
         settings = self.settings
         request = sampling_request(
             request_id,

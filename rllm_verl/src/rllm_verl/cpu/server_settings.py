@@ -63,10 +63,13 @@ def _check(rollout: Any) -> None:
     for name, size in parallel.items():
         if size != 1:
             raise ConfigError(
+                "unsupported-parallelism",
                 f"{key}.{name}={size}: the rollout server for CPUs holds a whole model in one process.",
                 f"Set {key}.{name}=1; there is a server for each worker.",
             )
     if rollout.dtype not in get_args(Dtype):
         raise ConfigError(
-            f"{key}.dtype={rollout.dtype!r} is not a type of weights.", f"Use {', '.join(get_args(Dtype))}."
+            "bad-value",
+            f"{key}.dtype={rollout.dtype!r} is not a type of weights.",
+            f"Use {', '.join(get_args(Dtype))}.",
         )

@@ -34,11 +34,17 @@ class StagedWeights:
         """
         unknown = [name for name in bucket if name not in self._targets]
         if unknown:
-            raise BackendError(f"The rollout server's model has no weights {_some(unknown)}.", _SAME_MODEL)
+            raise BackendError(
+                "weights-mismatch", f"The rollout server's model has no weights {_some(unknown)}.", _SAME_MODEL
+            )
         for name, values in bucket.items():
             wanted = tuple(self._targets[name].shape)
             if values.shape != wanted:
-                raise BackendError(f"Weight {name} has shape {values.shape}, and {wanted} in the server.", _SAME_MODEL)
+                raise BackendError(
+                    "weights-mismatch",
+                    f"Weight {name} has shape {values.shape}, and {wanted} in the server.",
+                    _SAME_MODEL,
+                )
             # A copy: Ray's arrays are read-only views into memory that it wants back.
             self._staged[name] = torch.from_numpy(np.array(values))
 
@@ -47,7 +53,9 @@ class StagedWeights:
         given = {self._targets[name].data_ptr() for name in self._staged}
         missing = [name for name, target in self._targets.items() if target.numel() and target.data_ptr() not in given]
         if missing:
-            raise BackendError(f"The update of the rollout server lacks weights {_some(missing)}.", _SAME_MODEL)
+            raise BackendError(
+                "weights-mismatch", f"The update of the rollout server lacks weights {_some(missing)}.", _SAME_MODEL
+            )
 
     @torch.no_grad()
     def write(self) -> None:

@@ -60,6 +60,7 @@ class ReasoningGym(Environment):
             question = self._ask("question", seconds=SECONDS_TO_GENERATE)
         except TooLongError as error:
             raise RolloutError(
+                "generator-too-slow",
                 f"{self._name} takes more than {SECONDS_TO_GENERATE:.0f} seconds to generate.",
                 "Choose options that make it easier.",
             ) from error

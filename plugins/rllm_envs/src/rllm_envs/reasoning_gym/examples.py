@@ -32,6 +32,7 @@ def _solved(generator: str, config: str, seed: int, count: int, seconds: float) 
         question, answer = (ask({"ask": what, **asked}) for what in ("question", "answer"))
         if answer is None:
             raise RolloutError(
+                "no-example-answers",
                 f"{generator} keeps no answer to its entries, so none can be shown as an example.",
                 "Leave rllm.env.env_args.examples out.",
             )

@@ -33,6 +33,7 @@ def resolved(name: str, config: Mapping[str, Any], level: int | None, levels: Ma
     from_levels = _of_levels(name, level, levels)
     if twice := sorted(set(config) & set(from_levels)):
         raise ConfigError(
+            "conflicting-keys",
             f"{CONFIG_KEY}.{twice[0]} and the levels of the curriculum both set option {twice[0]!r} of {name!r}.",
             "Set one of the two.",
         )
@@ -51,10 +52,13 @@ def read(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     types = get_type_hints(of)
     for option in config:
         if option in OWN:
-            raise ConfigError(f"{CONFIG_KEY}.{option}: another key sets this.", f"Set {OWN[option]}.")
+            raise ConfigError(
+                "conflicting-keys", f"{CONFIG_KEY}.{option}: another key sets this.", f"Set {OWN[option]}."
+            )
         if option not in known:
             own = ", ".join(sorted(known.keys() - OWN.keys())) or "none"
             raise ConfigError(
+                "unknown-option",
                 f"{CONFIG_KEY}.{option}: generator {name!r} has no such option.",
                 did_you_mean(option, known.keys() - OWN.keys()) or f"Its options: {own}.",
             )
@@ -77,6 +81,7 @@ def _value(field: Field[Any], annotated: Any, value: Any) -> Any:
             return value
         reason = error.errors(include_url=False)[0]["msg"]
         raise ConfigError(
+            "bad-value",
             f"{CONFIG_KEY}.{field.name} is {value!r}: {reason[:1].lower()}{reason[1:]}.",
             f"Its default is {default!r}.",
         ) from error
@@ -91,13 +96,16 @@ def _default(field: Field[Any]) -> Any:
 def _of_levels(name: str, level: int | None, levels: Mapping[str, int]) -> dict[str, Any]:
     if name not in CURRICULA:
         key = LEVEL_KEY if level is not None else CURRICULUM_KEY
-        raise ConfigError(f"{key} is set, and generator {name!r} has no curriculum.", f"Set {CONFIG_KEY} instead.")
+        raise ConfigError(
+            "unknown-option", f"{key} is set, and generator {name!r} has no curriculum.", f"Set {CONFIG_KEY} instead."
+        )
     curriculum: BaseCurriculum = CURRICULA[name]()
     attributes = curriculum.attributes
     if level is not None:
         highest = max(len(each.levels) for each in attributes.values()) - 1
         if level > highest:
             raise ConfigError(
+                "bad-value",
                 f"{LEVEL_KEY} is {level}, and the curriculum of {name!r} ends with level {highest}.",
                 f"Set {LEVEL_KEY} to {highest} or less.",
             )
@@ -105,11 +113,13 @@ def _of_levels(name: str, level: int | None, levels: Mapping[str, int]) -> dict[
     for attribute, own in levels.items():
         if attribute not in attributes:
             raise ConfigError(
+                "unknown-option",
                 f"{CURRICULUM_KEY}.{attribute}: the curriculum of {name!r} has no such attribute.",
                 did_you_mean(attribute, attributes) or f"Its attributes: {', '.join(attributes)}.",
             )
         if not 0 <= own < len(attributes[attribute].levels):
             raise ConfigError(
+                "bad-value",
                 f"{CURRICULUM_KEY}.{attribute} is {own}.",
                 f"Levels of this attribute go from 0 to {len(attributes[attribute].levels) - 1}.",
             )

@@ -56,6 +56,7 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
     name = asked["generator"]
     if name not in DATASETS:
         raise ConfigError(
+            "unknown-choice",
             f"rllm.env.env_args.generator: reasoning-gym has no generator {name!r}.",
             did_you_mean(name, DATASETS) or f"Its generators: {', '.join(sorted(DATASETS))}.",
         )
@@ -64,17 +65,22 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
         _dataset((name, json.dumps(config), asked["seed"], asked["size"]))
     except ImportError as error:
         raise ConfigError(
+            "missing-package",
             f"Generator {name!r} needs the package {error.name!r}, which is not installed.",
             f"Run: pip install {error.name}",
         ) from error
     except OSError as error:
         raise ConfigError(
-            f"Generator {name!r} cannot be loaded on this machine: {error}.", "Choose another generator."
+            "generator-failed",
+            f"Generator {name!r} cannot be loaded on this machine: {error}.",
+            "Choose another generator.",
         ) from error
     except Exception as error:
         reason = f"{error}" or type(error).__name__
         raise ConfigError(
-            f"Generator {name!r} refuses its options {config!r}: {reason}.", "Fix rllm.env.env_args.config."
+            "environment-options-rejected",
+            f"Generator {name!r} refuses its options {config!r}: {reason}.",
+            "Fix rllm.env.env_args.config.",
         ) from error
     return config
 
@@ -82,6 +88,7 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _system_prompt(name: str) -> str:
     if name not in SYSTEM_PROMPTS:
         raise ConfigError(
+            "unknown-choice",
             f"rllm.env.env_args.system_prompt: reasoning-gym has no prompt {name!r}.",
             did_you_mean(name, SYSTEM_PROMPTS) or f"Write one of {', '.join(SYSTEM_PROMPTS)}, or the text itself.",
         )

@@ -53,7 +53,7 @@ class Process:
         if "refused" in reply:
             raise ConfigError(*reply["refused"])
         if "problem" in reply:
-            raise GeneratorFailedError(f"reasoning-gym failed: {reply['problem']}.", HINT)
+            raise GeneratorFailedError("plugin-failed", f"reasoning-gym failed: {reply['problem']}.", HINT)
         return reply["value"]
 
     def close(self) -> None:
@@ -70,7 +70,9 @@ class Process:
             self._end()
             if error.code == -signal.SIGPROF:
                 raise TooLongError from None
-            raise RolloutError(f"The process that runs reasoning-gym ended with {error.code}.", HINT) from None
+            raise RolloutError(
+                "process-died", f"The process that runs reasoning-gym ended with {error.code}.", HINT
+            ) from None
         except BaseException:  # also when the thread is interrupted: the process may still write the reply
             self._end()
             raise
@@ -108,5 +110,7 @@ def _started() -> LineProcess:
         return LineProcess.start(WORKER, environment=environment)
     except (DiedError, RefusedError) as error:
         raise RolloutError(
-            f"The process that runs reasoning-gym does not start ({error}).", f"See why: {sys.executable} -m {WORKER}"
+            "process-not-started",
+            f"The process that runs reasoning-gym does not start ({error}).",
+            f"See why: {sys.executable} -m {WORKER}",
         ) from None

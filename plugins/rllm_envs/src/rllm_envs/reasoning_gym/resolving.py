@@ -31,6 +31,7 @@ def config_of(params: ReasoningGymParams) -> dict[str, Any]:
         config: dict[str, Any] = ask(question)
     except TooLongError as error:
         raise ConfigError(
+            "generator-too-slow",
             f"Generator {params.generator!r} takes more than {SECONDS_TO_SET_UP:.0f} seconds to set up.",
             "Choose a smaller rllm.env.env_args.train_size, or other options.",
         ) from error

@@ -45,19 +45,24 @@ def check_game(name: str, options: Mapping[str, Any]) -> None:
     """
     if name not in _names():
         raise ConfigError(
+            "unknown-choice",
             f"rllm.env.env_args.game: TextArena has no game {name!r}.",
             did_you_mean(name, _names()) or f"Games: {', '.join(single_player_games())}.",
         )
     if reason := _why_not(name):
         raise ConfigError(
-            f"Game {name!r} cannot be played: it {reason}.", f"Choose one of {', '.join(single_player_games())}."
+            "game-not-playable",
+            f"Game {name!r} cannot be played: it {reason}.",
+            f"Choose one of {', '.join(single_player_games())}.",
         )
     try:
         start(name, options, seed=0, numbers=random.Random())
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"Game {name!r} refuses its options {dict(options)!r}: {reason}.", "Fix rllm.env.env_args.options."
+            "environment-options-rejected",
+            f"Game {name!r} refuses its options {dict(options)!r}: {reason}.",
+            "Fix rllm.env.env_args.options.",
         ) from error
 
 

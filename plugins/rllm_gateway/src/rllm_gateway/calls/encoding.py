@@ -36,7 +36,7 @@ def encoded(row: Row) -> tuple[Record, ...]:
     try:
         return tuple(Record(table, (*values, digest_of(values))) for table, values in _tables_of(row))
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise StoreError(f"This {type(row).__name__} cannot be stored: {error}.") from error
+        raise StoreError("store-failed", f"This {type(row).__name__} cannot be stored: {error}.") from error
 
 
 def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:

@@ -31,6 +31,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         # The log first: it is made after the store.
         if path.with_name(f"{path.name}-wal").exists() and not path.exists():
             raise StoreError(
+                "damaged-store",
                 f"{path} is missing, and its write-ahead log {path.name}-wal is there.",
                 "Restore the file, or move the log away.",
             )
@@ -38,11 +39,13 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             _make(path)
     except OSError as error:
         raise StoreError(
-            f"No store of calls can be made at {path}: {error.strerror}.", "Choose another path."
+            "not-writable", f"No store of calls can be made at {path}: {error.strerror}.", "Choose another path."
         ) from error
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         raise StoreError(
-            f"You may not write the store of calls {path}.", "Fix its permissions, or choose another path."
+            "not-writable",
+            f"You may not write the store of calls {path}.",
+            "Fix its permissions, or choose another path.",
         )
     with failures(path, "opened"):
         connection = _connect(path, "rw")
@@ -63,9 +66,9 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """
     _reject_no_file(path)
     if not path.exists():
-        raise StoreError(f"There is no store of calls at {path}.", "Check the path.")
+        raise StoreError("store-not-found", f"There is no store of calls at {path}.", "Check the path.")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise StoreError(f"You may not read the store of calls {path}.", "Fix its permissions.")
+        raise StoreError("file-unreadable", f"You may not read the store of calls {path}.", "Fix its permissions.")
     with failures(path, "opened"):
         connection = _connect(path, "ro")
         with _closed_if_refused(connection):
@@ -103,9 +106,11 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
     """The `StoreError` of an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_MALFORMED):
-        return DamagedError(f"The store of calls {path} cannot be {done}: {error}.", "Restore it from a copy.")
+        return DamagedError(
+            "damaged-store", f"The store of calls {path} cannot be {done}: {error}.", "Restore it from a copy."
+        )
     hint = f"Other processes have written it for {BUSY_SECONDS:.0f} s." if name.startswith("SQLITE_BUSY") else ""
-    return StoreError(f"The store of calls {path} cannot be {done}: {error}.", hint)
+    return StoreError("store-failed", f"The store of calls {path} cannot be {done}: {error}.", hint)
 
 
 def _make(path: Path) -> None:
@@ -139,10 +144,14 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> int:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != schema.APPLICATION:
-        raise StoreError(f"{path} is a database of something else than model calls.", "Choose another path.")
+        raise StoreError(
+            "wrong-file-type", f"{path} is a database of something else than model calls.", "Choose another path."
+        )
     if version > schema.VERSION:
         raise StoreError(
-            f"{path} has schema {version}; this rllm-record knows {schema.VERSION}.", "Install a newer rllm-record."
+            "schema-too-new",
+            f"{path} has schema {version}; this rllm-record knows {schema.VERSION}.",
+            "Install a newer rllm-record.",
         )
     return int(version)
 
@@ -159,10 +168,12 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 def _reject_no_file(path: Path) -> None:
     if path.is_dir():
-        raise StoreError(f"{path} is a folder.", "Name a file in it.")
+        raise StoreError("not-a-file", f"{path} is a folder.", "Name a file in it.")
     if path.exists() and not path.is_file():
         # SQLite would wait forever for a program that writes into the pipe.
-        raise StoreError(f"{path} is a pipe or a device, not a file.", "Name a store of calls, or a new file.")
+        raise StoreError(
+            "not-a-file", f"{path} is a pipe or a device, not a file.", "Name a store of calls, or a new file."
+        )
 
 
 @contextmanager
@@ -234,6 +245,7 @@ class Presence:
 
     def _error(self, what: str) -> StoreError:
         return StoreError(
+            "store-replaced",
             f"The store of calls {self._path} {what} while it was open.",
             "Leave its files alone during a run. Start the run or the gateway again.",
         )

@@ -69,6 +69,7 @@ class CallReader:
             rows = self._rows("sessions", "id", session)
             if not rows:
                 raise UnknownSessionError(
+                    "unknown-session",
                     f"The store of calls {self._path} has no session {session!r}.",
                     "`rllm gateway sessions` lists them.",
                 )
@@ -98,6 +99,7 @@ class CallReader:
             rows = self._rows("calls", "session", session, "LIMIT 1")
             if not rows:
                 raise UnknownSessionError(
+                    "no-sessions",
                     f"The store of calls {self._path} has no call of session {session!r}.",
                     "`rllm gateway sessions` lists the sessions with their calls.",
                 )
@@ -133,7 +135,9 @@ class CallReader:
         with self._reading():
             (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise DamagedError(f"The store of calls {self._path} is damaged: {found}.", "Restore it from a copy.")
+            raise DamagedError(
+                "damaged-store", f"The store of calls {self._path} is damaged: {found}.", "Restore it from a copy."
+            )
 
     def close(self) -> None:
         """Let go of the file."""
@@ -177,7 +181,9 @@ class CallReader:
         rows = self._rows("requests", "digest", digest)
         if not rows:
             raise DamagedError(
-                f"The store of calls {self._path} has lost the parameters of a request.", "Restore it from a copy."
+                "damaged-store",
+                f"The store of calls {self._path} has lost the parameters of a request.",
+                "Restore it from a copy.",
             )
         return bytes(rows[0][0])
 
@@ -189,7 +195,9 @@ class CallReader:
         for number, *values in found:
             if not agrees(values):
                 raise DamagedError(
-                    f"Record {number} of {table} in {self._path} is damaged.", "Restore the file from a copy."
+                    "damaged-store",
+                    f"Record {number} of {table} in {self._path} is damaged.",
+                    "Restore the file from a copy.",
                 )
         return [values for _, *values in found]
 

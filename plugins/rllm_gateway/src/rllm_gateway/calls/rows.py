@@ -215,6 +215,7 @@ class StoredSession:
                 raise
             parent = error.args[0]
             raise DamagedError(
+                "damaged-store",
                 f"session {self.session.id!r}: call {parent!r}, which {call!r} continues, is lost.",
                 "Restore the store from a copy.",
             ) from None

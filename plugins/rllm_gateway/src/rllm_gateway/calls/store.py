@@ -20,12 +20,14 @@ from rllm_gateway.calls.rows import DeliveryRow, DuplicateError, Row, SealedErro
 from rllm_gateway.calls.schema import INSERT
 
 _REFUSALS: dict[str, Callable[[str, Record], StoreError]] = {
-    "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(f"{where} already has {_named(record)}."),
+    "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(
+        "duplicate-row", f"{where} already has {_named(record)}."
+    ),
     "SQLITE_CONSTRAINT_FOREIGNKEY": lambda where, record: UnknownSessionError(
-        f"{where} does not have what {_named(record)} belongs to."
+        "unknown-session", f"{where} does not have what {_named(record)} belongs to."
     ),
     "SQLITE_CONSTRAINT_TRIGGER": lambda where, record: SealedError(
-        f"{where}: session {record.values[0]!r} has ended, and takes no more."
+        "session-ended", f"{where}: session {record.values[0]!r} has ended, and takes no more."
     ),
 }
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
@@ -71,7 +73,7 @@ class GroupWriter:
         """
         with self._closing:
             if self._closed:
-                raise StoreError(f"The store of calls {self._path} is closed.", "Open it again.")
+                raise StoreError("store-failed", f"The store of calls {self._path} is closed.", "Open it again.")
             self._queue.put(_Item(records, future))
 
     def close(self) -> None:
@@ -93,7 +95,9 @@ class GroupWriter:
             with self._closing:
                 self._closed = True
             lost = StoreError(
-                f"The writer of {self._path} has failed.", "The error before this one says why. Open the store again."
+                "store-failed",
+                f"The writer of {self._path} has failed.",
+                "The error before this one says why. Open the store again.",
             )
             _settle([(item.future, lost) for item in (*group, *self._waiting()) if item.future])
             raise
@@ -146,7 +150,9 @@ class GroupWriter:
                 return refusal(where, record) if refusal else failure(self._path, "written", error)
             except (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError) as error:
                 return StoreError(
-                    f"{_named(record)} cannot be stored: {error}.", "Make room or fix the permissions of the store."
+                    "store-failed",
+                    f"{_named(record)} cannot be stored: {error}.",
+                    "Make room or fix the permissions of the store.",
                 )
         return None
 

@@ -149,7 +149,11 @@ class AgentServer:
                 process.kill()
             await process.wait()
             why = " | ".join(last_lines(errors)) or "it says nothing"
-            raise PluginError(f"The process that starts the agent {self._agent} does not start: {why}.", self._remedy)
+            raise PluginError(
+                "agent-not-started",
+                f"The process that starts the agent {self._agent} does not start: {why}.",
+                self._remedy,
+            )
         return process
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -164,6 +168,7 @@ class AgentServer:
             if not future.done():
                 future.set_exception(
                     RolloutError(
+                        "process-died",
                         "The process that starts agents has died.",
                         "The system may have killed it because memory ran out. Run `dmesg` to check.",
                     )
@@ -264,7 +269,9 @@ class CommandRunner:
             )
         except OSError as error:
             raise PluginError(
-                f"{self._command[0]} cannot be started: {error}.", "Fix rllm.workflow.workflow_args.command."
+                "agent-not-started",
+                f"{self._command[0]} cannot be started: {error}.",
+                "Fix rllm.workflow.workflow_args.command.",
             ) from error
 
 
@@ -322,6 +329,7 @@ def count_python_options(command: Sequence[str]) -> int:
         if number and (not word.startswith("-") or word == "-c"):
             break
     raise ConfigError(
+        "conflicting-keys",
         f"rllm.workflow.workflow_args.preload is set, and the command is {' '.join(command)!r}.",
         "`preload` needs a Python program: command=[python,my_program.py] or command=[python,-m,my_package].",
     )

@@ -39,10 +39,12 @@ def target_of(agent: str) -> Target:
     """
     place, _, function = (agent, "", "") if agent.endswith(".py") else agent.rpartition(":")
     if not place:
-        raise ConfigError(f"{KEY} is {agent!r}.", EXAMPLE)
+        raise ConfigError("bad-function-name", f"{KEY} is {agent!r}.", EXAMPLE)
     if not function.isidentifier():
         known = ", ".join(_functions(_parsed(_source_of(place)))) if place.endswith(".py") else ""
-        raise ConfigError(f"{agent!r} names no function.", f"{EXAMPLE} Functions of the file: {known or 'none'}.")
+        raise ConfigError(
+            "bad-function-name", f"{agent!r} names no function.", f"{EXAMPLE} Functions of the file: {known or 'none'}."
+        )
     return Target(place, function)
 
 
@@ -61,6 +63,7 @@ def check_target(agent: str) -> Target:
         known = _functions(tree)
         there = ", ".join(known) or "none"
         raise ConfigError(
+            "unknown-function",
             f"{target.place} has no function {target.function!r}.",
             did_you_mean(target.function, known) or f"Its functions: {there}.",
         )
@@ -93,7 +96,9 @@ def _source_of(place: str) -> Path | None:
         path = Path(place).expanduser()
         if not path.is_file():
             raise ConfigError(
-                f"{path} is no file.", f"Paths of agents start from the folder the command runs in, {Path.cwd()}."
+                "file-not-found",
+                f"{path} is no file.",
+                f"Paths of agents start from the folder the command runs in, {Path.cwd()}.",
             )
         return path
     here, before = str(Path.cwd()), sys.path[:]
@@ -102,11 +107,15 @@ def _source_of(place: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(place)
     except (ImportError, ValueError, AttributeError) as error:
-        raise ConfigError(f"There is no module {place!r}: {error}.", EXAMPLE) from error
+        raise ConfigError("module-not-found", f"There is no module {place!r}: {error}.", EXAMPLE) from error
     finally:
         sys.path[:] = before
     if spec is None:
-        raise ConfigError(f"There is no module {place!r}.", f"{EXAMPLE} Modules are looked for in {Path.cwd()} too.")
+        raise ConfigError(
+            "module-not-found",
+            f"There is no module {place!r}.",
+            f"{EXAMPLE} Modules are looked for in {Path.cwd()} too.",
+        )
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 
@@ -117,7 +126,9 @@ def _parsed(source: Path | None) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"{source}, line {line}" if line else str(source)
-        raise ConfigError(f"{where}: syntax error: {getattr(error, 'msg', error)}.", "Fix the file.") from error
+        raise ConfigError(
+            "syntax-error", f"{where}: syntax error: {getattr(error, 'msg', error)}.", "Fix the file."
+        ) from error
 
 
 def _functions(tree: ast.Module) -> list[str]:

@@ -41,14 +41,21 @@ def names_for(distribution: str, kind: str) -> Names:
     if not _DISTRIBUTION.fullmatch(distribution):
         close = re.sub(r"[^a-z0-9]+", "-", distribution.lower()).strip("-")
         raise PluginError(
+            "bad-package-name",
             f"{distribution!r} is not a name for a package.",
             "Use lower-case letters, digits and hyphens, beginning with a letter"
             + (f": {close}." if _DISTRIBUTION.fullmatch(close) else ", such as my-estimator."),
         )
     if len(distribution) > LONGEST:
-        raise PluginError(f"The name has {len(distribution)} letters.", f"Choose one of at most {LONGEST}.")
+        raise PluginError(
+            "bad-package-name", f"The name has {len(distribution)} letters.", f"Choose one of at most {LONGEST}."
+        )
     if distribution in ("rllm", CORE) or distribution in first_party_distributions():
-        raise PluginError(f"{distribution} is one of rllm's own packages.", f"Choose another name: my-{distribution}.")
+        raise PluginError(
+            "bad-package-name",
+            f"{distribution} is one of rllm's own packages.",
+            f"Choose another name: my-{distribution}.",
+        )
     module = distribution.replace("-", "_")
     _check_module(distribution, module)
     short = module.removeprefix(_PREFIX)
@@ -62,14 +69,22 @@ def _usable(name: str, kind: str) -> bool:
 def _check_module(distribution: str, module: str) -> None:
     hint = f"Choose another name: rllm-{distribution}, or my-{distribution}."
     if keyword.iskeyword(module) or not _usable(module, "environment"):
-        raise PluginError(f"{distribution!r} means something else in Python or in config files.", hint)
+        raise PluginError(
+            "bad-package-name", f"{distribution!r} means something else in Python or in config files.", hint
+        )
     if module in sys.stdlib_module_names:
-        raise PluginError(f"A package named {distribution!r} would hide Python's own module {module}.", hint)
+        raise PluginError(
+            "bad-package-name", f"A package named {distribution!r} would hide Python's own module {module}.", hint
+        )
     found = importlib.util.find_spec(module)
     # A folder without code, such as an earlier attempt in the working directory, is found too, and has no origin.
     if found is None or found.origin is None or _installed(distribution):
         return
-    raise PluginError(f"A package named {distribution!r} would hide the module {module} that is installed here.", hint)
+    raise PluginError(
+        "bad-package-name",
+        f"A package named {distribution!r} would hide the module {module} that is installed here.",
+        hint,
+    )
 
 
 def _installed(distribution: str) -> bool:

@@ -46,14 +46,18 @@ def write(files: Mapping[str, str], folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
-        raise PluginError(f"{folder} {what}.", "Choose another name, or another folder: --into FOLDER.")
+        raise PluginError(
+            "directory-in-use", f"{folder} {what}.", "Choose another name, or another folder: --into FOLDER."
+        )
     try:
         for path, text in files.items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise PluginError(f"{folder} cannot be written: {error}.", "Choose another folder: --into FOLDER.") from error
+        raise PluginError(
+            "not-writable", f"{folder} cannot be written: {error}.", "Choose another folder: --into FOLDER."
+        ) from error
 
 
 def train_command(kind: str, chosen: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rllm_record.check.findings import Mismatch
 from rllm_record.steps.files import StepFiles
 from rllm_record.steps.rows import RecordedFate
 
@@ -47,36 +48,45 @@ class Played:
         self._steps = {step: found for step, found in self._steps.items() if step in steps}
 
 
-def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:
+def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[Mismatch]:
     """Outcomes and episodes name the same trajectories, and rewards were used if they were trained on."""
     here = dict(played[step])
     for recorded in fates:
         fate = recorded.fate
         where = f"step {step}: {fate.trajectory}"
         if fate.step != step:
-            yield f"{where} has an outcome of step {fate.step}"
+            yield Mismatch("id-mismatch", f"{where} has an outcome of step {fate.step}")
         found = played[recorded.played_step].get(fate.trajectory)
         if recorded.played_step == step:
             here.pop(fate.trajectory, None)
         if found is None:
             if recorded.episode and (recorded.played_step == step or played[recorded.played_step]):
-                yield f"{where} has an outcome, and no episode of step {recorded.played_step} has it"
+                yield Mismatch(
+                    "missing-episode", f"{where} has an outcome, and no episode of step {recorded.played_step} has it"
+                )
             continue
         episode, trajectory = found
         expected = (recorded.played_step, recorded.round, recorded.episode, recorded.name)
         if expected != (episode["step"], episode["round"], episode["uid"], trajectory["name"]):
-            yield f"{where}: step, round, episode or name of its outcome differ from those in episodes"
+            yield Mismatch(
+                "id-mismatch", f"{where}: step, round, episode or name of its outcome differ from those in episodes"
+            )
         used = trajectory["reward"] if fate.fate == "trained" else None
         if recorded.played_step == step and not _same(trajectory["reward_used"], used):
-            yield f"{where}: reward_used is {trajectory['reward_used']}, and {used} follows from its outcome"
+            yield Mismatch(
+                "reward-mismatch",
+                f"{where}: reward_used is {trajectory['reward_used']}, and {used} follows from its outcome",
+            )
     for uid in here:
-        yield f"step {step}: {uid} was generated and has no outcome"
+        yield Mismatch("missing-outcome", f"step {step}: {uid} was generated and has no outcome")
     for uid, (episode, _) in played[step].items():
         if episode["uid"] != f"{step}.{episode['round']}:{episode['id']}" or uid.rpartition("/")[0] != episode["uid"]:
-            yield f"step {step}: the ids of {uid} and of its episode {episode['uid']} do not agree"
+            yield Mismatch(
+                "id-mismatch", f"step {step}: the ids of {uid} and of its episode {episode['uid']} do not agree"
+            )
 
 
-def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:
+def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], played: Played) -> Iterator[Mismatch]:
     """Traces train on sampled tokens, with the advantages of the outcomes."""
     advantages: dict[str, list[list[float]]] = defaultdict(list)
     for row in rows:
@@ -89,7 +99,10 @@ def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], 
         if any(a >= b for a, b in zip(row["positions"], row["positions"][1:], strict=False)) or not (
             sampled.issuperset(row["positions"])
         ):
-            yield f"step {step}, {row['trajectory']}, segment {row['segment']}: positions are not its sampled tokens"
+            yield Mismatch(
+                "position-mismatch",
+                f"step {step}, {row['trajectory']}, segment {row['segment']}: positions are not its sampled tokens",
+            )
     for recorded in fates:
         traced = advantages.get(recorded.fate.trajectory)
         if traced is None or recorded.estimator is None:
@@ -98,12 +111,15 @@ def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], 
         uniform = float(values[0]) if (values == values[0]).all() else None
         if not _same(recorded.advantage, uniform):
             yield (
-                f"step {step}: the advantage of {recorded.fate.trajectory} is {recorded.advantage} in its outcome, "
-                f"and {uniform} in its trace"
+                Mismatch(
+                    "advantage-mismatch",
+                    f"step {step}: the advantage of {recorded.fate.trajectory} is {recorded.advantage} in its outcome, "
+                    f"and {uniform} in its trace",
+                )
             )
 
 
-def check_estimates(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[str]:
+def check_estimates(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[Mismatch]:
     """Baselines and advantages of rllm-core's estimators follow from the rewards of each group."""
     groups: dict[frozenset[str], list[RecordedFate]] = defaultdict(list)
     for recorded in fates:
@@ -122,7 +138,9 @@ def check_estimates(step: int, fates: Sequence[RecordedFate], played: Played) ->
             continue
         problem = _problem(estimator, *(np.array(each, np.float64) for each in (rewards, *values, steps)))
         if problem:
-            yield f"step {step}: in group {members[0].fate.group}, {problem} (estimator {estimator})"
+            yield Mismatch(
+                "estimate-mismatch", f"step {step}: in group {members[0].fate.group}, {problem} (estimator {estimator})"
+            )
 
 
 def _problem(

@@ -15,7 +15,7 @@ from rllm_backend_kit.update_trace import Coefficients
 from rllm_core.errors import RllmError
 from rllm_record.check.chain import Played, check_estimates, check_ids, check_traces
 from rllm_record.check.contents import changed_files
-from rllm_record.check.findings import Report
+from rllm_record.check.findings import Mismatch, Report
 from rllm_record.check.norms import check_clipping, check_logged
 from rllm_record.check.recomputing import OptimizerRows, Row, expected_weights, plan_of, recomputed
 from rllm_record.steps.errors import RecordError
@@ -39,7 +39,7 @@ def check_run(folder: Path) -> Report:
     files = StepFiles(folder / FOLDER)
     steps = files.steps()
     if not steps:
-        raise RecordError(f"{folder} has no record.", "A run keeps one with rllm.record=tokens.")
+        raise RecordError("no-record", f"{folder} has no record.", "A run keeps one with rllm.record=tokens.")
     checker = _Checker(files, _logged(folder))
     checker.report.first_step = files.first_step()
     for step in range(checker.report.first_step, steps[-1] + 1):
@@ -47,9 +47,14 @@ def check_run(folder: Path) -> Report:
     checker.check_clipping()
     report = checker.report
     if not checker.with_tokens and not report.problems:
-        raise RecordError(f"The record of {folder} has no updates.", "A run records them with rllm.record=tokens.")
+        raise RecordError(
+            "record-without-updates",
+            f"The record of {folder} has no updates.",
+            "A run records them with rllm.record=tokens.",
+        )
     if not report.steps and not report.problems:
         raise RecordError(
+            "record-without-updates",
             f"In {folder} no step was trained on: there is no update to check.",
             "`rllm view` shows what became of its trajectories.",
         )
@@ -72,19 +77,21 @@ class _Checker:
     def check(self, step: int) -> None:
         """Add to the report what is wrong with a step."""
         if step not in self._recorded:
-            self.report.problems.append(f"step {step} is not recorded, and steps after it are")
+            self.report.problems.append(
+                Mismatch("missing-step", f"step {step} is not recorded, and steps after it are")
+            )
             return
         changed = list(changed_files(self._files, step, self.report))
         self.report.problems += changed
         try:
             self._compare(step)
         except RllmError as error:
-            self.report.problems.append(f"step {step}: {error.message}")
+            self.report.problems.append(Mismatch(error.code, f"step {step}: {error.message}"))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A changed value can raise any of these. If a digest differs, the report already names the file.
             if not changed:
                 problem = f"step {step}: its files do not agree with each other ({type(error).__name__}: {error})"
-                self.report.problems.append(problem)
+                self.report.problems.append(Mismatch("inconsistent-files", problem))
 
     def check_clipping(self) -> None:
         """Compare the optimiser steps of all steps."""
@@ -105,7 +112,10 @@ class _Checker:
         if not has_update:
             if trained:
                 report.problems.append(
-                    f"step {step}: its update is not recorded, and it trained on {len(trained)} trajectories"
+                    Mismatch(
+                        "missing-update",
+                        f"step {step}: its update is not recorded, and it trained on {len(trained)} trajectories",
+                    )
                 )
             return
         report.steps += 1
@@ -130,14 +140,14 @@ def _check_step(
     logged: float | None,
     report: Report,
     losses: RoleLosses,
-) -> Iterator[str]:
+) -> Iterator[Mismatch]:
     plan = plan_of(objective, step)
     for update in updates:
         number = update["optimizer_step"]
         where = f"step {step}, optimiser step {number}"
         these = OptimizerRows([row for row in rows if row["optimizer_step"] == number])
         if not these.rows:
-            yield f"{where}: no token is recorded"
+            yield Mismatch("missing-tokens", f"{where}: no token is recorded")
             continue
         report.tokens += sum(these.lengths)
         yield from _check_weights(these, objective, where)
@@ -156,14 +166,17 @@ def _check_step(
         yield from _differs(f"step {step}: {LOSS} in {METRICS}", logged, float(np.mean(known)), 1.0)
 
 
-def _missing(trained: Set[str], step: int, rows: Sequence[Row]) -> Iterator[str]:
+def _missing(trained: Set[str], step: int, rows: Sequence[Row]) -> Iterator[Mismatch]:
     """Trajectories that were trained on by their outcomes and have no row, or the other way round."""
     traced = {row["trajectory"] for row in rows}
     for uid in sorted(trained ^ traced):
-        yield f"step {step}: {uid} is {'trained on, and has no trace' if uid in trained else 'traced, and not trained'}"
+        yield Mismatch(
+            "trace-mismatch",
+            f"step {step}: {uid} is {'trained on, and has no trace' if uid in trained else 'traced, and not trained'}",
+        )
 
 
-def _check_weights(step: OptimizerRows, objective: Mapping[str, Any], where: str) -> Iterator[str]:
+def _check_weights(step: OptimizerRows, objective: Mapping[str, Any], where: str) -> Iterator[Mismatch]:
     recorded = step.column("weight")
     if recorded is None:
         return
@@ -171,7 +184,7 @@ def _check_weights(step: OptimizerRows, objective: Mapping[str, Any], where: str
     yield from _unequal(step, "weight", recorded, expected, LOSS_TOLERANCE * float(np.abs(expected).max()), where)
 
 
-def _check_loss(update: Mapping[str, Any], found: Coefficients, where: str, report: Report) -> Iterator[str]:
+def _check_loss(update: Mapping[str, Any], found: Coefficients, where: str, report: Report) -> Iterator[Mismatch]:
     parts = {"policy_loss": found.policy_loss, "kl_loss": found.kl_loss, "entropy_loss": found.entropy_loss}
     size = max(1.0, found.size)
     for name, value in ({"loss": sum(parts.values())} | parts).items():
@@ -180,12 +193,12 @@ def _check_loss(update: Mapping[str, Any], found: Coefficients, where: str, repo
             yield from _differs(f"{where}: {name}", update[name], value, size)
 
 
-def _differs(what: str, recorded: float, value: float, size: float) -> Iterator[str]:
+def _differs(what: str, recorded: float, value: float, size: float) -> Iterator[Mismatch]:
     if not abs(value - recorded) <= LOSS_TOLERANCE * size:
-        yield f"{what} is {recorded:.9g}, and {value:.9g} follows from the record"
+        yield Mismatch("loss-mismatch", f"{what} is {recorded:.9g}, and {value:.9g} follows from the record")
 
 
-def _check_coefficients(step: OptimizerRows, found: Coefficients, where: str, report: Report) -> Iterator[str]:
+def _check_coefficients(step: OptimizerRows, found: Coefficients, where: str, report: Report) -> Iterator[Mismatch]:
     for name in ("policy_part", "kl_part", "entropy_part"):
         recorded, expected = step.column(name), getattr(found, name).numpy()
         if recorded is None:
@@ -203,16 +216,19 @@ def _unequal(
     expected: NDArray[np.float32],
     tolerance: float,
     where: str,
-) -> Iterator[str]:
+) -> Iterator[Mismatch]:
     wrong = np.flatnonzero(~(np.abs(recorded - expected) <= tolerance))
     owners = np.repeat(np.arange(len(step.rows)), step.lengths)
     positions = np.concatenate([row["positions"] for row in step.rows])
     for token in wrong[:SHOWN]:
         row = step.rows[owners[token]]
         place = f"{row['trajectory']}, segment {row['segment']}, position {positions[token]}"
-        yield f"{where}, {place}: {name} is {recorded[token]:.9g}, and {expected[token]:.9g} follows from the record"
+        yield Mismatch(
+            "token-mismatch",
+            f"{where}, {place}: {name} is {recorded[token]:.9g}, and {expected[token]:.9g} follows from the record",
+        )
     if len(wrong) > SHOWN:
-        yield f"{where}: {name} of {len(wrong) - SHOWN} more tokens"
+        yield Mismatch("token-mismatch", f"{where}: {name} of {len(wrong) - SHOWN} more tokens")
 
 
 def _logged(folder: Path) -> dict[int, Mapping[str, float]]:

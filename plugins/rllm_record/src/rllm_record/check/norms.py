@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rllm.runs.metrics_file import METRICS
+from rllm_record.check.findings import Mismatch
 
 LOGGED = {"grad_norm": "actor/grad_norm", "learning_rate": "actor/lr"}
 """Columns of `UPDATES`, and the metrics that are their means."""
@@ -16,17 +17,20 @@ ADDED = (1e-6, 0.0)
 """Numbers that clippers add to a norm before they divide by it: torch's, and none."""
 
 
-def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[str]:
+def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[Mismatch]:
     """The numbers of the optimiser steps have the means that were logged."""
     for column, metric in LOGGED.items():
         values = [update[column] for update in updates]
         if metric in logged and values and None not in values:
             mean = float(np.mean(values))
             if not abs(mean - logged[metric]) <= TOLERANCE * abs(mean):
-                yield f"step {step}: {metric} in {METRICS} is {logged[metric]:.9g}, and {mean:.9g} follows from updates"
+                yield Mismatch(
+                    "metric-mismatch",
+                    f"step {step}: {metric} in {METRICS} is {logged[metric]:.9g}, and {mean:.9g} follows from updates",
+                )
 
 
-def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[Mismatch]:
     """All gradients of a run were scaled down to the same norm.
 
     Args:
@@ -45,7 +49,10 @@ def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         wrong |= min(found, key=np.sum)
     for index in np.flatnonzero(wrong):
         name = list(known)[index]
-        yield f"{name}: clip_factor {factors[index]:.9g} does not follow from grad_norm {norms[index]:.9g}"
+        yield Mismatch(
+            "clipping-mismatch",
+            f"{name}: clip_factor {factors[index]:.9g} does not follow from grad_norm {norms[index]:.9g}",
+        )
 
 
 def _differing(factors: Any, norms: Any, clipped: Any) -> Any:

@@ -67,6 +67,7 @@ def kept_checkpoints(run: Path) -> dict[int, KeptCheckpoint]:
     noted = _noted(run)
     if not noted:
         raise RllmError(
+            "no-journal",
             f"{run} has no journal of a whole run with a checkpoint.",
             "Train with `rllm.trainer.observers=[{name: journal, keep: run}]`.",
         )
@@ -80,4 +81,6 @@ def _noted(run: Path) -> list[KeptCheckpoint]:
     try:
         return [KeptCheckpoint(**json.loads(line)) for line in lines]
     except (ValueError, TypeError) as error:
-        raise RllmError(f"{path} holds a line that is not what was written: {error}.", "Restore the file.") from error
+        raise RllmError(
+            "damaged-file", f"{path} holds a line that is not what was written: {error}.", "Restore the file."
+        ) from error

@@ -57,6 +57,7 @@ class JournalEngine(EngineWrapper):
             if known is not None:
                 await fail_again(known)
             raise JournalError(
+                "journal-mismatch",
                 f"Version {sampling.weight_version} of the weights is gone, and the journal has no reply of it to this "
                 f"prompt in {session!r} of round {sampling.round}.",
                 f"The environment or the workflow has changed, or plays otherwise each time. {WITHOUT}",
@@ -85,4 +86,4 @@ async def fail_again(failure: KeptFailure) -> NoReturn:
     """
     if failure.error is None:
         await asyncio.Event().wait()
-    raise RolloutError(failure.error or "The call was given up.")
+    raise RolloutError("rollout-failed", failure.error or "The call was given up.")

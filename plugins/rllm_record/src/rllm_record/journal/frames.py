@@ -70,4 +70,6 @@ def _frames(content: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _damaged(path: Path, number: int) -> JournalError:
-    return JournalError(f"Record {number} of {path} is not what was written.", f"Restore the file. {WITHOUT}")
+    return JournalError(
+        "damaged-journal", f"Record {number} of {path} is not what was written.", f"Restore the file. {WITHOUT}"
+    )

@@ -127,6 +127,7 @@ class ReplayEngine(EngineWrapper):
         kept = self._calls(sampling.round).get(sampling.seed)
         if kept is None or kept.asked != checksum_of_call(np.asarray(prompt_ids, np.int32), sampling):
             raise JournalError(
+                "journal-mismatch",
                 f"The journal of {self._run} has no reply to the prompt in {session!r} of round {sampling.round}.",
                 "The run had no journal then, or the environment, the workflow or a value of the run has changed.",
             )

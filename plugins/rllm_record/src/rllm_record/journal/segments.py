@@ -97,6 +97,7 @@ class Segments:
             there = self._segments[round].records if round in self._segments else 0
             if there < expected:
                 raise JournalError(
+                    "damaged-journal",
                     f"{path} has {there} whole records, and the checkpoint was written when there were {expected}.",
                     f"Restore the file. {WITHOUT}",
                 )
@@ -160,6 +161,7 @@ def _close(segment: _Segment) -> None:
 
 def _unwritable(path: Path, reason: str) -> JournalError:
     return JournalError(
+        "not-writable",
         f"The journal {path} cannot be written: {reason}.",
         "Make room, then go on from the newest checkpoint with --resume.",
     )

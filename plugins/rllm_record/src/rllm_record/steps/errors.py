@@ -14,4 +14,6 @@ class RecordError(RllmError):
 def unreadable(place: Path, error: Exception) -> RecordError:
     """The error about a file that cannot be read, from what its reader raised."""
     # pyarrow's sentences have a full stop, those of the operating system have none.
-    return RecordError(f"{place} cannot be read: {str(error).rstrip('.')}.", "Restore it from a copy.")
+    return RecordError(
+        "file-unreadable", f"{place} cannot be read: {str(error).rstrip('.')}.", "Restore it from a copy."
+    )

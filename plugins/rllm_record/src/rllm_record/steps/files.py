@@ -117,6 +117,7 @@ class StepFiles:
                 write_file(self.place(kind, step), data)
         except (OSError, pa.ArrowException) as error:
             raise RecordError(
+                "not-writable",
                 f"Step {step} cannot be recorded in {self._folder}: {error}.",
                 "Make room, or fix the permissions of the folder.",
             ) from error
@@ -191,7 +192,7 @@ class StepFiles:
         try:
             found: dict[str, Any] = json.loads(read_marks(place)[OBJECTIVE_KEY])
         except (KeyError, ValueError) as error:
-            raise RecordError(f"{place} has no objective.", "Restore it from a copy.") from error
+            raise RecordError("damaged-record", f"{place} has no objective.", "Restore it from a copy.") from error
         return found
 
     def vocabulary(self, step: int) -> dict[int, str]:
@@ -241,7 +242,7 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     """
     table = read_table(file, schemas.EPISODES)
     if table["trajectories"].null_count:
-        raise RecordError(f"{file} holds no episodes.", "Restore the file from a copy.")
+        raise RecordError("damaged-record", f"{file} holds no episodes.", "Restore the file from a copy.")
     return [tables.played_episode(row) for row in table.to_pylist()]
 
 

@@ -128,7 +128,9 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except FileNotFoundError as error:
         raise RecordError(
-            f"There is no record at {place}.", "A run keeps one with rllm.record=fates or rllm.record=tokens."
+            "no-record",
+            f"There is no record at {place}.",
+            "A run keeps one with rllm.record=fates or rllm.record=tokens.",
         ) from error
     except RecordError:
         raise

@@ -23,7 +23,9 @@ def played_episode(row: Mapping[str, Any]) -> PlayedEpisode:
     entries = row["trajectories"]
     if any(entry["ids"] is None for entry in entries):
         raise RecordError(
-            f"The record of step {row['step']} has no tokens.", "A run records them with rllm.record=tokens."
+            "record-without-tokens",
+            f"The record of step {row['step']} has no tokens.",
+            "A run records them with rllm.record=tokens.",
         )
     trajectories = [_trajectory(entry) for entry in entries]
     episode = Episode(

@@ -26,8 +26,12 @@ def require_known_version(place: Path, metadata: Mapping[bytes, bytes] | None) -
     """
     version = (metadata or {}).get(VERSION_KEY, b"").decode()
     if not version.isdecimal():
-        raise RecordError(f"{place} is not a record of a step.", "Name a file below record/ of a run folder.")
+        raise RecordError(
+            "wrong-file-type", f"{place} is not a record of a step.", "Name a file below record/ of a run folder."
+        )
     if int(version) > VERSION:
         raise RecordError(
-            f"{place} has schema {version}; this rllm-record knows {VERSION}.", "Install a newer rllm-record."
+            "schema-too-new",
+            f"{place} has schema {version}; this rllm-record knows {VERSION}.",
+            "Install a newer rllm-record.",
         )

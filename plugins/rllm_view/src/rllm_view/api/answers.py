@@ -54,7 +54,7 @@ class Answers:
                 return compare([self.library.run(id) for id in required(query, "runs").split(",")])
             case ["runs", id, *what] if len(what) < 2 and "".join(what) in self._of_runs:
                 return self._of_runs["".join(what)](self.library.run(id), query)
-        raise NotFoundError(f"There is nothing at {path!r}.")
+        raise NotFoundError("page-not-found", f"There is nothing at {path!r}.")
 
 
 def state(run: Run, query: Query) -> dict[str, Any]:

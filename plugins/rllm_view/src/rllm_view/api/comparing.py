@@ -21,7 +21,7 @@ FROM played WHERE list_contains(?, played_step) GROUP BY task_id
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
     """What differs between runs. Raises ConfigError where there are fewer than two, or too many."""
     if not 2 <= len(runs) <= MOST_RUNS:
-        raise ConfigError(f"{len(runs)} runs cannot be compared.", f"Name 2 to {MOST_RUNS}.")
+        raise ConfigError("bad-query", f"{len(runs)} runs cannot be compared.", f"Name 2 to {MOST_RUNS}.")
     for run in runs:
         run.index.refresh_for(1.0)
     steps = common_steps(runs)

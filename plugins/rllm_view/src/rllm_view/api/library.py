@@ -42,7 +42,7 @@ class Library:
             known = self._runs.get(id)
         found = known or next((run for run in self.runs() if run.place.id == id), None)
         if found is None:
-            raise NotFoundError("This run is not there any more, or this view is of other folders.")
+            raise NotFoundError("run-not-found", "This run is not there any more, or this view is of other folders.")
         return found
 
     def close(self) -> None:

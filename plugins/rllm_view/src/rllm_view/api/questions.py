@@ -18,7 +18,7 @@ _TEXTS = ("task", "group", "fate", "rule", "ending", "name", "text", "order")
 def required(query: Query, name: str) -> str:
     """Raise ConfigError where it is missing."""
     if name not in query:
-        raise ConfigError(f"The query has no {name!r}.")
+        raise ConfigError("bad-query", f"The query has no {name!r}.")
     return query[name]
 
 
@@ -54,7 +54,7 @@ def filter_of(query: Query) -> Filter:
         elif name in _TEXTS:
             found[name] = value
         else:
-            raise ConfigError(f"Rows cannot be chosen by {name!r}.")
+            raise ConfigError("bad-query", f"Rows cannot be chosen by {name!r}.")
     return Filter(**found)
 
 
@@ -62,10 +62,10 @@ def _number(name: str, value: str, of: Any) -> Any:
     try:
         return of(value)
     except ValueError as error:
-        raise ConfigError(f"{name}={value!r} is no number.") from error
+        raise ConfigError("bad-query", f"{name}={value!r} is no number.") from error
 
 
 def _flag(name: str, value: str) -> bool:
     if value not in ("true", "false"):
-        raise ConfigError(f"{name}={value!r} is neither true nor false.")
+        raise ConfigError("bad-query", f"{name}={value!r} is neither true nor false.")
     return value == "true"

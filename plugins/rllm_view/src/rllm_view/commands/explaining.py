@@ -39,7 +39,7 @@ def about_token(account: Account, position: int) -> Iterator[str]:
     """
     length = account.attempt.length
     if position >= length:
-        raise ConfigError(f"The trajectory has {length} tokens.", f"Name one from 0 to {length - 1}.")
+        raise ConfigError("unknown-token", f"The trajectory has {length} tokens.", f"Name one from 0 to {length - 1}.")
     yield f"token {position} of {harmless(account.attempt.uid)}: {_text(account, position)}"
     for fact in facts_of(account):
         yield f"{fact.title}: {harmless(_fact(account, fact, position))}".rstrip()

@@ -49,9 +49,15 @@ def _uid(run: Run, step: int, word: str) -> str:
         return found[0]
     if found:
         names = ", ".join(found[:SHOWN]) + ", …" * (len(found) > SHOWN)
-        raise ConfigError(f"{word!r} means {len(found)} trajectories of step {step}.", f"Name one of them: {names}")
+        raise ConfigError(
+            "ambiguous-trajectory",
+            f"{word!r} means {len(found)} trajectories of step {step}.",
+            f"Name one of them: {names}",
+        )
     names = ", ".join(uids[:SHOWN]) + ", …" * (len(uids) > SHOWN)
-    raise ConfigError(f"No trajectory of step {step} is called {word!r}.", f"There are {len(uids)}: {names}")
+    raise ConfigError(
+        "unknown-trajectory", f"No trajectory of step {step} is called {word!r}.", f"There are {len(uids)}: {names}"
+    )
 
 
 def _attempt(uid: str) -> str:

@@ -92,7 +92,9 @@ def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedFate:
     found = next((each for each in files.fates(step) if each.fate.trajectory == uid), None)
     if found is None:
         raise RecordError(
-            f"Trajectory {uid!r} has no fate in step {step}.", "`rllm runs` and `rllm view` list those that have."
+            "unknown-trajectory",
+            f"Trajectory {uid!r} has no fate in step {step}.",
+            "`rllm runs` and `rllm view` list those that have.",
         )
     return found
 

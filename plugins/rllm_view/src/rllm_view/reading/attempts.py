@@ -54,7 +54,9 @@ class Filter:
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
-            raise ConfigError(f"Rows cannot be in the order of {self.order!r}.", f"Orders: {', '.join(_COLUMNS)}.")
+            raise ConfigError(
+                "bad-query", f"Rows cannot be in the order of {self.order!r}.", f"Orders: {', '.join(_COLUMNS)}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

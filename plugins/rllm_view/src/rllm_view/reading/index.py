@@ -134,5 +134,7 @@ def _duckdb_errors() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         raise RecordError(
-            f"The tables of a record in memory do not answer: {str(error).rstrip('.')}.", "Start the command again."
+            "record-index-failed",
+            f"The tables of a record in memory do not answer: {str(error).rstrip('.')}.",
+            "Start the command again.",
         ) from error

@@ -117,10 +117,13 @@ class Run:
             return
         if not recorded:
             raise RecordError(
+                "no-record",
                 f"{self.place.folder} has no record.",
                 "Runs keep one where rllm-record is installed, unless rllm.record=off.",
             )
-        raise RecordError(f"Step {step} is not recorded.", f"Recorded: steps {min(recorded)} to {max(recorded)}.")
+        raise RecordError(
+            "no-record", f"Step {step} is not recorded.", f"Recorded: steps {min(recorded)} to {max(recorded)}."
+        )
 
     def close(self) -> None:
         """Free what is in memory."""

@@ -58,7 +58,9 @@ def search_text(record: Path, phrase: str, steps: Sequence[int]) -> Search:
         ConfigError: the phrase is too long.
     """
     if len(phrase) > LONGEST:
-        raise ConfigError(f"The phrase has {len(phrase)} characters.", f"Search for at most {LONGEST} characters.")
+        raise ConfigError(
+            "bad-query", f"The phrase has {len(phrase)} characters.", f"Search for at most {LONGEST} characters."
+        )
     files = files_of(record, "episodes")
     uids: list[str] = []
     size = 0

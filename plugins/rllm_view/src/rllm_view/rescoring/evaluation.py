@@ -74,7 +74,7 @@ def _reward(choice: Any, registry: Registry) -> WeightedReward:
     options = dict(choice) if isinstance(choice, dict) else {}
     weight = options.pop("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-        raise ConfigError(f"The weight of {HERE} is {weight!r}.", "Give a number, such as 0.5.")
+        raise ConfigError("bad-reward-weight", f"The weight of {HERE} is {weight!r}.", "Give a number, such as 0.5.")
     chosen = choose(registry, "reward", options or choice, HERE)
     if chosen.plugin.check is not None:
         chosen.plugin.check(chosen.params)

@@ -49,7 +49,7 @@ def read_file(file: Path) -> FileContent:
         try:
             return FileContent(read_recorded(file), 0)
         except UnreadableError as error:
-            raise EpisodesError(error.message, error.hint) from error
+            raise EpisodesError(error.code, error.message, error.hint) from error
     rounds: dict[int, list[Episode]] = defaultdict(list)
     skipped = 0
     with _opened(file) as lines:
@@ -61,7 +61,7 @@ def read_file(file: Path) -> FileContent:
                 number_of_round, episode = _episode(line)
                 rounds[number_of_round].append(episode)
             except EpisodesError as error:
-                raise EpisodesError(f"{file}, line {number}: {error.message}", error.hint) from error
+                raise EpisodesError(error.code, f"{file}, line {number}: {error.message}", error.hint) from error
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if not line.endswith(b"\n"):
                     skipped = 1
@@ -78,7 +78,7 @@ def _opened(file: Path) -> Iterator[BufferedIOBase]:
             compressed = raw.peek(len(GZIP)).startswith(GZIP)
         except OSError as error:
             raise EpisodesError(
-                f"{file} cannot be read: {error.strerror}.", "Name a regular file that you may read."
+                "file-unreadable", f"{file} cannot be read: {error.strerror}.", "Name a regular file that you may read."
             ) from error
         yield opened.enter_context(gzip.GzipFile(fileobj=raw)) if compressed else raw
 
@@ -106,6 +106,7 @@ def _episode(line: bytes) -> tuple[int, Episode]:
     version = data["schema_version"]
     if version != SCHEMA_VERSION:
         raise EpisodesError(
+            "schema-too-new",
             f"an episode of schema version {version}; this rllm-core reads version {SCHEMA_VERSION}.",
             "Use the rllm-core that wrote it, or train again with this one.",
         )
@@ -114,6 +115,7 @@ def _episode(line: bytes) -> tuple[int, Episode]:
 
 def _damaged(file: Path, number: int, what: str) -> EpisodesError:
     return EpisodesError(
+        "wrong-file-type",
         f"{file}, line {number}: {what}.",
         "Name a run folder or a file of episodes; if this is one, it is damaged: restore it, or move it away.",
     )

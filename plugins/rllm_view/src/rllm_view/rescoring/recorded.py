@@ -35,6 +35,6 @@ def read_recorded(file: Path) -> list[list[Episode]]:
     try:
         played = read_episodes(file)
     except RecordError as error:
-        raise UnreadableError(error.message, error.hint) from error
+        raise UnreadableError(error.code, error.message, error.hint) from error
     last = max((each.round for each in played), default=0)
     return [[each.episode for each in played if each.round == number] for number in range(last + 1)]

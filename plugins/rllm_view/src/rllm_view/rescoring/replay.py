@@ -100,7 +100,7 @@ class Replay:
         try:
             await self._of_a_round.run(step)
         except RewardError as error:
-            raise RewardError(error.message, "Choose --on-missing-reward drop or zero.") from error
+            raise RewardError(error.code, error.message, "Choose --on-missing-reward drop or zero.") from error
         await self._reject(step)
 
     async def estimate(self, step: TrainStep, setup: Setup) -> TrainStep:
@@ -122,6 +122,7 @@ class Replay:
         for chosen in (chosen for setup in self._setups for chosen in setup.estimators):
             if GREEDY_REWARDS in chosen.plugin.needs:
                 raise ConfigError(
+                    "missing-greedy-reward",
                     f"Estimator {chosen.plugin.name!r} compares with greedy attempts, and the run made none in step "
                     f"{step.global_step}.",
                     "Train with an estimator that needs them to have them, or leave this one out.",
@@ -162,6 +163,7 @@ class _NoModel(Backend):
 
 def _nothing_but_episodes() -> RllmError:
     return RllmError(
+        "no-model",
         "Stored episodes come without a model: nothing can be sampled, trained or saved.",
         "Leave out what samples, trains or saves.",
     )

@@ -123,7 +123,7 @@ async def rescore(request: Request, registry: Registry | None = None, on_progres
     if on_progress is not None:
         on_progress(len(source.files), len(source.files))
     if not any(step.episodes for step in collected.steps):
-        raise EpisodesError(f"{source.path} holds no whole episode.", "Name another folder or file.")
+        raise EpisodesError("no-episodes", f"{source.path} holds no whole episode.", "Name another folder or file.")
     _require_known_roles(request, collected.groups)
     return Rescored(
         source=source,
@@ -146,6 +146,7 @@ def _require_known_roles(request: Request, groups: Sequence[ScoredGroup]) -> Non
         if roles and role not in roles:
             known = f"The roles are {', '.join(roles)}."
             raise ConfigError(
+                "unknown-role",
                 f"--role-estimator names {role!r}, and no group of these episodes has that role.",
                 f"{did_you_mean(role, roles)} {known}".strip(),
             )

@@ -58,7 +58,7 @@ def rescore_sessions(
         RecordError: a file cannot be read or written.
     """
     if save is not None and save.exists() and any(save.iterdir()):
-        raise ConfigError(f"{save} holds files already.", "Choose another folder with --save.")
+        raise ConfigError("directory-in-use", f"{save} holds files already.", "Choose another folder with --save.")
     import_modules(list(modules))
     rewards = rewards_of(words, Registry.load())
     try:
@@ -110,6 +110,7 @@ def _attempt_of(episode: Episode) -> Attempt | None:
     kept = next((step.info[ATTEMPT] for step in steps if ATTEMPT in step.info), None)
     if kept is None:
         raise ConfigError(
+            "no-stored-rollout",
             f"Attempt {episode.id!r} was stored without its conversation, which rewards look at.",
             "`rllm gateway episodes` and `rllm eval --save` keep it.",
         )

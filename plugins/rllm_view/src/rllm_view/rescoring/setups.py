@@ -72,6 +72,7 @@ class Picker:
             return
         possible = [other.name for other in self.registry.all(entry.kind) if other.plugin.needs <= STORED]
         raise ConfigError(
+            "missing-estimator-input",
             f"{where}: {entry.kind} {entry.name!r} needs {', '.join(missing)}, which training computes with a model "
             "and episodes do not store.",
             f"Choose from {', '.join(possible)}.",
@@ -130,7 +131,7 @@ def _own_setup(picker: Picker, instead: Mapping[str, Chosen[EstimatorPlugin[Any]
         default = picker.pick("estimator", algorithm.adv_estimator, RUN_ESTIMATOR)
     except ConfigError as error:
         hint = "Name it with --estimator NAME, or --role-estimator ROLE=NAME."
-        raise ConfigError(error.message, f"{error.hint} {hint}") from error
+        raise ConfigError(error.code, error.message, f"{error.hint} {hint}") from error
     return _setup(ByRole(default, {**by_role, **instead}), of_run=of_run)
 
 
@@ -161,7 +162,11 @@ def _told_apart(setups: Sequence[Setup]) -> list[Setup]:
     apart = [replace(setup, label=_qualified(setup)) if labels.count(setup.label) > 1 else setup for setup in setups]
     for index, setup in enumerate(apart):
         if setup.label in [other.label for other in apart[:index]]:
-            raise ConfigError(f"--estimator: {setup.label} is given twice.", "Give it another option, or leave it out.")
+            raise ConfigError(
+                "duplicate-choice",
+                f"--estimator: {setup.label} is given twice.",
+                "Give it another option, or leave it out.",
+            )
     return apart
 
 

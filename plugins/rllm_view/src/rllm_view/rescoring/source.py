@@ -40,7 +40,9 @@ def find_episodes(path: Path) -> StoredEpisodes:
         EpisodesError: there are none.
     """
     if not path.exists():
-        raise EpisodesError(f"There is nothing at {path}.", f"Name a run folder or a file of episodes. {HOW_TO_KEEP}")
+        raise EpisodesError(
+            "file-not-found", f"There is nothing at {path}.", f"Name a run folder or a file of episodes. {HOW_TO_KEEP}"
+        )
     if not path.is_dir():
         named = STEP_FILE.fullmatch(path.name)
         return StoredEpisodes(
@@ -85,6 +87,7 @@ def _run_of(folder: Path) -> Path | None:
             candidates.append(Path(json.loads(marker.read_text(encoding="utf-8"))["run_folder"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EpisodesError(
+                "file-unreadable",
                 f"{marker} cannot be read: {error}. It says which run the episodes beside it belong to.",
                 "Restore it, or remove it to go on without the run's configuration.",
             ) from error
@@ -96,8 +99,12 @@ def _none_in(path: Path) -> EpisodesError:
     runs |= {folder.parents[1] for folder in path.glob(f"*/{RECORD}")}
     names = sorted(run.name for run in runs if run != path / RECORD.parent)
     if names:
-        return EpisodesError(f"{path} holds no episodes itself.", f"Name one of the runs in it: {', '.join(names)}.")
+        return EpisodesError(
+            "no-episodes", f"{path} holds no episodes itself.", f"Name one of the runs in it: {', '.join(names)}."
+        )
     if (path / "eval.json").is_file():
-        return EpisodesError(f"{path} is a saved evaluation.", "Score it by another reward with --reward NAME.")
+        return EpisodesError(
+            "not-rescorable", f"{path} is a saved evaluation.", "Score it by another reward with --reward NAME."
+        )
     what = "The run in" if (path / CONFIG).is_file() else "The folder"
-    return EpisodesError(f"{what} {path} holds no episodes.", HOW_TO_KEEP)
+    return EpisodesError("no-episodes", f"{what} {path} holds no episodes.", HOW_TO_KEEP)

@@ -52,7 +52,7 @@ def read_stored_config(run_folder: Path) -> RunConfig:
         return parse(RunConfig, values)
     except ValidationError as error:
         problem = as_config_error(describe(error, values, lambda path: file, known_keys(RunConfig)))
-        raise ConfigError(problem.message, "It may come from another version of rllm-core.") from error
+        raise ConfigError(problem.code, problem.message, "It may come from another version of rllm-core.") from error
 
 
 def stored_registry(config: RunConfig, modules: Sequence[str] = ()) -> Registry:

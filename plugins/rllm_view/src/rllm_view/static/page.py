@@ -62,7 +62,9 @@ def write_page(
     try:
         runs = library.runs()
         if not runs:
-            raise ConfigError(f"{', '.join(map(str, folders))}: there is no run.", "Name a run folder.")
+            raise ConfigError(
+                "run-not-found", f"{', '.join(map(str, folders))}: there is no run.", "Name a run folder."
+            )
         contents = contents_of(Answers(library), episodes)
         if given is not None:
             for run in contents["runs"].values():

@@ -33,7 +33,9 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
             attempts.setdefault((name, step if params.group_by == "step" else 0), []).append(attempt)
             data.setdefault(name, task or {})
     if not attempts:
-        raise EpisodesError(f"{path} holds no attempt with a model call.", "Name another folder or file.")
+        raise EpisodesError(
+            "no-episodes", f"{path} holds no attempt with a model call.", "Name another folder or file."
+        )
     steps = Counter(name for name, _ in attempts)
     return [
         StoredTask(
@@ -61,7 +63,7 @@ def _recorded(file: Path) -> tuple[Sampler, Iterator[tuple[Episode, Mapping[str,
     try:
         return sampler_of(file), ((each.episode, each.task) for each in read_episodes(file))
     except RecordError as error:
-        raise EpisodesError(error.message, error.hint) from error
+        raise EpisodesError(error.code, error.message, error.hint) from error
 
 
 def _logged(file: Path) -> Iterator[tuple[Episode, Mapping[str, Any] | None]]:

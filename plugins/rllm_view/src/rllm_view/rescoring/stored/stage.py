@@ -34,6 +34,7 @@ class BringStored:
         """Raises ConfigError: the task is not stored, or its attempts cannot be trained on here."""
         if not isinstance(task, StoredTask):
             raise ConfigError(
+                "no-stored-rollout",
                 f"Stage stored brings stored attempts, and task {task.id!r} has none.",
                 "Set data.train_dataset={name: stored, path: FOLDER}; `--stored FOLDER` sets both.",
             )
@@ -49,12 +50,14 @@ class BringStored:
         tokenizer = None if renderer is None else tokenizer_of(renderer)
         if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
             raise ConfigError(
+                "tokenizer-mismatch",
                 "The stored episodes are tokens of another tokenizer than that of the model that is trained.",
                 "Train the model that sampled them, or one with the same vocabulary.",
             )
         stored, here = sampler.temperature, self._temperature
         if stored is not None and stored != here:
             raise ConfigError(
+                "temperature-mismatch",
                 f"The stored episodes were sampled at temperature {stored:g}, and sampling.train.temperature is "
                 f"{here:g}: importance ratios would compare different distributions.",
                 f"Set sampling.train.temperature={stored:g}.",
@@ -68,6 +71,7 @@ def _require_logprobs(episode: Episode) -> None:
         unknown = int(np.isnan(buffer.logprobs[buffer.sampled]).sum())
         if unknown:
             raise ConfigError(
+                "missing-logprobs",
                 f"{unknown} of {int(buffer.sampled.sum())} sampled tokens of trajectory {trajectory.uid!r} are stored "
                 "without a log-prob: nothing says how likely they were.",
                 "Store episodes of an engine that reports log-probs.",
