@@ -71,7 +71,7 @@ def test_making_a_layer_leaves_the_config_alone() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (3, "The config is of type int. Give a mapping, an OmegaConf object or the path"),
+        (3, "The config is of type int."),
         ([{"rllm": 1}], "The config is of type list"),
         (OmegaConf.create([1]), "The config is of type ListConfig"),
         (DictConfig("${x}"), "The config is of type DictConfig"),

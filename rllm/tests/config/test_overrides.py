@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
@@ -91,32 +92,29 @@ def test_the_group_of_backends_is_a_key(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["a.b", "", "=1", "=", "  =1", "--steps"])
 def test_a_word_without_key_or_equals_sign_is_shown_the_right_form(word: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "bad-override", f"`{word}`", "key=value"):
         read_override(word)
-    assert caught.value.message == f"`{word}` is not an override."
-    assert caught.value.hint == "Write key=value, such as rllm.rollout.n=4."
 
 
 @pytest.mark.parametrize(
-    ("word", "reason"),
+    ("word", "value"),
     [
-        ("~a", "would delete a key, which is not possible. Set the key to null"),
-        ("~a=1", "would delete a key, which is not possible. Set the key to null"),
-        ("a=1,2", "is a sweep over several values. Start one run per value; a list goes in brackets."),
-        ("a=range(1,3)", "is a sweep over several values"),
-        ("rllm/backend=local,other", "is a sweep over several values"),
-        ("db/name=x", "names a config group `db/name`, which does not exist. The only group is rllm/backend"),
-        ("rllm/backend@x=local", "names a config group"),
-        ("a=1_0", "holds 1_0, which Hydra takes for a number and YAML for text. Write digits in groups of three"),
-        ("a=-1_0.5e3", "holds -1_0.5e3, which"),
-        ("a=[1, 2024_11]", "holds 2024_11, which"),
-        ("a={x: 1_0}", "holds 1_0, which"),
+        ("~a", "delete"),
+        ("~a=1", "delete"),
+        ("a=1,2", "sweep"),
+        ("a=range(1,3)", "sweep"),
+        ("rllm/backend=local,other", "sweep"),
+        ("db/name=x", "group `db/name`"),
+        ("rllm/backend@x=local", "group"),
+        ("a=1_0", " 1_0,"),
+        ("a=-1_0.5e3", " -1_0.5e3,"),
+        ("a=[1, 2024_11]", " 2024_11,"),
+        ("a={x: 1_0}", " 1_0,"),
     ],
 )
-def test_what_has_no_meaning_for_a_single_run_is_refused_with_the_reason(word: str, reason: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_word_without_meaning_for_single_run_is_rejected(word: str, value: str) -> None:
+    with expect_error(ConfigError, "bad-override", f"`{word}` ", value):
         read_override(word)
-    assert str(caught.value).startswith(f"`{word}` {reason}")
 
 
 @pytest.mark.parametrize(
@@ -135,15 +133,14 @@ def test_what_has_no_meaning_for_a_single_run_is_refused_with_the_reason(word: s
     ],
 )
 def test_what_hydra_cannot_read_gets_its_words_and_the_rule_of_quotes(word: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not an override that Hydra can read: ") as caught:
+    with expect_error(ConfigError, "bad-override", reason) as caught:
         read_override(word)
-    assert reason in caught.value.message
     assert "goes in quotes" in caught.value.hint
     assert len(caught.value.message) < 400
 
 
 def test_a_key_that_is_no_text_is_told_how_to_be_written() -> None:
-    with pytest.raises(ConfigError, match=r"`a` .* has the key 1, which is not text\. .*a\.1=VALUE"):
+    with expect_error(ConfigError, "key-not-text", "`a`", "key 1", "a.1=VALUE"):
         layers_from_overrides(["a={1:2}"])
     [layer] = layers_from_overrides(["a.1=2"])
     assert layer.tree == {"a": {"1": 2}}
