@@ -18,12 +18,11 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the source; do not edit. A test fails when it is stale. -->
 
-Look up an error by its code. The command line prints code and message, and on the next line what to do:
+Look up an error by its code, which is the attribute `code` of the error. The command line prints the message and the hint:
 
-    error[file-not-found]: There is no configuration file `run.yaml`.
-    hint: Check its path.
+    error: There is no configuration file `run.yaml`. Check its path.
 
-- In Python these are `code`, `message` and `hint` of an `rllm_core.errors.RllmError`, the base of all error classes.
+- In Python, read `code`, `message` and `hint` of an `rllm_core.errors.RllmError`, the base of all error classes.
 - Exit code 2: the command or the configuration cannot be used, and nothing was started.
 - Exit code 1: the run began and failed. To continue from its newest checkpoint, add `--resume`.
 - Add `--debug` (in Python, set `RLLM_DEBUG=1`) to see the traceback.

@@ -76,8 +76,8 @@ def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(
 ) -> None:
     result = rllm_here("train", *words)
     assert message in result.stderr
-    assert result.stderr.startswith("error[")
-    assert result.stderr.count("\n") <= 2 or "\n  " in result.stderr, "message and hint, or one line per problem"
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1 or "\n  " in result.stderr, "one paragraph, or one line per problem"
     assert "Traceback" not in result.stderr
     assert result.returncode == 2
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rllm.planning.dataset_of_file import dataset_of_file
 from rllm_core.plugins.choice import choose
-from rllm_core.plugins.endings import dataset_of_file
 from rllm_core.plugins.registry import Registry
 from rllm_data.layouts import ANSWERS, LAYOUTS
 from rllm_data.options import HfParams

@@ -90,7 +90,7 @@ def test_a_server_that_is_not_there_is_found_out_at_once(rllm_here: Any) -> None
     assert done.returncode == 1
     assert "it was asked" not in done.stderr, "nothing is tried again"
     assert f"http://127.0.0.1:{port}/v1/models: ConnectError" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error[")
+    assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])

@@ -104,7 +104,7 @@ def test_a_mistake_in_a_file_gets_the_same_answer_as_from_a_run(judge: Judge, te
     verdict = judge("config", "validate", "my.yaml", "sum")
     assert message in verdict.err
     assert (verdict.code, verdict.out) == (2, "")
-    assert verdict.err.startswith("error[")
+    assert verdict.err.startswith("error: ")
     assert "Traceback" not in verdict.err
     assert "\n\n" not in verdict.err.strip(), "one paragraph"
     assert judge("train", "sum", "--config", "my.yaml") == verdict

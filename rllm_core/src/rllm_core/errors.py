@@ -1,7 +1,7 @@
 """Every error a user can meet: what is wrong, where, and what to do next.
 
-The command line prints ``error[CODE]: MESSAGE`` and ``hint: HINT``, and exits with `exit_code`. A Python program that
-fails with one of these errors prints the same and exits with 1. A traceback appears only with ``--debug`` or
+The command line prints an error as one paragraph and exits with `exit_code`. A Python program that fails with one of
+these errors prints the same and exits with 1. A traceback appears only with ``--debug`` or
 ``RLLM_DEBUG=1``.
 """
 
@@ -31,11 +31,11 @@ class RllmError(Exception):
         self.message = message
         self.hint = hint
         self.details = details
-        super().__init__("\n".join(filter(None, (message, hint and f"hint: {hint}", details))))
+        super().__init__("\n".join(filter(None, (f"{message} {hint}".strip(), details))))
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython, and so a notebook, shows for an uncaught error."""
-        return traceback.format_exception(self) if tracebacks_wanted() else [f"error[{self.code}]: {self}"]
+        return traceback.format_exception(self) if tracebacks_wanted() else [f"error: {self}"]
 
     def __reduce__(self) -> tuple[type[RllmError], tuple[str, str, str, str]]:
         """Keep the parts apart when an error comes from another process."""
@@ -116,8 +116,7 @@ def _show_paragraphs() -> None:
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, RllmError) and not tracebacks_wanted():
-            text = f"error[{error.code}]: {error}\nRLLM_DEBUG=1 shows where."
-            print(text, file=sys.stderr)  # noqa: T201  (the program's last word)
+            print(f"error: {error} RLLM_DEBUG=1 shows where.", file=sys.stderr)  # noqa: T201  (the program's last word)
         else:
             before(kind, error, trace)
 

@@ -47,7 +47,7 @@ class Ended:
         """The one paragraph that a command which failed prints beside warnings and progress."""
         lines = [line for line in self.errors.splitlines() if not line.startswith("warning: ")]
         assert len(lines) == 1, self.errors
-        assert lines[0].startswith("error["), self.errors
+        assert lines[0].startswith("error: "), self.errors
         return lines[0]
 
 

@@ -52,7 +52,7 @@ def check(run: Path) -> None:
 
 
 def _lines(report: Report) -> list[str]:
-    lines = [f"error[{each.code}]: {each.text}" for each in report.problems[:SHOWN]]
+    lines = [each.text for each in report.problems[:SHOWN]]
     if len(report.problems) > SHOWN:
         lines.append(f"and {len(report.problems) - SHOWN} more")
     if report.first_step:

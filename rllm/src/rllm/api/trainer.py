@@ -27,6 +27,7 @@ from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
 from rllm.runs.run_folder import RunFolder
+from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
 from rllm.training.resuming import plan_resumed
 from rllm.training.setup import tasks_of
@@ -34,7 +35,6 @@ from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
-from rllm_core.data.task_rows import tasks_from_rows
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, RllmError, ending_with_a_paragraph
 from rllm_core.plugins.registry import Registry

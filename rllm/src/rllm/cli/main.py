@@ -116,9 +116,7 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def _fail(error: RllmError, debug: bool) -> int:
     if debug:
         click.echo(traceback.format_exc(), err=True)
-    click.echo(" ".join(f"error[{error.code}]: {error.message}".split()), err=True)
-    if error.hint:
-        click.echo(" ".join(f"hint: {error.hint}".split()), err=True)
+    click.echo(" ".join(f"error: {error.message} {error.hint}".split()), err=True)
     if error.details:
         click.echo(error.details, err=True)
     return error.exit_code

@@ -32,7 +32,7 @@ def doctor(debug: bool | None, gpu: bool) -> int:
     of_gpus = examine_gpus(registry) if gpu else []
     findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands), *of_gpus])
     for finding in findings:
-        click.echo(f"{finding.severity}[{finding.code}]: {finding.subject}: {finding.problem}\nhint: {finding.remedy}")
+        click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
         if debug and finding.traceback:
             click.echo(finding.traceback)
     errors = sum(finding.severity == "error" for finding in findings)

@@ -11,6 +11,7 @@ from rllm.config.compose import Composed
 from rllm.config.resolve import environment_hidden
 from rllm.planning.async_defaults import with_correction
 from rllm.planning.checks import problems_of
+from rllm.planning.dataset_of_file import dataset_of_file
 from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
@@ -24,7 +25,6 @@ from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
-from rllm_core.plugins.endings import dataset_of_file
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rllm.tasks.options import DEFAULT_ID_KEY, TaskFileParams
-from rllm_core.data.task_rows import Row, ids_of_rows, source_of_row
+from rllm.tasks.task_rows import Row, ids_of_rows, source_of_row
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 from rllm_core.files import open_to_read

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.data.task_rows import tasks_from_rows
+from rllm.tasks.task_rows import tasks_from_rows
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 

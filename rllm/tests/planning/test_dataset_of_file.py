@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rllm.planning import dataset_of_file as dataset_module
+from rllm.planning.dataset_of_file import dataset_of_file
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins import endings
-from rllm_core.plugins.endings import dataset_of_file
 from rllm_core.plugins.registry import Registry
 
 WHERE = "data.train_dataset"
@@ -45,7 +45,7 @@ def test_a_name_is_left_as_it_is(name: str, registry: Registry) -> None:
 def test_an_ending_that_nothing_reads_is_refused_with_those_that_are_read_and_all_names(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "names_elsewhere", lambda kind: ["elsewhere"])
+    monkeypatch.setattr(dataset_module, "names_elsewhere", lambda kind: ["elsewhere"])
     with pytest.raises(ConfigError) as caught:
         dataset_of_file(registry, "rows.txt", WHERE)
     assert caught.value.message == "data.train_dataset is 'rows.txt': no installed dataset would read it by its ending."
