@@ -184,11 +184,11 @@ def table(rows: Sequence[Row]) -> str:
     ]
     for row in rows:
         target = "-" if row.target is None else f"{row.target:.0f}x"
-        verdict = "" if row.target is None or row.faster >= row.target else "  MISSED"
+        result = "" if row.target is None or row.faster >= row.target else "  MISSED"
         lines.append(
             f"{row.name:<30}{row.trajectories:>13,}{row.ours_ms:>10.2f}{row.of_it_to_tokens_ms:>10.2f}"
             f"{row.theirs_ms:>11.2f}{row.faster:>8.1f}x{target:>8}{_megabytes(row.ours_peak_mb):>9}"
-            f"{_megabytes(row.theirs_peak_mb):>10}{row.largest_difference:>12.1e}{verdict}"
+            f"{_megabytes(row.theirs_peak_mb):>10}{row.largest_difference:>12.1e}{result}"
             + (f"  ({row.label})" if row.label else "")
         )
     return "\n".join(lines)

@@ -29,11 +29,11 @@ def main(names: Sequence[str]) -> None:
         print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
         base: Times | None = None
         for staleness in STALENESSES[name]:
-            for newest in (False, True) if staleness else (False,):
-                clock = run(found, name, staleness, newest=newest)
+            for latest in (False, True) if staleness else (False,):
+                clock = run(found, name, staleness, latest=latest)
                 took = clock.per_step()
                 base = base or took
-                weights = "turns" if not staleness else "newest" if newest else "pinned"
+                weights = "turns" if not staleness else "latest" if latest else "fixed"
                 print(f"  S={staleness} {weights:6}  {said[name](base, took)}  staleness {clock.stale:.0f}")
 
 

@@ -29,10 +29,10 @@ def compare(name: str) -> None:
     for _ in range(PASSES):
         for key, pair in _one_pass(found, name):
             gains.setdefault(key, []).append(pair)
-    for (staleness, newest), pairs in gains.items():
+    for (staleness, latest), pairs in gains.items():
         measured, predicted = (statistics.median(each) for each in zip(*pairs, strict=True))
         errors = ", ".join(f"{said / took - 1:+.0%}" for took, said in pairs)
-        weights = "newest" if newest else "pinned"
+        weights = "latest" if latest else "fixed"
         print(
             f"  S={staleness} {weights}  measured {measured:.2f}x  predicted {predicted:.2f}x  "
             f"({predicted / measured - 1:+.0%}; of each pass {errors})"
@@ -44,18 +44,18 @@ def _one_pass(found: Registry, name: str) -> Iterator[tuple[tuple[int, bool], tu
     from async_sides.calibrated import calibrated, seconds_per_step
     from async_sides.runs import run
 
-    turns = run(found, name, 0, newest=False)
+    turns = run(found, name, 0, latest=False)
     base = turns.per_step()
     fit = calibrated(name, turns)
     shares = (
-        f"a reply takes {fit.reply / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
+        f"a reply takes {fit.response / base.wall:.1%} of a step in turns, an update {fit.world.update / base.wall:.1%}"
     )
     print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores; {shares}", flush=True)
     for staleness in STALENESSES:
-        for newest in (False, True):
-            took = run(found, name, staleness, newest=newest).per_step()
+        for latest in (False, True):
+            took = run(found, name, staleness, latest=latest).per_step()
             measured = base.wall / took.wall if name == "waiting" else base.slower / took.slower
-            yield (staleness, newest), (measured, base.wall / seconds_per_step(fit.world, staleness, newest=newest))
+            yield (staleness, latest), (measured, base.wall / seconds_per_step(fit.world, staleness, latest=latest))
 
 
 def main(names: Sequence[str]) -> None:

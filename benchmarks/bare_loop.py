@@ -53,8 +53,8 @@ class GuessTheNumber:
     def __init__(self) -> None:
         tokenizer = build_tokenizer()
         texts = ["guess", *(f"<end>{word}" for word in ANSWERS)]
-        prompt, *replies = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
-        self.prompt, self.replies = torch.tensor(prompt), torch.tensor(replies)
+        prompt, *responses = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        self.prompt, self.responses = torch.tensor(prompt), torch.tensor(responses)
         self.values = torch.full((len(tokenizer),), -1)
         for token, index in tokenizer.get_vocab().items():
             if token.isdecimal():
@@ -85,7 +85,7 @@ class GuessTheNumber:
             answer = torch.where(value > hidden, ANSWERS.index("lower"), ANSWERS.index("higher"))
             answer = torch.where(value == hidden, ANSWERS.index("correct"), answer)
             answer = torch.where(value < 0, ANSWERS.index("?"), answer)
-            fresh = torch.cat([guess, self.replies[answer]], dim=1)
+            fresh = torch.cat([guess, self.responses[answer]], dim=1)
             pieces.append(fresh)
             length += fresh.shape[1]
         return Games(

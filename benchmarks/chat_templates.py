@@ -24,7 +24,7 @@ MARKS = re.compile(r"<\|?[\w\uff5c▁/]+\|?>|<\uff5c[^>]*\uff5c>|</?\w+>|<\w+\|>
 def templates() -> list[Path]:
     """One file for each family and version; none where TRL is not installed."""
     try:
-        found = sorted((peers.folder_of("trl") / "chat_templates").glob("*.jinja"))
+        found = sorted((peers.directory_of("trl") / "chat_templates").glob("*.jinja"))
     except peers.PeerMissingError:
         return []
     return [path for path in found if not path.stem.endswith("_training")]

@@ -50,12 +50,12 @@ def rllm_estimators():
 """
 
 
-def install_plugins(folder: Path) -> None:
+def install_plugins(directory: Path) -> None:
     """Lay out packages as an installer would, without one."""
     for index in range(PLUGINS):
         name = f"bench_estimator_{index}"
-        (folder / f"{name}.py").write_text(MODULE.format(name=name))
-        metadata = folder / f"{name}-1.0.dist-info"
+        (directory / f"{name}.py").write_text(MODULE.format(name=name))
+        metadata = directory / f"{name}-1.0.dist-info"
         metadata.mkdir()
         distribution = name.replace("_", "-")
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
@@ -79,10 +79,10 @@ def run(file: Path, extra: Path | None) -> tuple[float, float]:
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        file = folder / "my.yaml"
+        directory = Path(name)
+        file = directory / "my.yaml"
         file.write_text("rllm:\n  algorithm:\n    adv_estimator: rloo\n")
-        extra = folder / "site"
+        extra = directory / "site"
         extra.mkdir()
         install_plugins(extra)
         run(file, extra)  # compiles the modules

@@ -15,16 +15,16 @@ import time
 from pathlib import Path
 
 
-def play(seed: int, folder: Path) -> tuple[float, float, dict[str, float]]:
+def play(seed: int, directory: Path) -> tuple[float, float, dict[str, float]]:
     """Train with one seed; returns (seconds, peak resident GiB, last validation)."""
     command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed)]
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     if status:
         raise SystemExit(f"seed {seed} failed with status {status}")
-    metrics = folder / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    metrics = directory / "runs" / "rllm-training" / "default" / "metrics.jsonl"
     return seconds, usage.ru_maxrss / (1 << 20), json.loads(metrics.read_text().splitlines()[-1])
 
 
@@ -34,9 +34,9 @@ def main() -> None:
     arguments = parser.parse_args()
     parts = []
     for seed in arguments.seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            seconds, memory, figures = play(seed, Path(folder))
-        solved, guesses = figures["val/guess/pass@1"], figures["val/guess/guesses"]
+        with tempfile.TemporaryDirectory() as directory:
+            seconds, memory, metrics = play(seed, Path(directory))
+        solved, guesses = metrics["val/guess/pass@1"], metrics["val/guess/guesses"]
         parts.append(f"seed {seed} {seconds:.0f} s {memory:.2f} GiB solved {solved:.1%} guesses {guesses:.3f}")
     print(f"demo: {'; '.join(parts)} (targets: 120 s, 1.5 GB, 95%, best possible 3.375)")
 

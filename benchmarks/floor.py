@@ -16,7 +16,7 @@ import torch
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import layers_from_overrides
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
@@ -39,10 +39,10 @@ def framework_seconds(composed: Composed, registry: Registry) -> float:
     """Train with everything a user gets (metrics, trackers, checkpoints at the end) and time the steps."""
     plan = make_plan(composed, registry)
     clock = StepClock()
-    folder = RunFolder.open(composed.config.rllm.trainer, overwrite=True)
+    directory = RunDirectory.open(composed.config.rllm.trainer, overwrite=True)
     tasks = tasks_of(plan, "train")
-    TrainingLoop(plan, folder, train_tasks=tasks, val_tasks=(), observers=[clock]).fit()
-    folder.close()
+    TrainingLoop(plan, directory, train_tasks=tasks, val_tasks=(), observers=[clock]).fit()
+    directory.close()
     return clock.seconds
 
 
@@ -72,12 +72,12 @@ def main() -> None:
     torch.set_num_threads(1)
     registry = Registry.load()
     bare, ours = [], []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for _ in range(arguments.rounds):
             words = [
                 "rllm.env.name=guess",
                 f"rllm.trainer.total_batches={arguments.steps}",
-                f"rllm.trainer.output_dir={Path(folder)}",
+                f"rllm.trainer.output_dir={Path(directory)}",
                 "rllm.trainer.val_before_train=false",
                 "rllm.trainer.logger=[]",
             ]

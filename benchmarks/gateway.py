@@ -1,4 +1,4 @@
-"""What a call through the gateway costs: ``gateway.py [cost] [latency] [memory [FOLDER]] [kills [COUNT]] [--litellm]``.
+"""Costs of a gateway call: ``gateway.py [cost] [latency] [memory [DIRECTORY]] [kills [COUNT]] [--litellm]``.
 
 cost: CPU time of the gateway's process per call (8 kB in, 200 tokens out, a policy that answers at once over the link),
 with 32 clients; beside a server that reads, samples and answers alone. latency: how long one idle client waits, beside
@@ -33,7 +33,7 @@ from gateway_litellm import HOW_TO_INSTALL, LITELLM, litellm_proxy
 
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererSetup
@@ -48,7 +48,7 @@ CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
 PAGE = 4096
 TURNS, OPENING, TURN = 4, 5_200, 800
 """Turns of a conversation, characters of its first message, and of what follows each reply of 800: 8 kB on average."""
-REPLY_TOKENS = 200
+RESPONSE_TOKENS = 200
 SESSIONS, LONG_TURNS, NEW_TOKENS = 200, 50, 400
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -62,7 +62,7 @@ class Dummy:
     async def sample(self, *, call: str, **_: Any) -> Completion:
         self._calls += 1
         text = f"{self._calls:08d}".encode() + b"the number is lower " * 40
-        ids = np.frombuffer(text[: 4 * REPLY_TOKENS], np.int32)
+        ids = np.frombuffer(text[: 4 * RESPONSE_TOKENS], np.int32)
         return Completion(
             token_ids=ids,
             logprobs=np.full(len(ids), -0.7, np.float32),
@@ -160,7 +160,7 @@ class Client:
 
 
 async def opened(child: Child, name: str) -> OpenedSession:
-    spec = SessionSpec(id=name, run="benchmark", attempt=name, max_tokens=400)
+    spec = SessionSpec(id=name, run="benchmark", rollout=name, max_tokens=400)
     assert child.link is not None
     return await child.link.open_session(spec, Dummy())  # type: ignore[arg-type]
 
@@ -186,8 +186,8 @@ async def conversation(
 
 
 async def cost(kind: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        async with child(kind, Path(folder) / "calls.db") as served:
+    with tempfile.TemporaryDirectory() as directory:
+        async with child(kind, Path(directory) / "calls.db") as served:
             cpu, calls = await _loaded(served)
     micro = cpu / calls * 1e6
     print(f"{kind}: {micro:.0f} µs CPU per call, {1e6 / micro:,.0f} calls/s per core")
@@ -197,10 +197,10 @@ async def latency(kinds: tuple[str, ...]) -> None:
     """Servers are asked in turns, so that what else the machine does meets all alike."""
     waited: dict[str, list[float]] = {kind: [] for kind in (*kinds, "fsync of a page")}
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        servers = [await stack.enter_async_context(child(kind, Path(folder) / f"{kind}.db")) for kind in kinds]
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        servers = [await stack.enter_async_context(child(kind, Path(directory) / f"{kind}.db")) for kind in kinds]
         clients = [await stack.enter_async_context(Client.connected(served.port)) for served in servers]
-        page = stack.enter_context((Path(folder) / "page").open("wb", buffering=0))
+        page = stack.enter_context((Path(directory) / "page").open("wb", buffering=0))
         for number in range(IDLE_CALLS // TURNS):
             conversations = [
                 conversation(served, client, f"idle-{number}", TURNS, TURN, OPENING)
@@ -231,11 +231,11 @@ async def _loaded(served: Child) -> tuple[float, int]:
 
     async def work(number: int) -> None:
         nonlocal calls
-        attempt = 0
+        rollout = 0
         async with Client.connected(served.port) as client:
             while time.monotonic() < until:
-                attempt += 1
-                conversed = conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING)
+                rollout += 1
+                conversed = conversation(served, client, f"{number}-{rollout}", TURNS, TURN, OPENING)
                 async for _ in conversed:
                     calls += 1
 
@@ -245,8 +245,8 @@ async def _loaded(served: Child) -> tuple[float, int]:
 
 
 async def memory() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "calls.db"
+    with tempfile.TemporaryDirectory() as directory:
+        store = Path(directory) / "calls.db"
         async with child("gateway", store) as served:
             before = served.megabytes()
             ends, all_asked = asyncio.Event(), asyncio.Semaphore(0)
@@ -271,20 +271,20 @@ async def memory() -> None:
                 after = served.megabytes()
                 print(f"{SESSIONS} sessions of {LONG_TURNS} turns: {before:.0f} MB before, ", end="")
                 print(f"{most:.0f} MB with all open, {after:.0f} MB after their close")
-        stored = sum(each.stat().st_size for each in Path(folder).iterdir())
+        stored = sum(each.stat().st_size for each in Path(directory).iterdir())
         print(f"store: {stored / 2 / SESSIONS / 1e3:.0f} kB per session")
 
 
-async def start(folder: Path | None) -> None:
+async def start(directory: Path | None) -> None:
     """Print the memory and CPU time of a run's gateway before its first session."""
     from transformers import AutoTokenizer
 
     from rllm_local.tiny import build_tokenizer
 
-    tokenizer = build_tokenizer() if folder is None else AutoTokenizer.from_pretrained(folder)
+    tokenizer = build_tokenizer() if directory is None else AutoTokenizer.from_pretrained(directory)
     setup = RendererSetup(name="./measured", tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
     for name in ("rllm-core/template", "rllm-renderers/auto"):
-        chosen = Chosen(registered=resolve("renderer", name), params=NoParams())
+        chosen = PluginChoice(registered=resolve("renderer", name), params=NoParams())
         run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
         with tempfile.TemporaryDirectory() as place:
             where = Place(store=f"{place}/calls.db", host="127.0.0.1", port=0)
@@ -310,8 +310,8 @@ async def kills(count: int) -> tuple[int, int]:
     """How many calls were acknowledged in all, and how many of these are not in the store."""
     acknowledged = lost = 0
     for _ in range(count):
-        with tempfile.TemporaryDirectory() as folder:
-            store = Path(folder) / "calls.db"
+        with tempfile.TemporaryDirectory() as directory:
+            store = Path(directory) / "calls.db"
             said = await _killed(store, random.uniform(0.2, 1.0))
             with CallReader.open(store) as reader:
                 stored = {
@@ -330,11 +330,11 @@ async def _killed(store: Path, within: float) -> set[str]:
     async with child("gateway", store) as served:
 
         async def work(number: int) -> None:
-            attempt = 0
+            rollout = 0
             async with Client.connected(served.port) as client:
                 while True:
-                    attempt += 1
-                    async for _, body in conversation(served, client, f"{number}-{attempt}", TURNS, TURN, OPENING):
+                    rollout += 1
+                    async for _, body in conversation(served, client, f"{number}-{rollout}", TURNS, TURN, OPENING):
                         said.add(orjson.loads(body)["id"].removeprefix("chatcmpl-"))
 
         working = [asyncio.create_task(work(number)) for number in range(8)]

@@ -46,12 +46,12 @@ def learn(way: str, seed: int, steps: int) -> tuple[dict[int, dict[str, float]],
     """The metrics of every step, by how many were made, and CPU seconds."""
     before = _cpu_seconds()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "agent.py").write_text(AGENT)
+        directory = Path(name)
+        (directory / "agent.py").write_text(AGENT)
         words = ["train", "guess", "--seed", str(seed), *WAYS[way], f"rllm.trainer.total_batches={steps}"]
         program = [sys.executable, "-m", "rllm.cli.main", *words]
-        subprocess.run(program, cwd=folder, stdout=subprocess.DEVNULL, check=True)
-        lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+        subprocess.run(program, cwd=directory, stdout=subprocess.DEVNULL, check=True)
+        lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     found: dict[int, dict[str, float]] = {}
     for line in map(json.loads, lines):
         found.setdefault(int(line["step"]) + 1, {}).update(line)

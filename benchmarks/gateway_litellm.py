@@ -47,17 +47,17 @@ async def answering(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def litellm_proxy(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, str]]:
-    """The process, its port and its key, once it answers. `folder` is for its files."""
+async def litellm_proxy(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, str]]:
+    """The process, its port and its key, once it answers. `directory` is for its files."""
     with listen() as free:
         port = free.getsockname()[1]
     listening = listen()
     server = HttpServer(answering, listening)
     await server.start()
     to = {"model": "openai/m", "api_base": f"{url_of(listening)}/v1", "api_key": "k"}
-    config = folder / "litellm.yaml"
+    config = directory / "litellm.yaml"
     config.write_text(json.dumps({"model_list": [{"model_name": "m", "litellm_params": to}]}))
-    key, said = f"sk-{secrets.token_hex(32)}", folder / "litellm.log"
+    key, said = f"sk-{secrets.token_hex(32)}", directory / "litellm.log"
     with said.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(

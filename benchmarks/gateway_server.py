@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_core.contracts.engine import Completion
-from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.messages import Message, Response, Tool
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_gateway.gateway import Gateway
@@ -45,19 +45,19 @@ class Words:
         return np.frombuffer(said + b" " * (-len(said) % WORD), np.int32)
 
     def bridge(
-        self, prompt_ids: Any, reply_ids: Any, messages: Sequence[Message], tools: Sequence[Tool] = ()
+        self, prompt_ids: Any, response_ids: Any, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> NDArray[np.int32]:
-        return np.concatenate((prompt_ids, reply_ids, self.prompt(messages)))
+        return np.concatenate((prompt_ids, response_ids, self.prompt(messages)))
 
-    def reply_ids(self, text: str) -> NDArray[np.int32]:
+    def response_ids(self, text: str) -> NDArray[np.int32]:
         return self.prompt([{"role": "", "content": text}])
 
     def text(self, token_ids: Any) -> str:
         return np.asarray(token_ids, np.int32).tobytes().decode(errors="replace")
 
-    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Sequence[Tool] = ()) -> Reply:
-        text = self.text(reply_ids)
-        return Reply(text=text, content=text)
+    def parse(self, prompt_ids: Any, response_ids: Any, tools: Sequence[Tool] = ()) -> Response:
+        text = self.text(response_ids)
+        return Response(text=text, content=text)
 
 
 class PassThrough:
@@ -101,7 +101,7 @@ def row_of(number: int, new_ids: NDArray[np.int32], completion: Completion) -> C
         seconds=0.0,
         parameters={},
         messages=[{"role": "user", "content": "z" * WORD * NEW_TOKENS}],
-        reply=said,
+        response=said,
         sent={"model": "m"},
         outcomes={"model": "overruled"},
     )
@@ -115,7 +115,7 @@ async def serve(kind: str, descriptor: int, store: Path) -> None:
     calls = CallStore.open(store)
     gateway = Gateway(calls, url_of(listening))
     gateway.attach(AttachedPolicy(policy=policy, renderer=Words(), model="m"))
-    session = SessionRow(id="s", run="r", attempt="a", retry=0, metadata={}, key_hash="", opened=0.0)
+    session = SessionRow(id="s", run="r", rollout="a", retry=0, metadata={}, key_hash="", opened=0.0)
     if kind == "stored_pass_through":
         await calls.add(session)
     apps: dict[str, Callable[[], ASGIApp]] = {

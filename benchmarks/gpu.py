@@ -23,7 +23,7 @@ import torch
 
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -63,8 +63,10 @@ def random_batch(options: argparse.Namespace) -> TokenBatch:
     group = TrajectoryGroup(group_id="t:agent", trajectories=[])
     for _ in range(options.rows):
         trajectory = Trajectory("agent", reward=0.0)
-        prompt, reply = (generator.integers(3, options.vocabulary, size) for size in (options.prompt, options.response))
-        trajectory.add_step(prompt.tolist(), reply, np.full(options.response, -3.0, np.float32))
+        prompt, response = (
+            generator.integers(3, options.vocabulary, size) for size in (options.prompt, options.response)
+        )
+        trajectory.add_step(prompt.tolist(), response, np.full(options.response, -3.0, np.float32))
         group.trajectories.append(trajectory)
     batch = build_batch([group])
     advantages = generator.normal(0, 1, len(batch.tokens)).astype(np.float32) * batch.loss_mask
@@ -73,7 +75,7 @@ def random_batch(options: argparse.Namespace) -> TokenBatch:
 
 def ppo_plan() -> UpdatePlan:
     plugin: LossPlugin[Any] = LossPlugin(name="ppo", summary="", params=PpoParams, load=lambda: losses.ppo)
-    chosen = Chosen(registered=Registered(plugin=plugin, distribution="x", version="0"), params=PpoParams())
+    chosen = PluginChoice(registered=Registered(plugin=plugin, distribution="x", version="0"), params=PpoParams())
     return UpdatePlan(losses={"agent": chosen}, global_step=0, aggregation="token-mean", entropy_coeff=0.0, seed=0)
 
 
@@ -121,9 +123,9 @@ def transformers_sampling(model: Any, options: argparse.Namespace) -> Callable[[
 def vllm_sampling(model: Any, options: argparse.Namespace) -> Callable[[], object]:
     import vllm  # type: ignore[import-not-found,unused-ignore]
 
-    folder = tempfile.mkdtemp(prefix="rllm-gpu-")
-    model.save_pretrained(folder)
-    server = vllm.LLM(folder, skip_tokenizer_init=True, dtype=options.dtype, gpu_memory_utilization=0.3)
+    directory = tempfile.mkdtemp(prefix="rllm-gpu-")
+    model.save_pretrained(directory)
+    server = vllm.LLM(directory, skip_tokenizer_init=True, dtype=options.dtype, gpu_memory_utilization=0.3)
     params = vllm.SamplingParams(max_tokens=options.response, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": list(range(3, 3 + options.prompt))}] * options.rows
     return lambda: server.generate(prompts, params, use_tqdm=False)

@@ -29,7 +29,7 @@ from rllm_record.journal.records import checksum_of_call, encoded
 from rllm_record.journal.segments import Segments
 
 CALLS = 5000
-PROMPT, REPLY = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.int32)
+PROMPT, RESPONSE = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.int32)
 LOGPROBS = np.full(8, -0.5, np.float32)
 
 
@@ -71,10 +71,10 @@ def timed(places: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
             setattr(owner, name, function)
 
 
-def share_of_a_run(steps: int, folder: str) -> None:
+def share_of_a_run(steps: int, directory: str) -> None:
     trainer = {
         "total_batches": steps,
-        "output_dir": folder,
+        "output_dir": directory,
         "observers": ["journal"],
         "logger": [],
         "test_freq": -1,
@@ -97,9 +97,9 @@ def _parts(spent: dict[str, float], whole: float) -> str:
     return ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in spent.items())
 
 
-def cpu_of_records(folder: Path) -> float:
-    segments, sampling = Segments(folder, "benchmark"), SamplingParams(max_tokens=8, round=0)
-    completion = Completion(token_ids=REPLY, logprobs=LOGPROBS, finish_reason="stop", weight_version=0)
+def cpu_of_records(directory: Path) -> float:
+    segments, sampling = Segments(directory, "benchmark"), SamplingParams(max_tokens=8, round=0)
+    completion = Completion(token_ids=RESPONSE, logprobs=LOGPROBS, finish_reason="stop", weight_version=0)
     begun = time.process_time()
     for seed in range(CALLS):
         segments.append(0, encoded(seed, checksum_of_call(PROMPT, sampling), completion))
@@ -109,7 +109,7 @@ def cpu_of_records(folder: Path) -> float:
 
 async def cpu_of_rows(path: Path) -> float:
     with CallStore.open(path) as store:
-        await store.add(SessionRow(id="s", run="run", attempt="task:0", retry=0, metadata={}, key_hash="k", opened=0.0))
+        await store.add(SessionRow(id="s", run="run", rollout="task:0", retry=0, metadata={}, key_hash="k", opened=0.0))
         begun = time.process_time()
         rows = [
             CallRow(
@@ -119,7 +119,7 @@ async def cpu_of_rows(path: Path) -> float:
                 parent=None,
                 prompt_digest="0" * 32,
                 new_ids=PROMPT,
-                response_ids=REPLY,
+                response_ids=RESPONSE,
                 logprobs=LOGPROBS,
                 weight_version=0,
                 finish_reason="stop",
@@ -127,7 +127,7 @@ async def cpu_of_rows(path: Path) -> float:
                 seconds=1.0,
                 parameters={},
                 messages=[],
-                reply=None,
+                response=None,
                 sent={},
                 outcomes={},
             )
@@ -141,9 +141,12 @@ def main() -> None:
     if sys.argv[1:2] == ["kills"]:
         sys.exit(kills(int(sys.argv[2]) if len(sys.argv) > 2 else 200))
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    with tempfile.TemporaryDirectory() as folder:
-        share_of_a_run(steps, folder)
-        record, row = cpu_of_records(Path(folder) / "journal"), asyncio.run(cpu_of_rows(Path(folder) / "calls.db"))
+    with tempfile.TemporaryDirectory() as directory:
+        share_of_a_run(steps, directory)
+        record, row = (
+            cpu_of_records(Path(directory) / "journal"),
+            asyncio.run(cpu_of_rows(Path(directory) / "calls.db")),
+        )
     print(f"a row of the store of calls costs {row / record:.1f} times a record of the journal")
 
 

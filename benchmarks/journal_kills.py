@@ -45,12 +45,12 @@ class Ended:
 class Runs:
     """Runs of one bound and one choice of weights, below a folder."""
 
-    def __init__(self, registry: Registry, folder: Path, staleness: int, *, newest: bool) -> None:
-        self._registry, self._folder, self._count = registry, folder, 0
-        self._staleness, self._newest = staleness, newest
+    def __init__(self, registry: Registry, directory: Path, staleness: int, *, latest: bool) -> None:
+        self._registry, self._directory, self._count = registry, directory, 0
+        self._staleness, self._latest = staleness, latest
         began = time.monotonic()
         _wait_for(self._started(self._settings("whole")))
-        whole = self._run_folder("whole")
+        whole = self._run_directory("whole")
         self._whole = Ended(
             digest=_digest(whole),
             tasks=[line["tasks"] for line in _said(whole) if "step" in line],
@@ -62,27 +62,27 @@ class Runs:
         self._count += 1
         name, kills = f"run{self._count}", 0
         wrong, tasks = list[str](), dict[int, Any]()
-        folder = self._run_folder(name)
+        directory = self._run_directory(name)
         killed = True
         while killed:
-            first, kept = _finished(folder), _kept(folder)
+            first, kept = _finished(directory), _kept(directory)
             # One that is killed early says nothing: what the last start said is not its own.
-            (folder / SAID).unlink(missing_ok=True)
+            (directory / SAID).unlink(missing_ok=True)
             process = self._started(self._settings(name))
             killed = kills < KILLS_PER_RUN and _killed(process, instants.uniform(0, self._whole.seconds))
             kills += killed
             if not killed:
                 _wait_for(process)
-            wrong += self._wrong_with_start(folder, first, kept, tasks)
-        wrong += self._wrong_with_end(folder, tasks)
+            wrong += self._wrong_with_start(directory, first, kept, tasks)
+        wrong += self._wrong_with_end(directory, tasks)
         return kills, [f"S={self._staleness} {self._weights} {name}: {each}" for each in wrong]
 
     @property
     def _weights(self) -> str:
-        return "newest" if self._newest else "pinned"
+        return "newest" if self._latest else "pinned"
 
-    def _wrong_with_start(self, folder: Path, first: int, kept: set[int], tasks: dict[int, Any]) -> Iterator[str]:
-        said = _said(folder)
+    def _wrong_with_start(self, directory: Path, first: int, kept: set[int], tasks: dict[int, Any]) -> Iterator[str]:
+        said = _said(directory)
         sampled = [line["sampled"] for line in said if "sampled" in line]
         steps = [line for line in said if "step" in line]
         if again := kept & set(sampled):
@@ -96,26 +96,26 @@ class Runs:
             yield f"tokens are {max(stale):.0f} updates old"
         tasks |= {line["step"]: line["tasks"] for line in steps}
 
-    def _wrong_with_end(self, folder: Path, tasks: dict[int, Any]) -> Iterator[str]:
+    def _wrong_with_end(self, directory: Path, tasks: dict[int, Any]) -> Iterator[str]:
         if [tasks.get(step) for step in range(STEPS)] != self._whole.tasks:
             yield "its steps had other tasks"
-        logged = [line["step"] for line in _lines(folder / METRICS) if "train/weight_version" in line]
+        logged = [line["step"] for line in _lines(directory / METRICS) if "train/weight_version" in line]
         if logged != list(range(STEPS)):
             yield f"its metrics are of the steps {logged}"
-        if not self._newest and _digest(folder) != self._whole.digest:
+        if not self._latest and _digest(directory) != self._whole.digest:
             yield "its weights are others"
 
     def _settings(self, name: str) -> dict[str, Any]:
         return SETTINGS | {
-            "rllm.trainer.output_dir": str(self._folder),
+            "rllm.trainer.output_dir": str(self._directory),
             "rllm.trainer.project_name": f"{self._weights}{self._staleness}",
             "rllm.trainer.experiment_name": name,
             "rllm.async_training.staleness_threshold": self._staleness,
-            **({"rllm.async_training.partial_rollout": True} if self._newest else {}),
+            **({"rllm.async_training.partial_rollout": True} if self._latest else {}),
         }
 
-    def _run_folder(self, name: str) -> Path:
-        return self._folder / f"{self._weights}{self._staleness}" / name
+    def _run_directory(self, name: str) -> Path:
+        return self._directory / f"{self._weights}{self._staleness}" / name
 
     def _started(self, settings: dict[str, Any]) -> BaseProcess:
         process = multiprocessing.get_context("fork").Process(target=fit, args=(self._registry, settings))
@@ -144,23 +144,23 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
-def _said(folder: Path) -> list[dict[str, Any]]:
-    return _lines(folder / SAID)
+def _said(directory: Path) -> list[dict[str, Any]]:
+    return _lines(directory / SAID)
 
 
-def _finished(folder: Path) -> int:
+def _finished(directory: Path) -> int:
     """Steps in the newest checkpoint."""
-    return max((int(each.name.removeprefix("step_")) for each in folder.glob("checkpoints/step_*")), default=0)
+    return max((int(each.name.removeprefix("step_")) for each in directory.glob("checkpoints/step_*")), default=0)
 
 
-def _digest(folder: Path) -> str:
-    weights = folder / "checkpoints" / "latest" / "backend" / "model" / "model.safetensors"
+def _digest(directory: Path) -> str:
+    weights = directory / "checkpoints" / "latest" / "backend" / "model" / "model.safetensors"
     return hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def _kept(folder: Path) -> set[int]:
+def _kept(directory: Path) -> set[int]:
     """Seeds of the calls in the journal."""
-    bodies = [body for path in folder.glob("journal/*.calls") for body in read_frames(path).records]
+    bodies = [body for path in directory.glob("journal/*.calls") for body in read_frames(path).records]
     calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
     return {call.seed for call in calls if isinstance(call, KeptCall)}
 
@@ -169,15 +169,15 @@ def kills(count: int) -> int:
     """Kill `count` times, half of them runs with pinned weights. Returns how much is wrong."""
     fix_order_of_sums()
     registry, instants, all_wrong = registry_of_starts(), random.Random(count), 0
-    with tempfile.TemporaryDirectory() as folder:
-        for newest in (False, True):
-            runs = [Runs(registry, Path(folder), staleness, newest=newest) for staleness in (1, 2, 3)]
+    with tempfile.TemporaryDirectory() as directory:
+        for latest in (False, True):
+            runs = [Runs(registry, Path(directory), staleness, latest=latest) for staleness in (1, 2, 3)]
             killed = wrong = made = 0
             while killed < count // 2:
                 times, problems = runs[made % len(runs)].disturbed(instants)
                 killed, wrong, made = killed + times, wrong + len(problems), made + 1
                 for problem in problems:
                     print(problem, flush=True)
-            print(f"{'newest' if newest else 'pinned'}: {killed} kills in {made} runs, {wrong} faults", flush=True)
+            print(f"{'newest' if latest else 'pinned'}: {killed} kills in {made} runs, {wrong} faults", flush=True)
             all_wrong += wrong
     return all_wrong

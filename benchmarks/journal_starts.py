@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
@@ -61,14 +61,14 @@ class Listening(EngineWrapper):
 class Said(Observer):
     """Writes down what a start of a run does. A line is written at once: it survives the process."""
 
-    def around_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
-        self._file = os.open(run.folder / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
+        self._file = os.open(run.directory / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return Listening(engine, self)
 
     def on_batch_end(self, step: TrainStep) -> None:
-        attempts = [episode.id for episode in step.generated]
+        rollouts = [episode.id for episode in step.generated]
         self.say(
-            {"step": step.global_step, "tasks": [step.task_batch, attempts], "stale": step.metrics["staleness/max"]}
+            {"step": step.global_step, "tasks": [step.task_batch, rollouts], "stale": step.metrics["staleness/max"]}
         )
 
     def say(self, line: dict[str, Any]) -> None:
@@ -79,8 +79,8 @@ def fit(registry: Registry, settings: dict[str, Any]) -> None:
     """Begin the run, or go on with it."""
     plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
     tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-    folder = RunFolder.open(plan.config.rllm.trainer, resume=True)
-    TrainingLoop(plan, folder, **tasks, resume=True, warn=lambda _: None).fit()
+    directory = RunDirectory.open(plan.config.rllm.trainer, resume=True)
+    TrainingLoop(plan, directory, **tasks, resume=True, warn=lambda _: None).fit()
 
 
 def registry_of_starts() -> Registry:

@@ -38,7 +38,7 @@ class ActorSettings(SimpleNamespace):
         return getattr(self, name, default)
 
 
-def folder_of(package: str) -> Path:
+def directory_of(package: str) -> Path:
     """Where an installed package has its files.
 
     Raises:
@@ -52,7 +52,7 @@ def folder_of(package: str) -> Path:
 
 def version_of(package: str) -> str:
     """The installed version, from the metadata that lies beside the package."""
-    (metadata,) = folder_of(package).parent.glob(f"{package}-*.dist-info")
+    (metadata,) = directory_of(package).parent.glob(f"{package}-*.dist-info")
     return metadata.name.removeprefix(f"{package}-").removesuffix(".dist-info")
 
 
@@ -62,12 +62,12 @@ def verl() -> SimpleNamespace:
     Raises:
         PeerMissingError: verl is not installed.
     """
-    folder = folder_of("verl")
-    masked = _functions(folder / "utils/torch_functional.py", "masked_.*|clip_by_value")
+    directory = directory_of("verl")
+    masked = _functions(directory / "utils/torch_functional.py", "masked_.*|clip_by_value")
     no_environment = SimpleNamespace(environ={}, getenv=lambda name: None)
-    groupwise = _functions(folder / "utils/groupwise.py", ".*", os=no_environment, get_device_name=lambda: "cpu")
+    groupwise = _functions(directory / "utils/groupwise.py", ".*", os=no_environment, get_device_name=lambda: "cpu")
     core = _functions(
-        folder / "trainer/ppo/core_algos.py",
+        directory / "trainer/ppo/core_algos.py",
         "compute_.*|agg_loss|kl_penalty.*",
         verl_F=SimpleNamespace(**masked),
         as_torch_index=groupwise["as_torch_index"],
@@ -76,7 +76,7 @@ def verl() -> SimpleNamespace:
         AlgoConfig=type("AlgoConfig", (), {}),
     )
     correction = _functions(
-        folder / "trainer/ppo/rollout_corr_helper.py",
+        directory / "trainer/ppo/rollout_corr_helper.py",
         "compute_rollout_correction_weights",
         verl_F=SimpleNamespace(**masked),
         # Its metrics divide by zero where everything is rejected.
@@ -91,10 +91,10 @@ def trl() -> SimpleNamespace:
     Raises:
         PeerMissingError: TRL is not installed.
     """
-    folder = folder_of("trl")
-    helpers = _functions(folder / "trainer/utils.py", "nanstd|nanmin|nanmax")
-    grpo, rloo = folder / "trainer/grpo_trainer.py", folder / "trainer/rloo_trainer.py"
-    gmpo = folder / "experimental/gmpo/gmpo_trainer.py"
+    directory = directory_of("trl")
+    helpers = _functions(directory / "trainer/utils.py", "nanstd|nanmin|nanmax")
+    grpo, rloo = directory / "trainer/grpo_trainer.py", directory / "trainer/rloo_trainer.py"
+    gmpo = directory / "experimental/gmpo/gmpo_trainer.py"
     return SimpleNamespace(
         **helpers,
         grpo_advantages=_advantages(grpo, "GRPOTrainer", "unscorable_mask", helpers),

@@ -46,33 +46,33 @@ RECIPE = (
 BEFORE = "evals/before"
 
 
-def rllm(folder: Path, *words: str) -> str:
+def rllm(directory: Path, *words: str) -> str:
     """What a command prints; its errors go to the terminal."""
     command = [sys.executable, "-m", "rllm", *words]
-    return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(command, cwd=directory, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def gain(folder: Path, model: Path, seed: int, steps: int) -> dict[str, Any]:
+def gain(directory: Path, model: Path, seed: int, steps: int) -> dict[str, Any]:
     """Train with one seed and play the held-out tasks; what `rllm eval compare` says of before and after."""
     name = f"seed{seed}"
-    run = folder / "runs" / "rllm-training" / name
+    run = directory / "runs" / "rllm-training" / name
     named = (f"rllm.trainer.experiment_name={name}", f"rllm.trainer.total_batches={steps}")
-    with (folder / f"{name}.log").open("a") as log:
+    with (directory / f"{name}.log").open("a") as log:
         words = ["train", *TASK, *RECIPE, *named, "--model", str(model), "--seed", str(seed)]
         words += ["--resume"] if (run / "checkpoints").exists() else ["--overwrite"]
-        subprocess.run([sys.executable, "-m", "rllm", *words], cwd=folder, check=True, stdout=log, stderr=log)
-    rllm(folder, "eval", *TASK, "--model", str(run), "--save", f"evals/{name}")
-    compared = json.loads(rllm(folder, "eval", "compare", BEFORE, f"evals/{name}", "--json"))
+        subprocess.run([sys.executable, "-m", "rllm", *words], cwd=directory, check=True, stdout=log, stderr=log)
+    rllm(directory, "eval", *TASK, "--model", str(run), "--save", f"evals/{name}")
+    compared = json.loads(rllm(directory, "eval", "compare", BEFORE, f"evals/{name}", "--json"))
     (environment,) = compared["environments"]
     return dict(environment)
 
 
-def line(name: str, figure: dict[str, Any]) -> str:
+def line(name: str, metric: dict[str, Any]) -> str:
     """Before, after, and their difference with its interval."""
-    moved = figure["difference"]
+    moved = metric["difference"]
     return (
-        f"{name} {figure['first']:.3f} -> {figure['second']:.3f}, "
-        f"{moved['value']:+.3f} [{moved['low']:+.3f}, {moved['high']:+.3f}], p = {figure['p']:.2g}"
+        f"{name} {metric['first']:.3f} -> {metric['second']:.3f}, "
+        f"{moved['value']:+.3f} [{moved['low']:+.3f}, {moved['high']:+.3f}], p = {metric['p']:.2g}"
     )
 
 
@@ -83,15 +83,15 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="seeds that train at the same time (default: 1)")
     parser.add_argument("--folder", type=Path, help="where runs are kept; the same folder goes on where it stopped")
     arguments = parser.parse_args()
-    folder = (arguments.folder or Path(mkdtemp(prefix="real-model-"))).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    print(f"runs and logs are in {folder}", file=sys.stderr)
+    directory = (arguments.directory or Path(mkdtemp(prefix="real-model-"))).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    print(f"runs and logs are in {directory}", file=sys.stderr)
     model = exported()
-    rllm(folder, "eval", *TASK, "--model", str(model), "--save", BEFORE)
+    rllm(directory, "eval", *TASK, "--model", str(model), "--save", BEFORE)
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        made = pool.map(lambda seed: gain(folder, model, seed, arguments.steps), arguments.seeds)
-        for seed, figures in zip(arguments.seeds, made, strict=True):
-            print(f"seed {seed}: {line('solved', figures['passed'])}; {line('reward', figures['reward'])}", flush=True)
+        made = pool.map(lambda seed: gain(directory, model, seed, arguments.steps), arguments.seeds)
+        for seed, metrics in zip(arguments.seeds, made, strict=True):
+            print(f"seed {seed}: {line('solved', metrics['passed'])}; {line('reward', metrics['reward'])}", flush=True)
 
 
 if __name__ == "__main__":

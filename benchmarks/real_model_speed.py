@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -40,7 +40,7 @@ from rllm_local.settings import ModelSection, TrainingSection
 from rllm_local.update import Updater
 from rllm_local.vocabulary import chunked_outputs
 
-GROUPS, SIBLINGS, REPLY, LONG_PROMPT = 8, 8, 48, 512
+GROUPS, SIBLINGS, RESPONSE, LONG_PROMPT = 8, 8, 48, 512
 
 
 @dataclass(frozen=True)
@@ -109,27 +109,29 @@ class Sampler:
 
     def __call__(self, prompts: list[list[int]]) -> list[Completion]:
         self._version += 1
-        self._engine.publish(self._version)
+        self._engine.sync_weights(self._version)
         return asyncio.run(self._all(prompts))
 
     async def _all(self, prompts: list[list[int]]) -> list[Completion]:
         return await asyncio.gather(*(self._one(prompt, number) for number, prompt in enumerate(prompts)))
 
     async def _one(self, prompt: list[int], number: int) -> Completion:
-        sampling = SamplingParams(max_tokens=REPLY, temperature=1.0, seed=number)
+        sampling = SamplingParams(max_tokens=RESPONSE, temperature=1.0, seed=number)
         try:
             return await self._engine.generate(prompt, sampling, session=str(number))
         finally:
             await self._engine.end_session(str(number))
 
 
-def batch_of(prompts: list[list[int]], replies: list[Completion]) -> TokenBatch:
+def batch_of(prompts: list[list[int]], responses: list[Completion]) -> TokenBatch:
     groups = []
     for start in range(0, len(prompts), SIBLINGS):
         group = TrajectoryGroup(group_id=f"{start}:agent", trajectories=[])
-        for prompt, reply in zip(prompts[start : start + SIBLINGS], replies[start : start + SIBLINGS], strict=True):
+        for prompt, response in zip(
+            prompts[start : start + SIBLINGS], responses[start : start + SIBLINGS], strict=True
+        ):
             trajectory = Trajectory("agent", reward=0.0)
-            trajectory.add_step(prompt, reply.token_ids, reply.logprobs)
+            trajectory.add_step(prompt, response.token_ids, response.logprobs)
             group.trajectories.append(trajectory)
         groups.append(group)
     batch = build_batch(groups)
@@ -142,12 +144,12 @@ def batch_of(prompts: list[list[int]], replies: list[Completion]) -> TokenBatch:
 def plan() -> UpdatePlan:
     plugin: LossPlugin[Any] = LossPlugin(name="ppo", summary="", params=PpoParams, load=lambda: ppo)
     registered = Registered(plugin=plugin, distribution="benchmarks", version="0")
-    chosen = Chosen(registered=registered, params=PpoParams())
+    chosen = PluginChoice(registered=registered, params=PpoParams())
     return UpdatePlan(losses={"agent": chosen}, global_step=0, aggregation="token-mean", entropy_coeff=0.0, seed=0)
 
 
 def updater(loaded: LoadedModel, settings: TrainingSection) -> Updater:
-    return Updater(loaded.model, settings, total_steps=1000, temperature=1.0, max_response_length=REPLY)
+    return Updater(loaded.model, settings, total_steps=1000, temperature=1.0, max_response_length=RESPONSE)
 
 
 def main() -> None:
@@ -165,10 +167,10 @@ def main() -> None:
     ):
         times = in_turns(
             lambda prompts=prompts: sampler(prompts),
-            lambda prompts=prompts: hand_written.sample(loaded.model, prompts, REPLY),
+            lambda prompts=prompts: hand_written.sample(loaded.model, prompts, RESPONSE),
             arguments.rounds,
         )
-        print(times.line(what, len(prompts) * REPLY, "generate", target), flush=True)
+        print(times.line(what, len(prompts) * RESPONSE, "generate", target), flush=True)
     settings = TrainingSection(learning_rate=1e-9)
     ours, theirs = updater(loaded, settings), hand_written.Update(loaded.model, settings)
     for what, prompts in (

@@ -25,7 +25,7 @@ from rllm_gateway.calls.schema import INSERT
 
 WRITERS = (1, 32, 200)
 SIZES = {"4 kB": 4_000, "40 kB": 40_000}
-TURNS, SYSTEM_TOKENS, REPLY_TOKENS, TURN_TOKENS = 50, 500, 400, 200
+TURNS, SYSTEM_TOKENS, RESPONSE_TOKENS, TURN_TOKENS = 50, 500, 400, 200
 CHARACTERS_PER_TOKEN = 4
 TARGET_BYTES = 500_000
 _WORDS = ("the", "number", "is", "lower", "than", "what", "you", "said", "try", "again", "file", "error", "line")
@@ -36,7 +36,7 @@ def session(id: str) -> SessionRow:
     return SessionRow(
         id=id,
         run="benchmark",
-        attempt=f"task:{id}",
+        rollout=f"task:{id}",
         retry=0,
         metadata={"task": 7},
         key_hash="0" * 64,
@@ -52,8 +52,8 @@ def text(characters: int) -> str:
     return " ".join(words)[:characters]
 
 
-def turn(id: str, session: str, parent: str | None, prompt: int, reply: int, said: str, answer: str) -> CallRow:
-    """A call of `prompt` new and `reply` sampled tokens."""
+def turn(id: str, session: str, parent: str | None, prompt: int, response: int, said: str, answer: str) -> CallRow:
+    """A call of `prompt` new and `response` sampled tokens."""
     return CallRow(
         id=id,
         session=session,
@@ -61,15 +61,15 @@ def turn(id: str, session: str, parent: str | None, prompt: int, reply: int, sai
         parent=parent,
         prompt_digest=f"{id:0>32}",
         new_ids=_random.integers(0, 150_000, prompt).astype(np.int32),
-        response_ids=_random.integers(0, 150_000, reply).astype(np.int32),
-        logprobs=-_random.exponential(size=reply).astype(np.float32),
+        response_ids=_random.integers(0, 150_000, response).astype(np.int32),
+        logprobs=-_random.exponential(size=response).astype(np.float32),
         weight_version=3,
         finish_reason="stop",
         started=time.time(),
         seconds=0.5,
         parameters={"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 512, "seed": 1 << 60},
         messages=[{"role": "user", "content": said}],
-        reply={"role": "assistant", "content": answer},
+        response={"role": "assistant", "content": answer},
         sent={"model": "policy", "temperature": 0.7, "stream": True, "tools": [{"name": "bash", "text": "x" * 2000}]},
         outcomes={"temperature": "overruled", "stream": "honoured", "tools": "honoured"},
         traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
@@ -125,10 +125,10 @@ async def conversation(path: Path) -> int:
         parent = None
         for number in range(TURNS):
             prompt = SYSTEM_TOKENS + TURN_TOKENS if number == 0 else TURN_TOKENS
-            said, answer = text(prompt * CHARACTERS_PER_TOKEN), text(REPLY_TOKENS * CHARACTERS_PER_TOKEN)
-            await store.add(turn(f"c{number}", "s", parent, prompt, REPLY_TOKENS, said, answer))
+            said, answer = text(prompt * CHARACTERS_PER_TOKEN), text(RESPONSE_TOKENS * CHARACTERS_PER_TOKEN)
+            await store.add(turn(f"c{number}", "s", parent, prompt, RESPONSE_TOKENS, said, answer))
             parent = f"c{number}"
-            tokens += prompt + REPLY_TOKENS
+            tokens += prompt + RESPONSE_TOKENS
         await store.add(RewardRow(session="s", role="agent", value=1.0, at=time.time()))
         await store.add(EndRow(session="s", ending="env_done", at=time.time()))
     return tokens
@@ -136,15 +136,15 @@ async def conversation(path: Path) -> int:
 
 def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
-        folder = Path(name)
+        directory = Path(name)
         for size, characters in SIZES.items():
             row = turn("c", "s", None, characters // 40, characters // 80, text(characters // 2), text(characters // 4))
-            rate, cpu = commits_alone(folder / f"alone {size}", row, seconds)
+            rate, cpu = commits_alone(directory / f"alone {size}", row, seconds)
             print(f"{size}, a commit per row: {rate:,.0f} rows/s, {cpu * 1e6:,.0f} µs of CPU per row")
             for writers in WRITERS:
-                rate, cpu = asyncio.run(group_commits(folder / f"{size} {writers}", row, writers, seconds))
+                rate, cpu = asyncio.run(group_commits(directory / f"{size} {writers}", row, writers, seconds))
                 print(f"{size}, {writers} writers: {rate:,.0f} rows/s, {cpu * 1e6:,.0f} µs of CPU per row")
-        empty, held = folder / "empty", folder / "conversation"
+        empty, held = directory / "empty", directory / "conversation"
         CallStore.open(empty).close()
         tokens = asyncio.run(conversation(held))
         size_of_it = held.stat().st_size - empty.stat().st_size

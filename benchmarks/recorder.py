@@ -71,8 +71,8 @@ class Watch(Observer):
 
 def play(record: str, steps: int, training: dict[str, Any]) -> tuple[Counter[str], Path]:
     """Train the demo in a folder of its own, which is where the process is then."""
-    folder = Path(tempfile.mkdtemp())
-    os.chdir(folder)
+    directory = Path(tempfile.mkdtemp())
+    os.chdir(directory)
     watch = Watch()
     real = {(owner, name): getattr(owner, name) for owner, name in METHODS}
     for (owner, name), method in real.items():
@@ -91,7 +91,7 @@ def play(record: str, steps: int, training: dict[str, Any]) -> tuple[Counter[str
     finally:
         for (owner, name), method in real.items():
             setattr(owner, name, method)
-    return watch.seconds, next(folder.rglob("record"))
+    return watch.seconds, next(directory.rglob("record"))
 
 
 METHODS: dict[tuple[type, str], str] = {
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps to train (default: 20)")
     arguments = parser.parse_args()
     for record, epochs in (("fates", 2), ("tokens", 2), ("tokens", 1)):
-        seconds, folder = play(record, arguments.steps, {"num_epochs": epochs})
+        seconds, directory = play(record, arguments.steps, {"num_epochs": epochs})
         counted = arguments.steps - WARM_UP
         shares = ", ".join(
             f"{name} {seconds[name] / counted * 1e3:.1f} ms" for name in ("recorder", "writing", "trace", "step")
@@ -129,7 +129,7 @@ def main() -> None:
         cost = (seconds["recorder"] + seconds["writing"] + seconds["trace"]) / (seconds["step"] + seconds["recorder"])
         print(f"{record}, {epochs} epochs: {cost:.1%} of a step's CPU time ({shares})")
         if record == "tokens":
-            sizes = ", ".join(f"{kind} {size:.1f}" for kind, size in bytes_per_token(folder).items())
+            sizes = ", ".join(f"{kind} {size:.1f}" for kind, size in bytes_per_token(directory).items())
             print(f"bytes per token: {sizes}")
 
 

@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from heads_of_32 import save_model
+from smoke_sides.results import last_lines, memory_left, metrics, problems
 from smoke_sides.running import Outcome, run
 from smoke_sides.scenarios import SAVED, SCENARIOS, SEVERAL, Scenario
-from smoke_sides.verdicts import figures, last_lines, memory_left, problems
 
 from rllm_backend_kit.gpu_checks import examine_machine
 from rllm_backend_kit.machine import Machine, look
@@ -53,12 +53,12 @@ def no_device(machine: Machine) -> str | None:
     return "\n".join(["No GPU can be trained on here; nothing was run.", *said])
 
 
-def make(scenario: Scenario, words: Sequence[str], folder: Path) -> Outcome:
+def make(scenario: Scenario, words: Sequence[str], directory: Path) -> Outcome:
     """Make a run, in two parts where it is to be killed."""
     if not scenario.killed:
-        return run(words, folder)
-    first = run(words, folder, kill_behind=SAVED)
-    return first if first.left else run([*words, "--resume"], folder)
+        return run(words, directory)
+    first = run(words, directory, kill_behind=SAVED)
+    return first if first.left else run([*words, "--resume"], directory)
 
 
 def free_memory(at_least: Sequence[int] = ()) -> list[int]:
@@ -71,14 +71,14 @@ def free_memory(at_least: Sequence[int] = ()) -> list[int]:
         time.sleep(1)
 
 
-def judge(scenario: Scenario, device: str, devices: int, folder: Path) -> bool:
+def judge(scenario: Scenario, device: str, devices: int, directory: Path) -> bool:
     """Make a run and print what came of it. Returns whether all is as expected."""
-    words = scenario.command(str(folder / "model"), device, devices)
+    words = scenario.command(str(directory / "model"), device, devices)
     before = free_memory()
-    outcome = make(scenario, words, folder / scenario.name.replace(", ", "-").replace(" ", "-"))
+    outcome = make(scenario, words, directory / scenario.name.replace(", ", "-").replace(" ", "-"))
     wrong = [*problems(scenario, outcome), *memory_left(before, free_memory(before))]
     if not wrong:
-        print(f"ok      {scenario.name} ({outcome.seconds:.0f} s): {figures(scenario, outcome)}", flush=True)
+        print(f"ok      {scenario.name} ({outcome.seconds:.0f} s): {metrics(scenario, outcome)}", flush=True)
         return True
     print(f"FAILED  {scenario.name} ({outcome.seconds:.0f} s):")
     for each in wrong:
@@ -99,15 +99,15 @@ def main() -> int:
         print(why)
         return NOTHING_RAN
     present = min(SEVERAL, machine.visible) if options.device == "cuda" else 1
-    folder = Path(tempfile.mkdtemp(prefix="rllm-smoke-"))
-    save_model(folder / "model")
+    directory = Path(tempfile.mkdtemp(prefix="rllm-smoke-"))
+    save_model(directory / "model")
     results = []
     for scenario in (each for each in SCENARIOS if options.only in each.name):
         if (why := missing(scenario, options.device, present)) is not None:
             print(f"skipped {scenario.name}: {why}")
             continue
-        results.append(judge(scenario, options.device, present if scenario.several else 1, folder))
-    print(f"{sum(results)} of {len(results)} runs are as expected; everything is in {folder}")
+        results.append(judge(scenario, options.device, present if scenario.several else 1, directory))
+    print(f"{sum(results)} of {len(results)} runs are as expected; everything is in {directory}")
     return int(not all(results))
 
 

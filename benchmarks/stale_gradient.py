@@ -22,7 +22,7 @@ from torch import Tensor
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted, layers_from_overrides
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_backend_kit.loss import rollout_weights
@@ -174,7 +174,7 @@ def main() -> None:
             name="compare", summary="Measure.", params=NoParams, load=lambda: Compare, reads=reads, writes=frozenset()
         )
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         settings = {
             "rllm.env.name": "guess",
             "rllm.async_training.enable": True,
@@ -188,11 +188,11 @@ def main() -> None:
             "rllm.trainer.observers": [{"name": "journal", "keep": "off"}],
             "rllm.record": "off",
             "local.training_process": False,  # the model that is trained is looked at
-            "rllm.trainer.output_dir": folder,
+            "rllm.trainer.output_dir": directory,
         }
         layers = [layer_from_dotted(settings, "the benchmark"), *layers_from_overrides(arguments.words)]
         plan = make_plan(compose(registry, layers), registry)
-        opened = RunFolder.open(plan.config.rllm.trainer)
+        opened = RunDirectory.open(plan.config.rllm.trainer)
         try:
             tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
             loop = TrainingLoop(plan, opened, **tasks)

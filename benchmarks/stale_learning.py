@@ -42,12 +42,12 @@ def words_of(ahead: int) -> tuple[str, ...]:
 def learn(seed: int, words: Sequence[str]) -> Learnt:
     """Train once, in a folder that goes."""
     command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", "--seed", str(seed), *WATCHED, *words]
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        lines = (Path(folder) / "runs/rllm-training/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    validations = [figures for figures in map(json.loads, lines) if "val/guess/pass@1" in figures]
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+        lines = (Path(directory) / "runs/rllm-training/default/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    validations = [metrics for metrics in map(json.loads, lines) if "val/guess/pass@1" in metrics]
     last = validations[-1]
-    reached = [figures["step"] + 1 for figures in validations if figures["val/guess/pass@1"] >= SOLVED]
+    reached = [metrics["step"] + 1 for metrics in validations if metrics["val/guess/pass@1"] >= SOLVED]
     return Learnt(last["val/guess/pass@1"], last["val/guess/pass@16"], reached[0] if reached else None)
 
 

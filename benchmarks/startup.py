@@ -36,16 +36,16 @@ def run(arguments: tuple[str, ...]) -> tuple[float, list[str]]:
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    figures = []
+    metrics = []
     for name, arguments in COMMANDS.items():
         results = [run(arguments) for _ in range(runs)]
         times = [milliseconds for milliseconds, _ in results]
         imported = results[-1][1]
-        figures.append(
+        metrics.append(
             f"rllm {name}: best {min(times):.0f} ms, median {statistics.median(times):.0f} ms CPU"
             f" (target {TARGETS_MS[name]}), heavy imports: {', '.join(imported) or 'none'}"
         )
-    print(f"{'; '.join(figures)}; {runs} runs")
+    print(f"{'; '.join(metrics)}; {runs} runs")
 
 
 if __name__ == "__main__":

@@ -189,14 +189,14 @@ def several_clients(server: LocalServer) -> None:
 def long_prompts(rounds: int) -> None:
     """Of a server of its own, whose model has room for them; before, what its snapshots take."""
     with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
-        folder = tinker_long.save_long_model(Path(name) / "long")
+        directory = tinker_long.save_long_model(Path(name) / "long")
         states = str(Path(name) / "states")
-        server = runner.run(LocalServer.start(model=str(folder), checkpoints=states, seed=0, longest=60.0))
+        server = runner.run(LocalServer.start(model=str(directory), checkpoints=states, seed=0, longest=60.0))
         client = tinker.ServiceClient(base_url=server.url, api_key=server.api_key)
-        each, merged = megabytes_per_snapshot(client, server.process.pid, str(folder))
+        each, merged = megabytes_per_snapshot(client, server.process.pid, str(directory))
         print(f"server, memory: {each:.2f} MB for each snapshot of rank {RANK}, {merged:.1f} MB to sample from one")
-        sampler = client.create_sampling_client(base_model=str(folder)).result()
-        model = load_model(ModelSection(name=str(folder), device="cpu"), 0).model
+        sampler = client.create_sampling_client(base_model=str(directory)).result()
+        model = load_model(ModelSection(name=str(directory), device="cpu"), 0).model
         for new_tokens in (1, 32):
             found = in_turns(
                 {
@@ -217,7 +217,7 @@ def long_prompts(rounds: int) -> None:
         runner.run(server.stop())
 
 
-def steps_per_second(words: list[str], steps: int, folder: str) -> float:
+def steps_per_second(words: list[str], steps: int, directory: str) -> float:
     """Of `rllm train guess` with everything a user gets."""
     from floor import framework_seconds
 
@@ -230,7 +230,7 @@ def steps_per_second(words: list[str], steps: int, folder: str) -> float:
         *words,
         "rllm.env.name=guess",
         f"rllm.trainer.total_batches={steps}",
-        f"rllm.trainer.output_dir={folder}",
+        f"rllm.trainer.output_dir={directory}",
         "rllm.trainer.val_before_train=false",
         "rllm.trainer.logger=[]",
     ]
@@ -243,8 +243,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run (default: 30)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
-        server = runner.run(LocalServer.start(model="tiny", checkpoints=folder, seed=0, longest=60.0))
+    with tempfile.TemporaryDirectory() as directory, asyncio.Runner() as runner:
+        server = runner.run(LocalServer.start(model="tiny", checkpoints=directory, seed=0, longest=60.0))
         at_start = resident_megabytes(server.process.pid, "VmRSS")
         client = tinker.ServiceClient(base_url=server.url, api_key=server.api_key)
         calls = {"bare": bare_lora_loop(load_model(ModelSection(), 0)), "server": through_server(client)}
@@ -273,12 +273,16 @@ def main() -> None:
         client.close("success").result()
         runner.run(server.stop())
     long_prompts(arguments.rounds)
-    with tempfile.TemporaryDirectory() as folder:
-        tinker_words = ["rllm.backend=tinker", "tinker_base_url=local", f"training.default_local_dir={folder}/states"]
+    with tempfile.TemporaryDirectory() as directory:
+        tinker_words = [
+            "rllm.backend=tinker",
+            "tinker_base_url=local",
+            f"training.default_local_dir={directory}/states",
+        ]
         local, ours = [], []
         for _ in range(3):
-            local.append(steps_per_second([], arguments.steps, folder))
-            ours.append(steps_per_second(tinker_words, arguments.steps, folder))
+            local.append(steps_per_second([], arguments.steps, directory))
+            ours.append(steps_per_second(tinker_words, arguments.steps, directory))
         ratios = sorted(mine / theirs for mine, theirs in zip(ours, local, strict=True))
         print(
             f"rllm train guess: {max(local):.2f} steps/s with backend local, {max(ours):.2f} with backend tinker and a "

@@ -19,14 +19,14 @@ CONTEXT = 1024
 _numbers = itertools.count()
 
 
-def save_long_model(folder: Path) -> Path:
+def save_long_model(directory: Path) -> Path:
     """The model `tiny` with a longer context: it has no weights of positions."""
     tokenizer = tiny.build_tokenizer()
     model = tiny.build_model(len(tokenizer), 0)
     model.config.max_position_embeddings = CONTEXT
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
 def new_prompt() -> list[int]:

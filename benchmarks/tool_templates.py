@@ -43,7 +43,7 @@ ASKED: tuple[Message, ...] = (
 RESULTS = ("walrus one", "walrus two")
 
 
-def verdict(make: Any, path: Path) -> tuple[str, str]:
+def result(make: Any, path: Path) -> tuple[str, str]:
     """What a renderer makes of a template, and why."""
     try:
         renderer = make(setup_of(path), NoParams())
@@ -57,16 +57,16 @@ def verdict(make: Any, path: Path) -> tuple[str, str]:
 def played(renderer: Renderer) -> str | None:
     """A call, two results, and a question more; what of it a model would not see, or None."""
     prompt = renderer.prompt(ASKED, TOOLS)
-    reply = _call(renderer, prompt)
-    calls = renderer.parse(prompt, reply, TOOLS).tool_calls
+    response = _call(renderer, prompt)
+    calls = renderer.parse(prompt, response, TOOLS).tool_calls
     if [(call.name, dict(call.arguments)) for call in calls] != [("find_page", ARGUMENTS)]:
         return f"reads {calls!r}"
     for number, result in enumerate(RESULTS):
         message = {"role": "tool", "tool_call_id": calls[0].id, "name": "find_page", "content": result}
-        after = renderer.bridge(prompt, reply, [message], TOOLS)
+        after = renderer.bridge(prompt, response, [message], TOOLS)
         if after is None:
             return "has no bridge from a call to its result"
-        kept = [*prompt.tolist(), *reply.tolist()]
+        kept = [*prompt.tolist(), *response.tolist()]
         if after.tolist()[: len(kept)] != kept:
             return "changes what was sampled"
         seen = renderer.text(after)
@@ -108,7 +108,7 @@ def main() -> int:
     for name, make in (("template", template_renderer), ("auto", make_auto)):
         counts: Counter[str] = Counter()
         for path in found:
-            said, why = verdict(make, path)
+            said, why = result(make, path)
             counts[said] += 1
             print(f"{name:<9} {path.stem:<24} {said:<14} {why}")
         print(f"{name:<9} {', '.join(f'{each} {counts[each]}' for each in (SUPPORTED, REFUSED, WRONG))}")

@@ -39,8 +39,8 @@ MS = 1000
 
 
 def start() -> None:
-    with tempfile.TemporaryDirectory(prefix="rllm-verl-") as folder:
-        phases = start_seconds(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="rllm-verl-") as directory:
+        phases = start_seconds(Path(directory))
     print(f"from the command to the first step: {sum(phases.values()):.1f} s")
     for phase, seconds in phases.items():
         print(f"  {phase}: {seconds:.1f} s")
@@ -69,13 +69,13 @@ def conversion(rounds: int) -> None:
     )
 
 
-def workload(folder: Path, steps: int, minibatches: int) -> Workload:
+def workload(directory: Path, steps: int, minibatches: int) -> Workload:
     tokenizer = tiny.build_tokenizer()
-    tiny.build_model(len(tokenizer), 0).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    tiny.build_model(len(tokenizer), 0).save_pretrained(directory / "model")
+    tokenizer.save_pretrained(directory / "model")
     return Workload(
-        model=str(folder / "model"),
-        folder=str(folder),
+        model=str(directory / "model"),
+        directory=str(directory),
         steps=steps,
         prompts=16,
         rollouts=8,
@@ -87,9 +87,9 @@ def workload(folder: Path, steps: int, minibatches: int) -> Workload:
 
 
 def steps(number: int, minibatches: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="rllm-verl-") as folder:
-        work = workload(Path(folder), number, minibatches)
-        costs = step_costs(work.written(), number, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="rllm-verl-") as directory:
+        work = workload(Path(directory), number, minibatches)
+        costs = step_costs(work.written(), number, Path(directory))
     ours, theirs = costs["ours"], costs["theirs"]
     print(
         f"{len(ours)} steps of each trainer, in turns: {work.prompts * work.rollouts} rows in {minibatches} "

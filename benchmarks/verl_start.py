@@ -19,12 +19,12 @@ PUBLISHING = "bringing weights to the rollout servers"
 FIRST_STEP = "step 1/"
 
 
-def start_seconds(folder: Path) -> Mapping[str, float]:
+def start_seconds(directory: Path) -> Mapping[str, float]:
     """Run the command in an empty folder; seconds by phase, in order. The last one begins with moving weights."""
     began = time.monotonic()
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name("rllm")), *WORDS],
-        cwd=folder,
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -33,7 +33,7 @@ def start_seconds(folder: Path) -> Mapping[str, float]:
     with process.stdout as lines:
         clocked = list(_clocked(lines))
     if process.wait():
-        sys.exit(f"the run failed in {folder}")
+        sys.exit(f"the run failed in {directory}")
     return by_phase(began, clocked)
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Self, TextIO
 
 SIDES = ("theirs", "ours")
 """In the order in which they are started: the first calls when its Ray is up, so that no two Rays start at once."""
-FOLDER = Path(__file__).parent / "verl_sides"
+DIRECTORY = Path(__file__).parent / "verl_sides"
 WARM_UP = 2
 """Steps that do not count; both sides make the first of them at the same time."""
 START_SECONDS, STEP_SECONDS, END_SECONDS = 300.0, 120.0, 60.0
@@ -61,10 +61,10 @@ class StepCost:
 class Side:
     """One of the two processes."""
 
-    def __init__(self, name: str, workload: str, folder: Path, port: int) -> None:
+    def __init__(self, name: str, workload: str, directory: Path, port: int) -> None:
         self.name = name
-        self._spans = folder / f"{name}.spans"
-        self._output = folder / f"{name}.txt"
+        self._spans = directory / f"{name}.spans"
+        self._output = directory / f"{name}.txt"
         environment = {
             "VERL_PLATFORM": "cpu",
             "OMP_NUM_THREADS": "1",
@@ -74,8 +74,8 @@ class Side:
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 # In a folder of its own: Ray lets workers import from where they are, and benchmarks/ has a verl.py.
-                [sys.executable, str(FOLDER / f"{name}.py"), workload],
-                cwd=folder,
+                [sys.executable, str(DIRECTORY / f"{name}.py"), workload],
+                cwd=directory,
                 env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -131,7 +131,7 @@ class Side:
         raise SystemExit(f"The side {self.name!r} {what}. It wrote:\n{text}")
 
 
-def step_costs(workload: str, steps: int, folder: Path) -> dict[str, list[StepCost]]:
+def step_costs(workload: str, steps: int, directory: Path) -> dict[str, list[StepCost]]:
     """What steps cost, by side.
 
     Args:
@@ -139,7 +139,7 @@ def step_costs(workload: str, steps: int, folder: Path) -> dict[str, list[StepCo
         steps: of each side, those of the warm-up included.
         folder: empty.
     """
-    with _sides(workload, folder) as sides:
+    with _sides(workload, directory) as sides:
         said: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
         for _ in range(steps - 1):
             for name, side in sides.items():
@@ -160,13 +160,13 @@ def median(costs: Sequence[StepCost], what: str) -> float:
 
 
 @contextmanager
-def _sides(workload: str, folder: Path) -> Iterator[dict[str, Side]]:
+def _sides(workload: str, directory: Path) -> Iterator[dict[str, Side]]:
     """Both sides, each after its first step."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         sides, connections = {}, []
         for name in SIDES:
-            side = sides[name] = Side(name, workload, folder, server.getsockname()[1])
+            side = sides[name] = Side(name, workload, directory, server.getsockname()[1])
             stack.callback(side.stop)
             connection = stack.enter_context(_accepted(server, side))
             connection.settimeout(START_SECONDS)

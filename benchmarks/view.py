@@ -28,7 +28,7 @@ from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
 from rllm_record.steps.version import VERSION, VERSION_KEY
 from rllm_view.serving.app import KEY_HEADER, KEY_VARIABLE
 
-GROUPS, MEMBERS, TURNS, PROMPT, REPLY = 125, 8, 2, 20, 80
+GROUPS, MEMBERS, TURNS, PROMPT, RESPONSE = 125, 8, 2, 20, 80
 ROUNDS = 20
 KEY = "benchmark"
 _random = np.random.default_rng(0)
@@ -45,11 +45,11 @@ def write(run: Path, kind: str, step: int, rows: list[dict[str, Any]]) -> None:
 
 def turns(step: int) -> list[dict[str, Any]]:
     """Spans of one trajectory."""
-    starts = range(0, TURNS * (PROMPT + REPLY), PROMPT + REPLY)
+    starts = range(0, TURNS * (PROMPT + RESPONSE), PROMPT + RESPONSE)
     heard = [{"role": "user", "text": "lower", "data": None}]
     fixed = {"segment_start": 0, "weight_version": step, "version_spans": [], "messages": heard, "text": "a reply" * 20}
     return [
-        fixed | {"prompt_start": start, "response_start": start + PROMPT, "end": start + PROMPT + REPLY}
+        fixed | {"prompt_start": start, "response_start": start + PROMPT, "end": start + PROMPT + RESPONSE}
         for start in starts
     ]
 
@@ -67,14 +67,14 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "reward": reward,
         "components": [],
         "steps": turns(step),
-        "ids": _random.integers(0, 30_000, TURNS * (PROMPT + REPLY)).tolist(),
-        "logprobs": (-_random.random(TURNS * (PROMPT + REPLY))).tolist(),
+        "ids": _random.integers(0, 30_000, TURNS * (PROMPT + RESPONSE)).tolist(),
+        "logprobs": (-_random.random(TURNS * (PROMPT + RESPONSE))).tolist(),
         "info": "{}",
     }
     place = {"step": step, "round": 0}
     played = {"uid": uid, "id": f"task-{group}:{member}", "task_id": f"task-{group}", "data_source": "made"}
     ended = {"is_correct": reward > 0, "ending": "env_done", "error": "", "tries": 1, "metrics": [], "task": "{}"}
-    fate = {"trajectory": f"{uid}/0", "fate": "trained", "rule": "", "numbers": [], "group": f"task-{group}:agent"}
+    outcome = {"trajectory": f"{uid}/0", "fate": "trained", "rule": "", "numbers": [], "group": f"task-{group}:agent"}
     decided = {
         "peers": peers,
         "name": "agent",
@@ -83,16 +83,16 @@ def episode(step: int, group: int, member: int) -> tuple[dict[str, Any], dict[st
         "estimator": "grpo",
         "advantage": reward,
     }
-    return place | played | ended | {"trajectories": [trajectory]}, place | fate | decided
+    return place | played | ended | {"trajectories": [trajectory]}, place | outcome | decided
 
 
 def trace(uid: str, step: int, epoch: int) -> dict[str, Any]:
     """What the update did with a trajectory."""
-    at = [turn * (PROMPT + REPLY) + PROMPT + token for turn in range(TURNS) for token in range(REPLY)]
+    at = [turn * (PROMPT + RESPONSE) + PROMPT + token for turn in range(TURNS) for token in range(RESPONSE)]
     names = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part", "advantage")
-    figures = {name: _random.random(len(at)).tolist() for name in names}
+    metrics = {name: _random.random(len(at)).tolist() for name in names}
     place = {"trajectory": uid, "segment": 0, "row": 0, "role": "agent", "played_step": step, "positions": at}
-    return place | figures | {"epoch": epoch, "optimizer_step": epoch}
+    return place | metrics | {"epoch": epoch, "optimizer_step": epoch}
 
 
 def make_run(run: Path, steps: int) -> None:
@@ -102,10 +102,13 @@ def make_run(run: Path, steps: int) -> None:
         write(run, "episodes", step, [played for played, _ in pairs])
         if step == steps - 1:
             write(
-                run, "traces", step, [trace(fate["trajectory"], step, epoch) for epoch in range(2) for _, fate in pairs]
+                run,
+                "traces",
+                step,
+                [trace(outcome["trajectory"], step, epoch) for epoch in range(2) for _, outcome in pairs],
             )
             write(run, "updates", step, [{"epoch": epoch, "optimizer_step": epoch} for epoch in range(2)])
-        write(run, "fates", step, [fate for _, fate in pairs])
+        write(run, "fates", step, [outcome for _, outcome in pairs])
     lines = [
         json.dumps({"step": step, "reward/agent/mean": 0.3, "train/weight_version": step + 1}) for step in range(steps)
     ]
@@ -181,8 +184,8 @@ def measure(run: Path, steps: int) -> None:
 
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
+    with tempfile.TemporaryDirectory() as directory:
+        run = Path(directory) / "run"
         make_run(run, steps)
         size = sum(file.stat().st_size for file in run.rglob("*.parquet")) / 1e6
         print(f"{steps * GROUPS * MEMBERS} trajectories, {size:.0f} MB")

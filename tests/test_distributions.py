@@ -26,12 +26,12 @@ def test_core_requires_only_four_packages() -> None:
 
 @every
 def test_the_folder_is_named_like_the_distribution(distribution: Distribution) -> None:
-    assert distribution.folder.name == distribution.file_name
+    assert distribution.directory.name == distribution.file_name
 
 
 @every
 def test_it_has_the_licence(distribution: Distribution) -> None:
-    licence = distribution.folder / "LICENSE"
+    licence = distribution.directory / "LICENSE"
     assert licence.is_file(), f"cp LICENSE {licence.relative_to(ROOT)}"
     assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
@@ -75,7 +75,7 @@ def test_its_version_is_written_once(distribution: Distribution) -> None:
     assert str(Version(distribution.version)) == distribution.version
     written = [
         str(file.relative_to(ROOT))
-        for file in distribution.folder.glob("src/**/*.py")
+        for file in distribution.directory.glob("src/**/*.py")
         if re.search(r"^__version__ = ", file.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(written) == ("version" in distribution.project.get("dynamic", ()))

@@ -13,7 +13,7 @@ from kind_pages import pages
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,9 @@ def made(registry: Registry) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [*(f"{kind}.md" for kind in KINDS), "kinds.md"])
 def test_the_page_in_the_repository_is_the_one_made(name: str, made: dict[str, str]) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == made[name], f"docs/reference/{name} is stale: run `make docs`"
+    assert (DIRECTORY / name).read_text(encoding="utf-8") == made[name], (
+        f"docs/reference/{name} is stale: run `make docs`"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,7 +56,7 @@ def test_links_between_the_pages_lead_somewhere(made: dict[str, str]) -> None:
         headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
         for target in re.findall(r"\]\(([^)]*)\)", text):
             path, _, anchor = target.partition("#")
-            assert (FOLDER / path).exists(), f"{name}: {target}"
+            assert (DIRECTORY / path).exists(), f"{name}: {target}"
             assert path or anchor in headings, f"{name}: {target}"
 
 

@@ -13,7 +13,7 @@ import pytest
 from check_pages import problems_of
 from navigation import NAVIGATION
 from outside import named_outside
-from pictures import FOLDER, PICTURES
+from pictures import DIRECTORY, PICTURES
 from workspace import ROOT
 
 DOCS = ROOT / "docs"
@@ -35,9 +35,9 @@ def test_every_page_is_in_the_navigation_once() -> None:
     pages = all_pages()
     named = []
     for page, captions in NAVIGATION.items():
-        folder = page.rpartition("/")[0]
+        directory = page.rpartition("/")[0]
         for entry in (entry for entries in captions.values() for entry in entries):
-            pattern = f"{folder}/{entry}" if folder else entry
+            pattern = f"{directory}/{entry}" if directory else entry
             fitting = [name for name in pages if fnmatch(name, pattern)]
             assert fitting, f"{page}: there is no page {pattern}"
             named += fitting
@@ -79,15 +79,15 @@ def test_every_decision_is_listed_by_its_title() -> None:
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_the_one_drawn(name: str) -> None:
     drawn = PICTURES[name]()
-    assert (FOLDER / name).read_text(encoding="utf-8") == drawn, f"docs/explain/{name} is stale: run `make docs`"
+    assert (DIRECTORY / name).read_text(encoding="utf-8") == drawn, f"docs/explain/{name} is stale: run `make docs`"
     assert "prefers-color-scheme:dark" in drawn
 
 
-def site(folder: Path, body: str) -> list[str]:
+def site(directory: Path, body: str) -> list[str]:
     """What is wrong with a site of two pages."""
-    (folder / "index.html").write_text(f"<html><head></head><body>{body}</body></html>")
-    (folder / "other.html").write_text('<h1 id="there">Other</h1>')
-    return list(problems_of(folder))
+    (directory / "index.html").write_text(f"<html><head></head><body>{body}</body></html>")
+    (directory / "other.html").write_text('<h1 id="there">Other</h1>')
+    return list(problems_of(directory))
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,17 @@ class Calibrated:
     """A world, and what was found of it."""
 
     world: World
-    reply: float
+    response: float
     """Seconds in which one reply is sampled."""
 
 
 @cache
-def turns_of_waiting(attempt: int) -> Sequence[Turn]:
+def turns_of_waiting(rollout: int) -> Sequence[Turn]:
     """A reply is one unit of what is sampled; answers take what they take in the run."""
-    return [(1.0, seconds_of_answer(attempt, turn)) for turn in range(TURNS)]
+    return [(1.0, seconds_of_answer(rollout, turn)) for turn in range(TURNS)]
 
 
-def turns_of_guess(attempt: int) -> Sequence[Turn]:
+def turns_of_guess(rollout: int) -> Sequence[Turn]:
     """Games compute all the time: one unit each."""
     return [(1.0, 0.0)]
 
@@ -56,17 +56,17 @@ def calibrated(name: str, clock: Clock) -> Calibrated:
         versions_at_once=not waiting,
     )
 
-    def at(reply: float) -> World:
+    def at(response: float) -> World:
         # A pass gives every sequence a token, in about the same time; games of `guess` share one core.
-        return replace(world, rate=lambda sequences: 1 / reply / (1 if waiting else sequences))
+        return replace(world, rate=lambda sequences: 1 / response / (1 if waiting else sequences))
 
     low, high = 0.0, step
     for _ in range(STEPS_OF_BISECTION):
         middle = (low + high) / 2
-        low, high = (middle, high) if seconds_per_step(at(middle), 0, newest=False) < step else (low, middle)
-    return Calibrated(world=at(high), reply=high)
+        low, high = (middle, high) if seconds_per_step(at(middle), 0, latest=False) < step else (low, middle)
+    return Calibrated(world=at(high), response=high)
 
 
-def seconds_per_step(world: World, staleness: int, *, newest: bool) -> float:
+def seconds_per_step(world: World, staleness: int, *, latest: bool) -> float:
     """Of a simulated run as long as the measured ones."""
-    return Simulation(world, staleness, in_order, pinned=not newest).play(STEPS).seconds_per_step(SKIPPED)
+    return Simulation(world, staleness, in_order, pinned=not latest).play(STEPS).seconds_per_step(SKIPPED)

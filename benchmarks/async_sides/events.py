@@ -32,7 +32,7 @@ class World:
     """The turns of an attempt, by its number in the order in which tasks are drawn."""
     rate: Rate
     update: float
-    publish: float = 0.0
+    sync_weights: float = 0.0
     validation: float = 0.0
     """After every `validated_every` updates; rounds that are under way go on, and none begins."""
     validated_every: int = sys.maxsize
@@ -68,10 +68,10 @@ class Sampler:
         self._ends: list[tuple[float, int, int]] = []
         self._versions = Counter[int]()
 
-    def add(self, now: float, tokens: float, attempt: int, version: int) -> None:
+    def add(self, now: float, tokens: float, rollout: int, version: int) -> None:
         """The attempt samples so many tokens from now on, by a version of the weights."""
         self._move_to(now)
-        heapq.heappush(self._ends, (self._sampled + tokens, attempt, version))
+        heapq.heappush(self._ends, (self._sampled + tokens, rollout, version))
         self._versions[version] += 1
 
     def next_end(self) -> float:
@@ -83,11 +83,11 @@ class Sampler:
     def remove_next(self) -> int:
         """Go on to `next_end`; the attempt that has its tokens."""
         self._now = self.next_end()
-        self._sampled, attempt, version = heapq.heappop(self._ends)
+        self._sampled, rollout, version = heapq.heappop(self._ends)
         self._versions[version] -= 1
         if not self._versions[version]:
             del self._versions[version]
-        return attempt
+        return rollout
 
     def pause(self, now: float, paused: bool) -> None:
         """Stop sampling, or go on."""
@@ -160,40 +160,40 @@ class Simulation:
         allowed = (self._version + self._staleness + 1) * world.tasks
         for task in range(self._begun, allowed):
             self._left[task] = world.group
-            for attempt in range(task * world.group, (task + 1) * world.group):
-                self._sampled_by[attempt] = self._version
-                self._waiting.append(attempt)
+            for rollout in range(task * world.group, (task + 1) * world.group):
+                self._sampled_by[rollout] = self._version
+                self._waiting.append(rollout)
         self._begun = allowed
         self._fill_slots()
 
     def _fill_slots(self) -> None:
         while self._waiting and self._running < self._world.slots:
-            attempt = self._waiting.popleft()
+            rollout = self._waiting.popleft()
             self._running += 1
-            self._place[attempt] = 0
+            self._place[rollout] = 0
             if not self._pinned:
-                self._sampled_by[attempt] = self._version
-            self._sample(attempt)
+                self._sampled_by[rollout] = self._version
+            self._sample(rollout)
 
-    def _sample(self, attempt: int) -> None:
-        tokens, _ = self._world.turns_of(attempt)[self._place[attempt]]
+    def _sample(self, rollout: int) -> None:
+        tokens, _ = self._world.turns_of(rollout)[self._place[rollout]]
         # With the newest weights all sequences have the same ones.
-        self._sampler.add(self._now, tokens, attempt, self._sampled_by[attempt] if self._pinned else 0)
+        self._sampler.add(self._now, tokens, rollout, self._sampled_by[rollout] if self._pinned else 0)
 
-    def _turn_sampled(self, attempt: int) -> None:
-        _, seconds = self._world.turns_of(attempt)[self._place[attempt]]
-        self._place[attempt] += 1
+    def _turn_sampled(self, rollout: int) -> None:
+        _, seconds = self._world.turns_of(rollout)[self._place[rollout]]
+        self._place[rollout] += 1
         if seconds:
-            self._after(seconds, lambda: self._go_on(attempt))
+            self._after(seconds, lambda: self._go_on(rollout))
         else:
-            self._go_on(attempt)
+            self._go_on(rollout)
 
-    def _go_on(self, attempt: int) -> None:
-        if self._place[attempt] < len(self._world.turns_of(attempt)):
-            self._sample(attempt)
+    def _go_on(self, rollout: int) -> None:
+        if self._place[rollout] < len(self._world.turns_of(rollout)):
+            self._sample(rollout)
             return
         self._running -= 1
-        task = attempt // self._world.group
+        task = rollout // self._world.group
         self._left[task] -= 1
         if not self._left[task]:
             self._finished.append(task)
@@ -210,12 +210,14 @@ class Simulation:
         self._trains = True
         taken = set(tasks)
         self._finished = [task for task in self._finished if task not in taken]
-        attempts = [task * self._world.group + each for task in taken for each in range(self._world.group)]
-        stale = self._version - min(self._sampled_by.pop(each) for each in attempts)
-        tokens = sum(turn[0] for each in attempts for turn in self._world.turns_of(each))
+        rollouts = [task * self._world.group + each for task in taken for each in range(self._world.group)]
+        stale = self._version - min(self._sampled_by.pop(each) for each in rollouts)
+        tokens = sum(turn[0] for each in rollouts for turn in self._world.turns_of(each))
         if not self._world.samples_during_updates:
             self._sampler.pause(self._now, True)
-        self._after(self._world.update + self._world.publish, lambda: self._end_update(stale, tokens / len(attempts)))
+        self._after(
+            self._world.update + self._world.sync_weights, lambda: self._end_update(stale, tokens / len(rollouts))
+        )
 
     def _end_update(self, stale: int, length: float) -> None:
         self._version += 1

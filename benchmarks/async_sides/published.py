@@ -99,7 +99,7 @@ class Devices:
             turns_of=turns.__getitem__,
             rate=self.rate(sampling),
             update=_of_gpus(OWN_UPDATE, training),
-            publish=PUBLISH,
+            sync_weights=PUBLISH,
             slots=int(SEQUENCES * sampling),
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
@@ -41,9 +41,9 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def seconds_of_answer(attempt: int, turn: int) -> float:
+def seconds_of_answer(rollout: int, turn: int) -> float:
     """What the environment `waiting` takes: the same in every run, by the number of the attempt in the run."""
-    return MEDIAN * random.Random(f"{attempt} {turn}").lognormvariate(0, SIGMA)
+    return MEDIAN * random.Random(f"{rollout} {turn}").lognormvariate(0, SIGMA)
 
 
 class Waiting(Environment):
@@ -119,19 +119,19 @@ def cpu_of_child() -> float:
     return 0.0
 
 
-def run(registry: Registry, name: str, staleness: int, *, newest: bool) -> Clock:
+def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock:
     """Train in a new folder."""
     Waiting.numbers = itertools.count()
     settings = {"rllm.env.name": name, **ALWAYS, **SIZES[name]}
     if staleness:
         settings |= {"rllm.async_training.enable": True, "rllm.async_training.staleness_threshold": staleness}
-    if newest:
+    if latest:
         settings |= {"rllm.async_training.partial_rollout": True}
-    with tempfile.TemporaryDirectory() as folder:
-        settings["rllm.trainer.output_dir"] = folder
+    with tempfile.TemporaryDirectory() as directory:
+        settings["rllm.trainer.output_dir"] = directory
         plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-        opened, clock = RunFolder.open(plan.config.rllm.trainer), Clock()
+        opened, clock = RunDirectory.open(plan.config.rllm.trainer), Clock()
         try:
             TrainingLoop(plan, opened, **tasks, observers=[clock]).fit()
         finally:

@@ -17,7 +17,7 @@ VERSION = "train/weight_version"
 class Expectation:
     """One figure of a run."""
 
-    figure: str
+    metric: str
     """Its name in metrics.jsonl."""
     expected: str
     """The numbers to expect, for people."""
@@ -29,24 +29,24 @@ class Expectation:
     def problem(self, steps: Sequence[Metrics]) -> str | None:
         """What is wrong with the first step that does not hold; None: all hold."""
         for number, step in enumerate(steps):
-            value = step.get(self.figure)
+            value = step.get(self.metric)
             if value is None or not math.isfinite(value) or not self.holds(number, value):
                 found = "missing" if value is None else f"{value:.4g}"
                 return (
-                    f"{self.figure} is {found} in step {number + 1}, and {self.expected} is expected: {self.otherwise}"
+                    f"{self.metric} is {found} in step {number + 1}, and {self.expected} is expected: {self.otherwise}"
                 )
         return None
 
     def summary(self, steps: Sequence[Metrics]) -> str:
         """The figure from its least to its greatest."""
-        values = [step[self.figure] for step in steps]
-        return f"{self.figure} {min(values):.2g} to {max(values):.2g} ({self.expected})"
+        values = [step[self.metric] for step in steps]
+        return f"{self.metric} {min(values):.2g} to {max(values):.2g} ({self.expected})"
 
 
 def same_weights(limit: float) -> Expectation:
     """Trainer and sampler agree about the log-probs of sampled tokens, to `limit`."""
     return Expectation(
-        figure=DIFFERENCE,
+        metric=DIFFERENCE,
         expected=f"below {limit:g}",
         holds=lambda step, value: value < limit,
         otherwise="the sampler has other weights than the trainer, or computes with another precision or temperature",
@@ -54,19 +54,19 @@ def same_weights(limit: float) -> Expectation:
 
 
 VERSIONS = Expectation(
-    figure=VERSION,
+    metric=VERSION,
     expected="the number of the step",
     holds=lambda step, value: value == step + 1,
     otherwise="a step was lost, made twice, or its weights were not brought to the sampler",
 )
 GRADIENTS = Expectation(
-    figure=GRADIENT,
+    metric=GRADIENT,
     expected="more than 0",
     holds=lambda step, value: value > 0,
     otherwise="nothing was learnt: gradients do not reach the weights",
 )
 STARTS_AT_ITS_REFERENCE = Expectation(
-    figure=DIVERGENCE,
+    metric=DIVERGENCE,
     expected="below 0.001 in step 1",
     holds=lambda step, value: value < 1e-3 if step == 0 else True,
     otherwise="the reference model is another than the one that training began with",

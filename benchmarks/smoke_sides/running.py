@@ -36,24 +36,24 @@ class Outcome:
     """Processes that it left behind."""
 
 
-def run(words: Sequence[str], folder: Path, kill_behind: int | None = None) -> Outcome:
-    """Run `rllm` with `words` in `folder`.
+def run(words: Sequence[str], directory: Path, kill_behind: int | None = None) -> Outcome:
+    """Run `rllm` with `words` in `directory`.
 
     Args:
         words: of the command.
         folder: gets ``runs`` and the log.
         kill_behind: kill it with SIGKILL when the checkpoint of this step is there; None: let it end.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    mark, log, started = uuid.uuid4().hex, folder / "log.txt", time.monotonic()
+    directory.mkdir(parents=True, exist_ok=True)
+    mark, log, started = uuid.uuid4().hex, directory / "log.txt", time.monotonic()
     program = [sys.executable, "-m", "rllm", *words]
     with log.open("ab") as file:
         process = subprocess.Popen(
-            program, cwd=folder, env=os.environ | {MARK: mark}, stdout=file, stderr=subprocess.STDOUT
+            program, cwd=directory, env=os.environ | {MARK: mark}, stdout=file, stderr=subprocess.STDOUT
         )
         try:
-            _until(lambda: process.poll() is not None or _saved(folder, kill_behind), LIMIT)
-            hangs = process.poll() is None and not _saved(folder, kill_behind)
+            _until(lambda: process.poll() is not None or _saved(directory, kill_behind), LIMIT)
+            hangs = process.poll() is None and not _saved(directory, kill_behind)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -66,20 +66,20 @@ def run(words: Sequence[str], folder: Path, kill_behind: int | None = None) -> O
     return Outcome(
         returned=None if hangs else returned,
         seconds=time.monotonic() - started,
-        steps=read_steps(folder),
+        steps=read_steps(directory),
         log=log,
         left=names,
     )
 
 
-def read_steps(folder: Path) -> list[Metrics]:
+def read_steps(directory: Path) -> list[Metrics]:
     """The metrics of training steps in a folder's run."""
-    lines = [line for file in folder.glob("runs/*/*/metrics.jsonl") for line in file.read_text().splitlines()]
+    lines = [line for file in directory.glob("runs/*/*/metrics.jsonl") for line in file.read_text().splitlines()]
     return [step for step in map(json.loads, lines) if "actor/loss" in step]
 
 
-def _saved(folder: Path, step: int | None) -> bool:
-    return step is not None and any(folder.glob(f"runs/*/*/checkpoints/step_{step:06d}"))
+def _saved(directory: Path, step: int | None) -> bool:
+    return step is not None and any(directory.glob(f"runs/*/*/checkpoints/step_{step:06d}"))
 
 
 def _until(done: Callable[[], bool], seconds: float) -> None:

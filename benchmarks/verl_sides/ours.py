@@ -13,7 +13,7 @@ from workload import Workload
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
@@ -40,10 +40,10 @@ def main() -> None:
     turns.time_transfer()
     registry = Registry.load()
     plan = make_plan(compose(registry, layers_from_overrides(workload.words)), registry)
-    folder = RunFolder.open(plan.config.rllm.trainer, overwrite=True)
+    directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=True)
     tasks = tasks_of(plan, "train")
-    TrainingLoop(plan, folder, train_tasks=tasks, val_tasks=(), observers=[StepEnds(turns)]).fit()
-    folder.close()
+    TrainingLoop(plan, directory, train_tasks=tasks, val_tasks=(), observers=[StepEnds(turns)]).fit()
+    directory.close()
 
 
 if __name__ == "__main__":

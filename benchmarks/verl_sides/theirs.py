@@ -33,7 +33,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
 def configured(workload: Workload) -> Any:
     """verl's configuration: its own, with our sections of it, and what its trainer needs beside."""
     settings = compose(Registry.load(), layers_from_overrides(workload.words)).backend_config
-    model = open_model(workload.model, seed=0, folder=Path(workload.folder), without_thinking=False)
+    model = open_model(workload.model, seed=0, directory=Path(workload.directory), without_thinking=False)
     ours = native_config(settings, model, workload.steps)
     with initialize_config_module("verl.trainer.config", version_base=None):
         whole = compose_of_verl("ppo_trainer")
@@ -63,7 +63,7 @@ def configured(workload: Workload) -> Any:
             "test_freq": -1,
             "val_before_train": False,
             "resume_mode": "disable",
-            "default_local_dir": f"{workload.folder}/theirs",
+            "default_local_dir": f"{workload.directory}/theirs",
         },
         "ray_kwargs": {"ray_init": {"log_to_driver": False, "logging_level": "ERROR"}},
     }
@@ -86,7 +86,7 @@ def written_prompts(workload: Workload) -> str:
         for a in numbers
         for b in numbers
     ]
-    file = f"{workload.folder}/sums.parquet"
+    file = f"{workload.directory}/sums.parquet"
     pd.DataFrame(rows).to_parquet(file)
     return file
 

@@ -43,7 +43,7 @@ class Turns:
             generation: seconds of it until all replies, with their rewards, are there; without `TRANSFER`.
             tokens: in the rows of its batch.
         """
-        figures = {
+        metrics = {
             "began": self._began,
             "ended": time.perf_counter(),
             "step": step,
@@ -51,7 +51,7 @@ class Turns:
             "transfer": sum(self._spent.values()),
             "tokens": tokens,
         }
-        self._line.write(json.dumps({name: float(value) for name, value in figures.items()}) + "\n")
+        self._line.write(json.dumps({name: float(value) for name, value in metrics.items()}) + "\n")
         self._line.flush()
         if not self._line.readline():
             raise SystemExit("whoever measures is gone")

@@ -14,7 +14,7 @@ LARGEST = 7
 class Workload:
     model: str
     """Folder of the model, written by rllm's own `tiny`."""
-    folder: str
+    directory: str
     """Where runs, data files and checkpoints may be written."""
     steps: int
     prompts: int
@@ -53,7 +53,7 @@ class Workload:
             f'rllm.env.env_args.prompt="{self.prompt}"',
             f"rllm.rollout.n={self.rollouts}",
             f"rllm.trainer.total_batches={self.steps}",
-            f"rllm.trainer.output_dir={self.folder}/ours",
+            f"rllm.trainer.output_dir={self.directory}/ours",
             "rllm.trainer.val_before_train=false",
             "rllm.trainer.test_freq=-1",
             "rllm.trainer.save_freq=-1",

@@ -18,7 +18,7 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the source; do not edit. A test fails when it is stale. -->
 
-Look up an error by its code, which is the attribute `code` of the error. The command line prints the message and the hint:
+Look up an error by its code, the attribute `code` of the error. The command line prints message and hint:
 
     error: There is no configuration file `run.yaml`. Check its path.
 

@@ -44,7 +44,7 @@ def index() -> dict[str, Any]:
         offers.setdefault(candidate.distribution, {}).setdefault(COMMAND, {})[candidate.entry_point] = summary
     endings: dict[str, list[str]] = {}
     for entry in registry.all("dataset"):
-        endings.setdefault(entry.distribution, []).extend(sorted(entry.plugin.endings))
+        endings.setdefault(entry.distribution, []).extend(sorted(entry.plugin.suffixes))
     return {
         name: {
             "summary": metadata(name)["Summary"],

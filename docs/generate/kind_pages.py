@@ -28,7 +28,7 @@ from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 from rllm_plugin_kit.scaffold.naming import names_for
 from rllm_plugin_kit.scaffold.package import render
 
-FOLDER = Path(__file__).parents[1] / "reference"
+DIRECTORY = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
 LONG_FACTS = frozenset(
     {"config yaml", "config search path", "shared keys", "derived keys", "column sections", "recipes"}
@@ -111,7 +111,7 @@ def _entry(entry: Registered[Any]) -> Iterator[str]:
         yield f"Deprecated: {plugin.deprecated}\n"
     said = {name: in_words(rows) for name, rows in facts_of(plugin).items() if name not in LONG_FACTS}
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
-    acts_on = {"acts on": ", ".join(f"`{key}`" for key in sorted(plugin.honours))} if plugin.honours else {}
+    acts_on = {"acts on": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
     rows = [(name, cell(words)) for name, words in (facts | acts_on).items()]
     if rows:
         yield table(("fact", "value"), rows)
@@ -244,4 +244,4 @@ def _aside(doc: str) -> str:
 
 if __name__ == "__main__":
     for name, text in pages(Registry.load(allow=DISTRIBUTIONS, environ={})).items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+        (DIRECTORY / name).write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "explain"
+DIRECTORY = Path(__file__).parents[1] / "explain"
 STYLE = """\
 .card{fill:#f6f8fb;stroke:#d5dbe5}.box{fill:#fff;stroke:#5b6b86;stroke-width:1.5}.strong{fill:#dce7fb;stroke:#2f5fb3;stroke-width:1.5}
 .lost{fill:#fdeee6;stroke:#b6562b;stroke-width:1.5;stroke-dasharray:5 3}
@@ -105,7 +105,7 @@ def seeds() -> str:
         x = 16 + 148 * number
         parts.append(box(x, 128, 136, names, "strong" if number == 2 else "box"))
         parts.append(arrow((380, 76), (380, 100), (x + 68, 100), (x + 68, 126)))
-    parts += [box(296, 220, 168, ("attempt", "task, number, try")), arrow((380, 184), (380, 218))]
+    parts += [box(296, 220, 168, ("rollout", "task, number, try")), arrow((380, 184), (380, 218))]
     parts += [box(296, 312, 168, ("model call", "digest of the prompt")), arrow((380, 276), (380, 310))]
     parts += [box(540, 312, 168, ("token", "position")), arrow((464, 340), (538, 340))]
     parts += [box(608, 220, 136, ("noise of a loss", "minibatch")), arrow((676, 184), (676, 218))]
@@ -133,4 +133,4 @@ PICTURES = {"step.svg": step, "seeds.svg": seeds, "resume.svg": resume}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():
-        (FOLDER / name).write_text(draw(), encoding="utf-8")
+        (DIRECTORY / name).write_text(draw(), encoding="utf-8")

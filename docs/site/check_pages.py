@@ -1,4 +1,4 @@
-"""Built pages ask no other machine for anything, and their links lead somewhere: ``python check_pages.py FOLDER``."""
+"""Built pages need no other machine, and their links lead somewhere: ``python check_pages.py DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Page(HTMLParser):
             self.links.append(given["href"])
 
 
-def problems_of(folder: Path) -> Iterator[str]:
+def problems_of(directory: Path) -> Iterator[str]:
     """One line for each foreign request and each link that leads nowhere."""
-    for file in sorted(folder.rglob("*.html")):
-        page, place = _page(file), file.relative_to(folder)
+    for file in sorted(directory.rglob("*.html")):
+        page, place = _page(file), file.relative_to(directory)
         yield from (f"{place} loads {address}" for address in page.loaded if address.startswith(FOREIGN))
         for address in page.links + page.loaded:
             if not urlsplit(address).scheme and not address.startswith("//") and (why := _wrong(file, address)):
                 yield f"{place} leads to {address}, {why}"
-    for file in sorted(folder.rglob("*.css")):
+    for file in sorted(directory.rglob("*.css")):
         addresses = IN_STYLES.findall(file.read_text(encoding="utf-8"))
-        yield from (f"{file.relative_to(folder)} loads {each}" for each in addresses if each.startswith(FOREIGN))
+        yield from (f"{file.relative_to(directory)} loads {each}" for each in addresses if each.startswith(FOREIGN))
 
 
 def _wrong(file: Path, address: str) -> str:
@@ -78,10 +78,10 @@ def _page(file: Path) -> Page:
     return page
 
 
-def main(folder: Path) -> int:
+def main(directory: Path) -> int:
     """Print every problem; 1 when there is one."""
-    found = list(problems_of(folder))
-    lines = found or [f"{len(list(folder.rglob('*.html')))} pages: no foreign request, every link leads somewhere"]
+    found = list(problems_of(directory))
+    lines = found or [f"{len(list(directory.rglob('*.html')))} pages: no foreign request, every link leads somewhere"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if found else 0
 

@@ -15,10 +15,10 @@ def named_outside(docname: str, text: str) -> str:
         docname: of the page, from docs/ and without ending: ``how-to/train``.
         text: its Markdown.
     """
-    folders = docname.count("/")
+    directories = docname.count("/")
 
     def named(link: re.Match[str]) -> str:
         words, up, path = link.groups()
-        return f"{words} (`{path}`)" if up.count("../") > folders else link[0]
+        return f"{words} (`{path}`)" if up.count("../") > directories else link[0]
 
     return LINK.sub(named, text)

@@ -49,8 +49,8 @@ def put_keys_into_the_search(app: Sphinx, document: nodes.document) -> None:
 def write_start_page(app: Sphinx, error: Exception | None) -> None:
     """Copy the first page to where browsers and servers look for it."""
     if error is None:
-        folder = Path(app.outdir)
-        shutil.copyfile(folder / f"{app.config.root_doc}.html", folder / "index.html")
+        directory = Path(app.outdir)
+        shutil.copyfile(directory / f"{app.config.root_doc}.html", directory / "index.html")
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

@@ -1,8 +1,8 @@
 """The reward of a reply. A function with verl's or TRL's parameters works as well."""
 
 
-def score(attempt):
+def score(rollout):
     """1 for the right number, a tenth for any number."""
-    said = attempt.reply.content.strip()
-    correct = said == attempt.data["answer"]
+    said = rollout.response.content.strip()
+    correct = said == rollout.data["answer"]
     return {"value": 1.0 if correct else 0.1 * said.isdigit(), "correct": correct}

@@ -36,10 +36,12 @@ async def help_with(part):
     messages = [{"role": "user", "content": f"What is {' + '.join(map(str, part))}?"}]
     with session("helper"):
         for _ in range(MOST_TURNS):
-            reply = await ask(messages, tools=[{"type": "function", "function": ADD}])
-            if not reply.tool_calls:
-                return reply.content
-            messages += [{"role": "tool", "tool_call_id": each.id, "content": call(each)} for each in reply.tool_calls]
+            response = await ask(messages, tools=[{"type": "function", "function": ADD}])
+            if not response.tool_calls:
+                return response.content
+            messages += [
+                {"role": "tool", "tool_call_id": each.id, "content": call(each)} for each in response.tool_calls
+            ]
     return None
 
 

@@ -42,9 +42,9 @@ def _raised_by(function: Callable[[], Any]) -> BaseException:
     return caught.value
 
 
-def _written(folder: Path, name: str, text: str) -> Callable[[], Any]:
+def _written(directory: Path, name: str, text: str) -> Callable[[], Any]:
     """The function `run` of a module in a file."""
-    file = folder / name
+    file = directory / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     names: dict[str, Any] = {}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -100,15 +100,15 @@ def sampled_batch(connection: Connection, roles: tuple[str, ...] = ("solver", "j
 
 
 @pytest.fixture(scope="session")
-def loss_choice(registry: Registry) -> Callable[..., Chosen[LossPlugin[Any]]]:
-    def make(choice: Any) -> Chosen[LossPlugin[Any]]:
+def loss_choice(registry: Registry) -> Callable[..., PluginChoice[LossPlugin[Any]]]:
+    def make(choice: Any) -> PluginChoice[LossPlugin[Any]]:
         return choose(registry, "loss", choice, "test")
 
     return make
 
 
 @pytest.fixture(scope="session")
-def plan_of(loss_choice: Callable[..., Chosen[LossPlugin[Any]]]) -> Callable[..., UpdatePlan]:
+def plan_of(loss_choice: Callable[..., PluginChoice[LossPlugin[Any]]]) -> Callable[..., UpdatePlan]:
     """A plan in which every role of `batch` has one loss, unless `judge` says another for that role."""
 
     def make(loss: Any, judge: Any = None, **fields: Any) -> UpdatePlan:

@@ -17,7 +17,7 @@ from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
 class Made(Observer):
     """What came of a run."""
 
-    folder: Path
+    directory: Path
     steps: list[TrainStep] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -110,11 +110,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
     ) -> Made:
         plan = planned({"rllm.trainer.experiment_name": name, **settings})
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-        folder = RunFolder.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
-        made = Made(folder.path, stop_after=stop_after)
+        directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
+        made = Made(directory.path, stop_after=stop_after)
         try:
             made.loop = loop = TrainingLoop(
-                plan, folder, **tasks, observers=[made], warn=made.warnings.append, resume=resume
+                plan, directory, **tasks, observers=[made], warn=made.warnings.append, resume=resume
             )
 
             async def fit() -> float:
@@ -124,7 +124,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
 
             made.seconds = virtual_time.run(fit())
         finally:
-            folder.close()
+            directory.close()
         made._backend = scripted_world.ScriptedBackend.last
         return made
 

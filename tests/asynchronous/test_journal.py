@@ -37,7 +37,7 @@ def played(made: Any) -> list[set[str]]:
 
 
 def files(made: Any) -> list[Path]:
-    return sorted((made.folder / "journal").iterdir())
+    return sorted((made.directory / "journal").iterdir())
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -97,7 +97,7 @@ def test_a_run_that_takes_turns_has_a_journal_where_it_asks_for_one(run: Any) ->
     rest = run(settings, resume=True)
     assert rest.digest == whole.digest
     assert not sampled & set(rest.backend.engine.answered)
-    assert not (run(SAVING, "other").folder / "journal").exists()
+    assert not (run(SAVING, "other").directory / "journal").exists()
 
 
 def test_calls_of_a_validation_are_not_kept(run: Any) -> None:
@@ -183,7 +183,7 @@ def test_an_observer_may_join_runs_that_do_not_name_it(world: Any, planned: Any,
 
 def test_a_checkpoint_without_a_note_is_noted_by_the_run_that_goes_on_from_it(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
-    noted = run(settings, stop_after=4).folder / "journal" / "checkpoints.jsonl"
+    noted = run(settings, stop_after=4).directory / "journal" / "checkpoints.jsonl"
     lines = noted.read_text().splitlines()
     noted.write_text(f"{lines[0]}\n{lines[1][:20]}")
     run(settings, resume=True, stop_after=3)
@@ -194,16 +194,16 @@ def test_a_checkpoint_without_a_note_is_noted_by_the_run_that_goes_on_from_it(ru
 def test_notes_of_steps_that_are_made_again_are_forgotten(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
     made = run(settings, stop_after=4)
-    shutil.rmtree(made.folder / "checkpoints" / "step_000004")
+    shutil.rmtree(made.directory / "checkpoints" / "step_000004")
     run(settings, resume=True, stop_after=1)
-    lines = (made.folder / "journal" / "checkpoints.jsonl").read_text().splitlines()
+    lines = (made.directory / "journal" / "checkpoints.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 3]
 
 
 def test_a_note_that_is_not_what_was_written_is_refused(run: Any) -> None:
     settings = {**SAVING, "rllm.trainer.observers": [{"name": "journal", "keep": "run"}]}
     made = run(settings, stop_after=2)
-    (made.folder / "journal" / "checkpoints.jsonl").write_text("{}\n")
+    (made.directory / "journal" / "checkpoints.jsonl").write_text("{}\n")
     with pytest.raises(RllmError, match="holds a line that is not what was written"):
         run(settings, resume=True)
 

@@ -67,8 +67,8 @@ def test_one_version_samples_a_pinned_attempt(made: dict[str, Any]) -> None:
 
 
 def test_no_token_of_a_run_with_the_newest_weights_is_older_than_the_bound(made: dict[str, Any]) -> None:
-    assert max(made["newest"]["stale"]) <= waiting_runs.STALENESS
-    assert len(made["newest"]["stale"]) == waiting_runs.STEPS
+    assert max(made["latest"]["stale"]) <= waiting_runs.STALENESS
+    assert len(made["latest"]["stale"]) == waiting_runs.STEPS
 
 
 def _trained(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _trained(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
     return waiting_runs.run(registry, "one", settings, steps=waiting_runs.STEPS, resume=False)
 
 
-@pytest.mark.parametrize("settings", [{}, waiting_runs.NEWEST], ids=["pinned", "newest"])
+@pytest.mark.parametrize("settings", [{}, waiting_runs.NEWEST], ids=["fixed", "latest"])
 def test_an_engine_that_fails_ends_the_run_by_name(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

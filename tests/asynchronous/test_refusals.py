@@ -120,8 +120,8 @@ def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned:
     [
         ((), False, "Backend 'limited' does not sample while weights are updated"),
         ((), True, "Backend 'limited' does not sample while weights are updated"),
-        (("newest",), False, "cannot sample with other weights than the newest, or does not say which weights sampled"),
-        (("pinned",), True, "does not change weights within an attempt"),
+        (("latest",), False, "cannot sample with other weights than the newest, or does not say which weights sampled"),
+        (("fixed",), True, "does not change weights within an attempt"),
     ],
 )
 def test_what_a_backend_cannot_do(
@@ -178,7 +178,7 @@ def test_a_stage_among_those_that_play_must_say_that_it_may(planned: Plan, stage
 
 @pytest.mark.parametrize(("staleness", "plays"), [(0, False), (0, True), (2, True)])
 def test_a_stage_that_may_runs_there(run: Any, stage: Any, staleness: int, plays: bool) -> None:
-    stage(plays=plays)
+    stage(is_rollout_stage=plays)
     made = run({**(ahead(staleness) if staleness else {}), **INSERTED})
     assert [step.metrics["mine"] for step in made.steps] == [1.0] * 6
 

@@ -16,7 +16,7 @@ def _tasks(*runs: Any) -> list[set[str]]:
     return [{episode.task_id for episode in step.generated} for made in runs for step in made.steps]
 
 
-@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 @pytest.mark.parametrize("stop_after", [1, 3])
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, stop_after: int, partial: bool) -> None:

@@ -18,7 +18,7 @@ from rllm_core.plugins.registry import Registry
 
 LIMIT = 300.0
 LIMITED = {"rllm.agent.trajectory_timeout": LIMIT}
-MODES = pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+MODES = pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 
 
 class Silent(scripted_world.Letters):
@@ -89,7 +89,7 @@ def test_a_run_ends_with_the_last_round_of_its_last_epoch(run: Any, partial: boo
         }
     )
     assert len(made.steps) == made.loop.total_steps == len(made.backend.updates)
-    assert json.loads((made.folder / "length.json").read_text()) == {"total_steps": len(made.steps)}
+    assert json.loads((made.directory / "length.json").read_text()) == {"total_steps": len(made.steps)}
     trained = sum(map(len, made.backend.updates))
     validated = len(made.backend.engine.validated)
     assert made.backend.engine.sampled == trained + validated

@@ -43,10 +43,10 @@ def world(events: Any, lengths: Any) -> Any:
     return events.World(
         tasks=TASKS,
         group=GROUP,
-        turns_of=lambda attempt: [(lengths[attempt], 0.0)],
+        turns_of=lambda rollout: [(lengths[rollout], 0.0)],
         rate=lambda sequences: 1 / max(1.0, 0.2 * sequences),
         update=3.0,
-        publish=0.5,
+        sync_weights=0.5,
     )
 
 
@@ -59,7 +59,7 @@ def test_taking_turns_is_what_the_formula_says(events: Any, published: Any, worl
         assert made.stale == [0] * UPDATES
 
 
-@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("slots", [5, BATCH, 1000])
 @pytest.mark.parametrize("staleness", range(9))
 def test_rounds_in_order_keep_the_bound_and_train_on_their_own_tasks(
@@ -85,7 +85,7 @@ def test_with_one_slot_attempts_come_one_after_the_other(events: Any, world: Any
 
 
 def test_what_the_environment_takes_is_waited_for(events: Any, world: Any) -> None:
-    waiting = replace(world, turns_of=lambda attempt: [(1.0, 7.0), (1.0, float(attempt))])
+    waiting = replace(world, turns_of=lambda rollout: [(1.0, 7.0), (1.0, float(rollout))])
     made = events.Simulation(replace(waiting, rate=lambda sequences: 1.0), 0, events.in_order, pinned=True).play(1)
     assert made.ends == pytest.approx([1 + 7 + 1 + (BATCH - 1) + 3.5])
 
@@ -93,7 +93,7 @@ def test_what_the_environment_takes_is_waited_for(events: Any, world: Any) -> No
 def test_where_one_thread_does_both_nothing_is_saved(events: Any, world: Any) -> None:
     core = replace(
         world,
-        turns_of=lambda attempt: [(1.0, 0.0)],
+        turns_of=lambda rollout: [(1.0, 0.0)],
         rate=lambda sequences: 1 / sequences,
         slots=BATCH,
         samples_during_updates=False,
@@ -104,25 +104,27 @@ def test_where_one_thread_does_both_nothing_is_saved(events: Any, world: Any) ->
 
 def test_versions_that_take_turns_halve_the_rate(events: Any, world: Any) -> None:
     """With pinned weights, while rounds of two versions are under way; with the newest there is one."""
-    turns = replace(world, turns_of=lambda attempt: [(10.0, 0.0)], rate=lambda sequences: 1.0, update=5.0, publish=0.0)
+    turns = replace(
+        world, turns_of=lambda rollout: [(10.0, 0.0)], rate=lambda sequences: 1.0, update=5.0, sync_weights=0.0
+    )
     alternating = replace(turns, versions_at_once=False)
     # Rounds 0 and 1 begin at 0 and end at 10. Round 2 begins at 15, after the first update; round 3 at 20.
     ends = {
         name: events.Simulation(each, 1, events.in_order, pinned=pinned).play(3).ends
         for name, each, pinned in (
             ("at once", turns, True),
-            ("newest", alternating, False),
-            ("pinned", alternating, True),
+            ("latest", alternating, False),
+            ("fixed", alternating, True),
         )
     }
-    assert ends["at once"] == ends["newest"] == pytest.approx([15.0, 20.0, 30.0])
+    assert ends["at once"] == ends["latest"] == pytest.approx([15.0, 20.0, 30.0])
     # From 20 on at half the rate: 5 of 10 are left, beside round 3.
-    assert ends["pinned"] == pytest.approx([15.0, 20.0, 35.0])
+    assert ends["fixed"] == pytest.approx([15.0, 20.0, 35.0])
 
 
 def test_no_round_begins_while_a_validation_runs(events: Any, world: Any) -> None:
     validated = replace(
-        world, turns_of=lambda attempt: [(2.0, 0.0)], rate=lambda sequences: 1.0, validation=100.0, validated_every=2
+        world, turns_of=lambda rollout: [(2.0, 0.0)], rate=lambda sequences: 1.0, validation=100.0, validated_every=2
     )
     # Updates take 3.5. Round 2 begins at 5.5 and waits, round 3 begins at 109.
     made = events.Simulation(validated, 1, events.in_order, pinned=True).play(4)

@@ -16,7 +16,7 @@ import rllm_local.update
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_backend_kit.loss import LossTerms, loss_terms
@@ -84,10 +84,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return made
 
 
-def _train(registry: Registry, folder: Path, noted: Any) -> None:
-    settings = SETTINGS | {"rllm.trainer.output_dir": str(folder)}
+def _train(registry: Registry, directory: Path, noted: Any) -> None:
+    settings = SETTINGS | {"rllm.trainer.output_dir": str(directory)}
     plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
-    opened = RunFolder.open(plan.config.rllm.trainer)
+    opened = RunDirectory.open(plan.config.rllm.trainer)
     tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rllm_local.update, "loss_terms", noted)

@@ -17,7 +17,7 @@ EPISODE = {
 LONG = {"rllm.trainer.total_batches": 12, "script.straggler": 100.0}
 
 
-@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 @pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
 @pytest.mark.parametrize("staleness", [1, 2, 4, 8])
 def test_no_token_is_staler_than_the_bound(run: Any, staleness: int, rejection: dict[str, Any], partial: bool) -> None:
@@ -46,7 +46,7 @@ def test_rounds_go_on_with_new_weights_where_they_may(run: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 def test_steps_have_the_tasks_they_have_without_it_and_every_token_is_trained_on(run: Any, partial: bool) -> None:
     plain, made = run(LONG, "plain"), run({**ahead(4, partial), **LONG}, "ahead")
     tasks = [[[episode.id for episode in step.generated] for step in each.steps] for each in (plain, made)]
@@ -76,7 +76,7 @@ def test_rounds_that_are_played_during_updates_save_their_time(run: Any) -> None
 def test_the_step_s_seconds_are_those_training_took(run: Any) -> None:
     made = run({**ahead(2), "rllm.trainer.total_batches": 8})
     for step in made.steps:
-        assert 0 <= step.played_ahead <= sum(step.timing_dict.values())
+        assert 0 <= step.generated_ahead <= sum(step.timing_dict.values())
 
 
 @pytest.mark.parametrize("staleness", [0, 2, 4])

@@ -93,7 +93,7 @@ class InARow:
                 step.go_on()
                 step.asks_for_more = False
                 step.tasks, step.task_batch = schedule.batch(self.drawn), self.drawn
-                step.later_rounds.append(len(step.generated))
+                step.later_batches.append(len(step.generated))
                 step.episodes, step.trajectory_groups = [], []
                 self.drawn += 1
                 position = 0
@@ -105,8 +105,8 @@ def _content(steps: Sequence[TrainStep]) -> list[Any]:
     return [
         (
             {name: value for name, value in step.metrics.items() if not name.startswith("time/")},
-            [[codec.episode_to_json(episode) for episode in played] for played in step.generated_by_round],
-            [(decision.fate, decision.rule, dict(decision.numbers)) for decision in step.decisions],
+            [[codec.episode_to_json(episode) for episode in played] for played in step.generated_by_batch],
+            [(decision.outcome, decision.rule, dict(decision.numbers)) for decision in step.decisions],
             (step.skip_reason, step.rounds, step.task_batch, step.epoch, step.weight_version),
         )
         for step in steps

@@ -50,11 +50,11 @@ def _steps(run: Path) -> int:
 
 def _child_of(pid: int) -> int:
     """The process that trains."""
-    for folder in Path("/proc").glob("[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"rllm_local.training_child" in (folder / "cmdline").read_bytes():
-                return int(folder.name)
+            parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"rllm_local.training_child" in (directory / "cmdline").read_bytes():
+                return int(directory.name)
         except (OSError, ValueError):
             continue
     raise AssertionError("no process trains")
@@ -70,10 +70,10 @@ def _alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a run in one process, which nobody stops, ends with."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+    directory = tmp_path_factory.mktemp("undisturbed")
     command = [sys.executable, "-m", "rllm.cli.main", *WORDS, "local.training_process=false"]
-    subprocess.run(command, cwd=folder, check=True, timeout=400, capture_output=True)
-    return _digests(folder / "runs/rllm-training/default")
+    subprocess.run(command, cwd=directory, check=True, timeout=400, capture_output=True)
+    return _digests(directory / "runs/rllm-training/default")
 
 
 @pytest.fixture

@@ -41,10 +41,10 @@ def test_one_task_is_enough(run: Any) -> None:
 def test_a_run_that_is_stopped_leaves_nothing_under_way(run: Any) -> None:
     made = run(ahead(3), stop_after=2)
     assert (made.loop.finished_steps, made.loop.stopped_early) == (2, True)
-    assert (made.folder / "checkpoints" / "step_000002").is_dir()
+    assert (made.directory / "checkpoints" / "step_000002").is_dir()
 
 
-@pytest.mark.parametrize("partial", [False, True], ids=["pinned", "newest"])
+@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 def test_a_workflow_that_keeps_no_versions_is_refused_by_name(
     run: Any, monkeypatch: pytest.MonkeyPatch, partial: bool
 ) -> None:

@@ -11,7 +11,7 @@ from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.rollout.template_renderer import TemplateRenderer
 
-from .attempt import Player
+from .rollout import Player
 
 ROOM = 50_000
 """Characters; smolagents explains itself in ten thousand."""

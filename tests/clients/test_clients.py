@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gateway_world import World
 
-from .attempt import Attempt, Player
+from .rollout import Player, Rollout
 
 QUESTION = "What is 6 times 7?"
 ANSWER = "It is 42."
@@ -46,27 +46,31 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(params=AGENTS)
-def agent(request: pytest.FixtureRequest, player: Player) -> Callable[[], Attempt]:
+def agent(request: pytest.FixtureRequest, player: Player) -> Callable[[], Rollout]:
     program, options = AGENTS[request.param]
     return lambda: player.play(program, {"question": QUESTION, **options})
 
 
-def test_one_turn(agent: Callable[[], Attempt], world: World) -> None:
-    world.policy.reply = lambda prompt: ANSWER
+def test_one_turn(agent: Callable[[], Rollout], world: World) -> None:
+    world.policy.response = lambda prompt: ANSWER
     done = agent()
     assert done.answer == ANSWER
     assert_stored_as_sampled(done)
     assert (len(done.sampled), done.rows) == (1, 1)
 
 
-def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Callable[[], Attempt], world: World) -> None:
-    world.policy.reply = lambda prompt: ANSWER if prompt.endswith("<t>42<t>48<a>") else CALLS
+def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Callable[[], Rollout], world: World) -> None:
+    world.policy.response = lambda prompt: ANSWER if prompt.endswith("<t>42<t>48<a>") else CALLS
     done = agent()
     assert done.answer == ANSWER
     assert_stored_as_sampled(done)
     assert (len(done.sampled), done.rows) == (2, 1)
-    reply = done.stored.calls[0].reply
-    assert (reply["reasoning_content"], reply["content"], len(reply["tool_calls"])) == ("By hand?", "I multiply.", 2)
+    response = done.stored.calls[0].response
+    assert (response["reasoning_content"], response["content"], len(response["tool_calls"])) == (
+        "By hand?",
+        "I multiply.",
+        2,
+    )
     first, second = done.sampled
     assert second.prompt.startswith(f"{first.prompt}{CALLS}$")
 
@@ -75,7 +79,7 @@ def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Calla
 def test_smolagents_that_write_code_go_on_behind_what_was_sampled(streamed: bool, player: Player, world: World) -> None:
     """It writes more into its reply; that is context, behind the sampled tokens."""
     code = iter(("print(multiply(6, 7))", "final_answer(multiply(6, 7))"))
-    world.policy.reply = lambda prompt: f"Thought: I multiply.\n<code>\n{next(code)}\n</code> and more"
+    world.policy.response = lambda prompt: f"Thought: I multiply.\n<code>\n{next(code)}\n</code> and more"
     done = player.play("smolagents_code", {"question": QUESTION, "streamed": streamed})
     assert done.answer == 42
     assert_stored_as_sampled(done)
@@ -88,8 +92,8 @@ def test_smolagents_that_call_tools_write_them_as_text_which_is_another_row(
     streamed: bool, player: Player, world: World
 ) -> None:
     final = '<call>{"name": "final_answer", "arguments": {"answer": "42"}}</call>'
-    replies = iter((CALL, final))
-    world.policy.reply = lambda prompt: next(replies)
+    responses = iter((CALL, final))
+    world.policy.response = lambda prompt: next(responses)
     # It asks for `tool_choice: required`, which no policy can promise.
     done = player.play("smolagents_tools", {"question": QUESTION, "streamed": streamed}, unsupported="ignore")
     assert done.answer == "42"
@@ -98,7 +102,7 @@ def test_smolagents_that_call_tools_write_them_as_text_which_is_another_row(
     assert done.trace.counters["ignored/tool_choice"] == 2
 
 
-def assert_stored_as_sampled(done: Attempt) -> None:
+def assert_stored_as_sampled(done: Rollout) -> None:
     """Every call of the policy is stored with its tokens, and delivered."""
     assert [each.id for each in done.stored.calls] == [each.call for each in done.sampled]
     for row, sampled in zip(done.stored.calls, done.sampled, strict=True):

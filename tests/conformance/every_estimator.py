@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rllm_core import builtin
-from rllm_core.algorithms.estimation import ChosenEstimator, estimate
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.algorithms.estimation import EstimatorChoice, estimate
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_estimators import plugin as catalogue
@@ -51,7 +51,7 @@ Turns = Sequence[tuple[int, int]]
 Groups = Sequence[Sequence[Trajectory]]
 
 
-def attempt(reward: float | None, turns: Turns = ((1, 2),)) -> Trajectory:
+def rollout(reward: float | None, turns: Turns = ((1, 2),)) -> Trajectory:
     """A trajectory with turns of tokens read and said, and with all that any estimator wants to know of it."""
     trajectory = Trajectory("agent", reward=reward)
     history: list[int] = []
@@ -67,7 +67,7 @@ def attempt(reward: float | None, turns: Turns = ((1, 2),)) -> Trajectory:
 
 
 def of_rewards(groups: Sequence[Sequence[float]], said: int = 2) -> list[list[Trajectory]]:
-    return [[attempt(reward, ((1, said),)) for reward in group] for group in groups]
+    return [[rollout(reward, ((1, said),)) for reward in group] for group in groups]
 
 
 def batch_of(groups: Groups) -> TokenBatch:
@@ -87,9 +87,9 @@ def batch_of(groups: Groups) -> TokenBatch:
     return batch.with_columns(**{name: column.astype(np.float32) for name, column in columns.items()})
 
 
-def with_options(name: str, **options: Any) -> ChosenEstimator:
+def with_options(name: str, **options: Any) -> EstimatorChoice:
     registered = Registered(plugin=RECORDS[name], distribution="tests", version="0")
-    return Chosen(registered=registered, params=RECORDS[name].params(**options))
+    return PluginChoice(registered=registered, params=RECORDS[name].params(**options))
 
 
 def advantages(label: str, groups: Groups) -> list[list[list[float]]]:

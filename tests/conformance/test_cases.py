@@ -30,11 +30,11 @@ from .every_estimator import (
     Groups,
     Turns,
     advantages,
-    attempt,
     batch_of,
     flat,
     of_rewards,
     one_each,
+    rollout,
     with_options,
 )
 
@@ -199,7 +199,7 @@ C4 = {
 
 def uneven() -> list[list[Trajectory]]:
     return [
-        [attempt(reward, ((1, said),)) for reward, said in zip(rewards, lengths, strict=True)]
+        [rollout(reward, ((1, said),)) for reward, said in zip(rewards, lengths, strict=True)]
         for rewards, lengths in zip(C4_REWARDS, C4_LENGTHS, strict=True)
     ]
 
@@ -227,7 +227,7 @@ def after_check(rewards: Sequence[float | None], on_missing_reward: str) -> list
     settings = AlgorithmSection(on_missing_reward=on_missing_reward)
     context: Any = SimpleNamespace(config=SimpleNamespace(rllm=SimpleNamespace(algorithm=settings)))
     step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=[])
-    step.trajectory_groups = [TrajectoryGroup(group_id="t:agent", trajectories=[attempt(reward) for reward in rewards])]
+    step.trajectory_groups = [TrajectoryGroup(group_id="t:agent", trajectories=[rollout(reward) for reward in rewards])]
     asyncio.run(CheckRewards(context, NoParams())(step))
     return [group.trajectories for group in step.trajectory_groups]
 
@@ -264,28 +264,28 @@ GAP, WITHOUT_GAP = ((1, 2), (2, 2)), ((1, 2), (0, 2))
 @chosen(*sorted(set(VARIANTS) - {"otb", "otb_corrected"}))
 def test_c6_observations_between_turns_change_nothing(label: str) -> None:
     def values(turns: Turns) -> list[float]:
-        return flat(advantages(label, [[attempt(1, turns), attempt(0.25, ((1, 3),))], [attempt(0, turns)]]))
+        return flat(advantages(label, [[rollout(1, turns), rollout(0.25, ((1, 3),))], [rollout(0, turns)]]))
 
     assert values(GAP) == values(WITHOUT_GAP)
 
 
 @chosen("reinforce_plus_plus", "reinforce_plus_plus_of_steps", "gae", "tir_otb")
 def test_c6_what_came_last_reaches_the_turns_before_an_observation(label: str) -> None:
-    values = advantages(label, [[attempt(1, GAP), attempt(0, ((1, 4),))]])
+    values = advantages(label, [[rollout(1, GAP), rollout(0, ((1, 4),))]])
     assert values[0][0][0] > 0
     assert values[0][0] == pytest.approx([values[0][0][0]] * 4)
 
 
 def test_c6_a_discount_counts_sampled_tokens() -> None:
     discounted = with_options("gae", whiten=False, gamma=0.5, lam=1.0)
-    found = estimate(batch_of([[attempt(1, GAP)]]), lambda role: discounted)
+    found = estimate(batch_of([[rollout(1, GAP)]]), lambda role: discounted)
     assert found.advantages.tolist() == [0, 0.125, 0.25, 0, 0, 0.5, 1]
     assert found.returns is not None
     assert found.returns.tolist() == [0, 0.125, 0.25, 0, 0, 0.5, 1]
 
 
 def test_c6_only_otb_lines_trajectories_up_by_what_they_read() -> None:
-    pair = [attempt(1, ((1, 1), (1, 1))), attempt(0, ((1, 2),))]
+    pair = [rollout(1, ((1, 1), (1, 1))), rollout(0, ((1, 2),))]
     assert flat(advantages("otb", [pair]))[1::2] == [0, 0]
     assert min(map(abs, flat(advantages("tir_otb", [pair])))) > 0.4
 
@@ -295,9 +295,9 @@ def test_c6_only_otb_lines_trajectories_up_by_what_they_read() -> None:
 
 def mixed() -> list[list[Trajectory]]:
     return [
-        [attempt(1, ((1, 3), (1, 1))), attempt(0.25), attempt(0, ((2, 1),))],
-        [attempt(0.5, ((1, 4),))],
-        [attempt(2, ((1, 1), (3, 2))), attempt(2), attempt(-1, ((1, 5),)), attempt(0)],
+        [rollout(1, ((1, 3), (1, 1))), rollout(0.25), rollout(0, ((2, 1),))],
+        [rollout(0.5, ((1, 4),))],
+        [rollout(2, ((1, 1), (3, 2))), rollout(2), rollout(-1, ((1, 5),)), rollout(0)],
     ]
 
 
@@ -382,14 +382,14 @@ ALONE = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")}
 
 @every
 def test_c11_a_single_token(label: str) -> None:
-    (value,) = flat(advantages(label, [[attempt(0.75, ((1, 1),))]]))
+    (value,) = flat(advantages(label, [[rollout(0.75, ((1, 1),))]]))
     singles = {"remax": 0.25, "gpg": 0.75}
     zero = label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"
     assert value == pytest.approx(singles.get(label, 0.0 if zero else 0.75), abs=1e-6)
 
 
 @every
-@pytest.mark.parametrize("groups", [[], [[], []], [[attempt(1, ())], []], [[attempt(1, ((2, 0),)), attempt(0, ())]]])
+@pytest.mark.parametrize("groups", [[], [[], []], [[rollout(1, ())], []], [[rollout(1, ((2, 0),)), rollout(0, ())]]])
 def test_c12_nothing_gives_nothing(label: str, groups: Groups) -> None:
     assert flat(advantages(label, groups)) == []
 

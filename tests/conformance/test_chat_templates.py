@@ -59,8 +59,8 @@ def test_auto_extends_rows_exactly_without_thoughts(path: Path) -> None:
     if then[: len(prompt)] != prompt:
         pytest.skip("prompts begin a thought")
     end = next(place for place in range(len(prompt), len(then)) if then[place] in renderer.stop_ids) + 1
-    reply = then[len(prompt) : end]
-    assert renderer.parse(prompt, reply).content.strip() == "Two."
-    assert renderer.bridge(prompt, reply, [NEXT]).tolist() == then
+    response = then[len(prompt) : end]
+    assert renderer.parse(prompt, response).content.strip() == "Two."
+    assert renderer.bridge(prompt, response, [NEXT]).tolist() == then
     expected = setup.tokenizer.apply_chat_template([USER, ANSWER, NEXT], tokenize=False, add_generation_prompt=True)
     assert setup.tokenizer.decode(then) == expected

@@ -65,18 +65,18 @@ def test_prompts_are_those_of_the_template_token_for_token(name: str) -> None:
 def test_results_extend_what_was_sampled(name: str) -> None:
     renderer = _auto(name)
     prompt = renderer.prompt([USER], TOOLS)
-    reply = renderer.reply_ids("</think>hm")
-    bridged = renderer.bridge(prompt, reply, [{"role": "tool", "content": "proof", "name": "add_numbers"}], TOOLS)
+    response = renderer.response_ids("</think>hm")
+    bridged = renderer.bridge(prompt, response, [{"role": "tool", "content": "proof", "name": "add_numbers"}], TOOLS)
     assert bridged is not None
-    assert bridged[: len(prompt) + len(reply)].tolist() == [*prompt, *reply]
-    assert "proof" in renderer.text(bridged[len(prompt) + len(reply) :])
+    assert bridged[: len(prompt) + len(response)].tolist() == [*prompt, *response]
+    assert "proof" in renderer.text(bridged[len(prompt) + len(response) :])
 
 
 @FAMILY
 def test_thoughts_that_were_cut_off_are_closed(name: str) -> None:
     renderer = _auto(name)
     prompt = renderer.prompt([USER], TOOLS)
-    opened = renderer.reply_ids("<think>one and" if "think" not in renderer.text(prompt)[-12:] else "one and")[:-1]
+    opened = renderer.response_ids("<think>one and" if "think" not in renderer.text(prompt)[-12:] else "one and")[:-1]
     bridged = renderer.bridge(prompt, opened, [{"role": "tool", "content": "3", "name": "add_numbers"}], TOOLS)
     assert bridged is not None
     end = setup_of(BY_NAME[name]).tokenizer.convert_tokens_to_ids("</think>")
@@ -88,28 +88,30 @@ def test_arguments_without_quotes_have_the_types_of_the_schema() -> None:
     schema = {"type": "object", "properties": {"word": {"type": "string"}, "limit": {"type": "integer"}}}
     tool = {"type": "function", "function": {"name": "find", "parameters": schema}}
     call = "<tool_call>\n<function=find>\n<parameter=word>\n42\n</parameter>\n<parameter=limit>\n3\n</parameter>\n"
-    reply = renderer.reply_ids(f"</think>\n\n{call}</function>\n</tool_call>")
-    parsed = renderer.parse(renderer.prompt([USER], [tool]), reply, [tool])
+    response = renderer.response_ids(f"</think>\n\n{call}</function>\n</tool_call>")
+    parsed = renderer.parse(renderer.prompt([USER], [tool]), response, [tool])
     assert parsed.tool_calls == (ToolCall(name="find", arguments={"word": "42", "limit": 3}, id="call_0"),)
 
 
 @pytest.mark.parametrize("call", ["{", '{"name": "add_numbers"', "{}"])
 def test_calls_that_cannot_be_read_are_malformed(call: str) -> None:
     renderer = _auto("qwen3")
-    parsed = renderer.parse(renderer.prompt([USER], TOOLS), renderer.reply_ids(f"<tool_call>{call}</tool_call>"), TOOLS)
+    parsed = renderer.parse(
+        renderer.prompt([USER], TOOLS), renderer.response_ids(f"<tool_call>{call}</tool_call>"), TOOLS
+    )
     assert (len(parsed.tool_calls), len(parsed.malformed_calls)) == (0, 1)
 
 
 @pytest.mark.parametrize("said", ["Two.", "\n<think></think>\nTwo."])
 def test_glm_answers_without_thoughts_extend_the_row(said: str) -> None:
     renderer = _auto("glm4moe")
-    prompt, reply = renderer.prompt([USER]), renderer.reply_ids(said)
-    parsed = renderer.parse(prompt, reply)
+    prompt, response = renderer.prompt([USER]), renderer.response_ids(said)
+    parsed = renderer.parse(prompt, response)
     assert (parsed.content, parsed.reasoning or "") == ("Two.", "")
-    bridged = renderer.bridge(prompt, reply, [USER])
+    bridged = renderer.bridge(prompt, response, [USER])
     assert bridged is not None
-    assert bridged[: len(prompt) + len(reply)].tolist() == [*prompt, *reply]
-    thought = renderer.reply_ids("\n<think>one and one</think>\nTwo.")
+    assert bridged[: len(prompt) + len(response)].tolist() == [*prompt, *response]
+    thought = renderer.response_ids("\n<think>one and one</think>\nTwo.")
     assert renderer.parse(prompt, thought).reasoning == "one and one"
     assert renderer.bridge(prompt, thought, [USER]) is None
 
@@ -118,7 +120,7 @@ def test_glm_answers_without_thoughts_extend_the_row(said: str) -> None:
 def test_library_keeps_calls_as_text_without_tools(thought: str) -> None:
     renderer = _auto("qwen3")
     call = 'wait <tool_call>\n{"name": "add_numbers", "arguments": {}}\n</tool_call>'
-    parsed = renderer.parse(renderer.prompt([USER]), renderer.reply_ids(f"{thought}{call}"))
+    parsed = renderer.parse(renderer.prompt([USER]), renderer.response_ids(f"{thought}{call}"))
     assert (parsed.tool_calls, parsed.malformed_calls) == ((), ())
     assert parsed.content.replace("wait<", "wait <") == call
     assert parsed.reasoning == ("hm" if thought else None)

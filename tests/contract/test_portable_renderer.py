@@ -16,7 +16,7 @@ from rllm_backend_kit.portable_renderer import FILE, load_renderer, save_rendere
 from rllm_backend_kit.portable_tokenizer import PortableTokenizer, portable_form
 from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
@@ -101,23 +101,23 @@ TOKENIZERS = {
 }
 
 
-def portable(tokenizer: Any, folder: Path) -> PortableTokenizer:
+def portable(tokenizer: Any, directory: Path) -> PortableTokenizer:
     """The tokenizer that another process has."""
     form = portable_form(tokenizer)
     assert form is not None
-    tokenizer.save_pretrained(folder)
-    return PortableTokenizer(folder, json.loads(json.dumps(form)))
+    tokenizer.save_pretrained(directory)
+    return PortableTokenizer(directory, json.loads(json.dumps(form)))
 
 
-def made(chosen: Chosen[Any] | None = None, **setup: Any) -> Renderer:
+def made(chosen: PluginChoice[Any] | None = None, **setup: Any) -> Renderer:
     tokenizer = build_tokenizer()
     given = {"name": "tiny", "tokenizer": tokenizer, "stop_ids": stop_ids(tokenizer, None)} | setup
     run = RunContext(config=RunConfig(), backend_config=None, seed=0, total_steps=1, renderer=chosen)
     return make_renderer(run, RendererSetup(**given))
 
 
-def chosen(name: str) -> Chosen[Any]:
-    return Chosen(registered=resolve("renderer", name), params=NoParams())
+def chosen(name: str) -> PluginChoice[Any]:
+    return PluginChoice(registered=resolve("renderer", name), params=NoParams())
 
 
 def test_another_process_renders_the_same_tokens(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import StageContract, stage_context
 from rllm_record.steps import Sampler
-from rllm_view.rescoring.stored.task import StoredAttempt, StoredTask
+from rllm_view.rescoring.stored.task import StoredRollout, StoredTask
 
 globals().update(StageContract.for_each("rllm-core"))
 
@@ -23,9 +23,9 @@ class TestStored(StageContract):
     name = "rllm-view/stored"
 
     def prepare(self, step: TrainStep) -> None:
-        step.tasks = [StoredTask(id=task.id, attempts=[_attempt(task.id)]) for task in step.tasks]
+        step.tasks = [StoredTask(id=task.id, rollouts=[_rollout(task.id)]) for task in step.tasks]
 
 
-def _attempt(task: str) -> StoredAttempt:
+def _rollout(task: str) -> StoredRollout:
     trajectory = Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)
-    return StoredAttempt(Episode(id=f"{task}:0", trajectories=[trajectory]), Sampler())
+    return StoredRollout(Episode(id=f"{task}:0", trajectories=[trajectory]), Sampler())

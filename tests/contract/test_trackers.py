@@ -36,19 +36,19 @@ class TestJsonl(TrackerContract):
     name = "rllm/jsonl"
     options = ({}, {"path": "deep/down/lines.jsonl"})
 
-    def read_back(self, folder: Path) -> Kept:
-        (file,) = [*folder.rglob("tracker.jsonl"), *folder.rglob("lines.jsonl")]
+    def read_back(self, directory: Path) -> Kept:
+        (file,) = [*directory.rglob("tracker.jsonl"), *directory.rglob("lines.jsonl")]
         return [(line["step"], line["metrics"]) for line in map(json.loads, file.read_text().splitlines())]
 
 
 class TestTensorboard(TrackerContract):
     name = "rllm/tensorboard"
-    options = ({}, {"folder": "board"})
+    options = ({}, {"directory": "board"})
 
-    def read_back(self, folder: Path) -> Kept:
+    def read_back(self, directory: Path) -> Kept:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        (events,) = [path for name in ("tensorboard", "board") if (path := folder / name).exists()]
+        (events,) = [path for name in ("tensorboard", "board") if (path := directory / name).exists()]
         read = EventAccumulator(str(events)).Reload()
         return [(event.step, {tag: event.value}) for tag in read.Tags()["scalars"] for event in read.Scalars(tag)]
 

@@ -16,7 +16,7 @@ from rllm.config.compose import compose
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.agent import Agent, AgentPlugin
@@ -27,7 +27,7 @@ from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, Task
 from rllm_core.plugins.registry import Registry
 
@@ -49,7 +49,7 @@ class Trained(Observer):
     """A finished run."""
 
     plan: RunPlan
-    folder: Path
+    directory: Path
     steps: list[TrainStep] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -97,14 +97,14 @@ def carry_out() -> Callable[[RunPlan], Trained]:
 
     def run(plan: RunPlan) -> Trained:
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-        folder = RunFolder.open(plan.config.rllm.trainer, overwrite=True)
-        trained = Trained(plan, folder.path)
+        directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=True)
+        trained = Trained(plan, directory.path)
         try:
-            loop = TrainingLoop(plan, folder, **tasks, observers=[trained], warn=trained.warnings.append)
+            loop = TrainingLoop(plan, directory, **tasks, observers=[trained], warn=trained.warnings.append)
             loop.fit()
-            trained.history = folder.history()
+            trained.history = directory.history()
         finally:
-            folder.close()
+            directory.close()
         return trained
 
     return run
@@ -192,7 +192,7 @@ class Sure(Agent):
     def observe(self, observation: Any) -> Any:
         return [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
 
-    def act(self, reply: Reply) -> str:
+    def act(self, response: Response) -> str:
         return self._word
 
 
@@ -253,7 +253,7 @@ def worlds() -> Registry:
         )
     )
     registry.add(ObserverPlugin(name="watcher", load=lambda: lambda params: Observer(), **common))
-    registry.add(RewardPlugin(name="even", load=lambda: lambda params: lambda attempt: 1.0, **common))
+    registry.add(RewardPlugin(name="even", load=lambda: lambda params: lambda rollout: 1.0, **common))
     registry.add(EnginePlugin(name="parrot", load=lambda: Parrot, **common))
     return registry
 
@@ -263,17 +263,17 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose prompts end with a question mark unless thinking is switched off."""
     from rllm_local.tiny import build_model, build_tokenizer
 
-    folder = tmp_path_factory.mktemp("thinking")
+    directory = tmp_path_factory.mktemp("thinking")
     tokenizer = build_tokenizer()
     tokenizer.chat_template += "{%- if enable_thinking is not defined or enable_thinking -%}?{%- endif -%}"
-    tokenizer.save_pretrained(folder)
-    build_model(len(tokenizer), seed=3).save_pretrained(folder)
-    return folder
+    tokenizer.save_pretrained(directory)
+    build_model(len(tokenizer), seed=3).save_pretrained(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")
 def tool_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with random weights, with a chat template that shows tools."""
-    folder = tmp_path_factory.mktemp("tools")
-    save_tool_model(folder)
-    return folder
+    directory = tmp_path_factory.mktemp("tools")
+    save_tool_model(directory)
+    return directory

@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """The files of the guide."""
     names = re.findall(r"This is `(\w+\.py)`", GUIDE)
     for name, source in zip(names, blocks("python"), strict=True):
@@ -43,18 +43,18 @@ def words_of(command: str) -> list[str]:
 
 @pytest.mark.parametrize("number", [number for number, each in enumerate(COMMANDS) if each.startswith("train")])
 def test_the_trainings_of_the_guide_train(
-    number: int, folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    number: int, directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     done = forked_rllm(*words_of(COMMANDS[number]), *QUICKLY)
     assert done.returncode == 0, done.stderr
-    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     (step,) = [step for step in map(json.loads, lines) if "env/gateway/trained_tokens" in step]
     assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
     assert step["batch/ended_error"] == 0
 
 
 def test_the_evaluation_of_the_guide_plays(
-    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     (command,) = (each for each in COMMANDS if each.startswith("eval"))
     done = forked_rllm(*words_of(command), *SHORT)
@@ -63,20 +63,20 @@ def test_the_evaluation_of_the_guide_plays(
 
 
 def test_the_yaml_of_the_guide_is_a_configuration(
-    folder: Path, planned: Callable[..., RunPlan], worlds: Registry, monkeypatch: pytest.MonkeyPatch
+    directory: Path, planned: Callable[..., RunPlan], worlds: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(directory)
     function, program = blocks("yaml")
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
 
-    (folder / "function.yaml").write_text(function)
-    plan = planned(settings, worlds, [layer_from_file(folder / "function.yaml")])
+    (directory / "function.yaml").write_text(function)
+    plan = planned(settings, worlds, [layer_from_file(directory / "function.yaml")])
     assert plan.workflow.qualified_name == "rllm-gateway/agent"
     assert (plan.workflow.params.agent, plan.workflow.params.timeout) == ("my_agent.py:solve", 600.0)
     assert plan.config.rllm.agent.max_steps == 8
 
-    (folder / "program.yaml").write_text(program.replace("other-venv/bin/python", sys.executable))
-    (folder / "my_program.py").touch()
-    plan = planned(settings, worlds, [layer_from_file(folder / "program.yaml")])
+    (directory / "program.yaml").write_text(program.replace("other-venv/bin/python", sys.executable))
+    (directory / "my_program.py").touch()
+    plan = planned(settings, worlds, [layer_from_file(directory / "program.yaml")])
     assert plan.workflow.params.command == [sys.executable, "my_program.py"]
     assert plan.workflow.params.preload == ["litellm"]

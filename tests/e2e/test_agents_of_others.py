@@ -33,8 +33,8 @@ def solve(task):
     messages = [{"role": "user", "content": game.reset(task)}]
     total = 0.0
     while True:
-        reply = client.chat.completions.create(model="any", messages=messages)
-        words = reply.choices[0].message.content
+        response = client.chat.completions.create(model="any", messages=messages)
+        words = response.choices[0].message.content
         outcome = game.step(words)
         total += outcome.reward
         if outcome.done:
@@ -54,8 +54,8 @@ def ask(words="hi", **options):
 SHORT = {"data.max_response_length": 4}
 WRITES_WHAT_IT_SEES = """
 import dataclasses, json
-def score(attempt):
-    seen = json.dumps([list(attempt.messages), dataclasses.asdict(attempt.reply), attempt.response_tokens])
+def score(rollout):
+    seen = json.dumps([list(rollout.messages), dataclasses.asdict(rollout.response), rollout.response_tokens])
     with open("seen.jsonl", "a") as file:
         file.write(seen + "\\n")
     return 0.0
@@ -66,10 +66,10 @@ AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "ag
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Keys of a run that attaches to one gateway for all tests: three CPU seconds less for each."""
-    folder = tmp_path_factory.mktemp("gateway")
+    directory = tmp_path_factory.mktemp("gateway")
     program = [sys.executable, "-m", "rllm", "gateway", "serve", "--store", "calls.db", "--token-file", "token"]
     with subprocess.Popen(
-        [*program, "--port", "0", "--run-port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True
+        [*program, "--port", "0", "--run-port", "0"], cwd=directory, stdout=subprocess.PIPE, text=True
     ) as gateway:
         try:
             assert gateway.stdout is not None
@@ -78,7 +78,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
             yield {
                 "rllm.sdk.proxy.mode": "external",
                 "rllm.sdk.proxy.port": int(run_port) - RUN_PORT,
-                "rllm.sdk.proxy.admin_token": (folder / "token").read_text().strip(),
+                "rllm.sdk.proxy.admin_token": (directory / "token").read_text().strip(),
             }
         finally:
             gateway.terminate()
@@ -188,7 +188,7 @@ def test_roles_are_trajectories_with_rewards_of_their_own(played: Any) -> None:
 
 
 def test_rewards_of_the_run_look_at_what_the_agent_answers(played: Any, tmp_path: Path) -> None:
-    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return float(attempt.reply.content == 'fish')\n")
+    (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.response.content == 'fish')\n")
     code = "def solve(task):\n    ask()\n    return 'fish'\n"
     episodes = played(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
@@ -485,9 +485,9 @@ def test_calls_are_in_the_run_folder_and_replaced_with_it(
     (tmp_path / "agent.py").write_text(PREAMBLE + "def solve(task):\n    ask()\n    return 1.0\n")
     for _ in range(2):
         run = train("sum", AGENT)
-        store = named_store(str(run.folder), None)
-        assert store == run.folder / "gateway/traces.db"
+        store = named_store(str(run.directory), None)
+        assert store == run.directory / "gateway/traces.db"
         with CallReader.open(store) as reader:
-            replies = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
-        assert replies == [1] * 4
+            responses = [each.calls for each in reader.sessions(run="rllm-training/default") if each.end is not None]
+        assert responses == [1] * 4
     assert not (tmp_path / "home/.rllm/traces.db").exists()

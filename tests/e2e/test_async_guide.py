@@ -38,8 +38,8 @@ def test_the_dry_run_shows_what_the_configuration_means(forked_rllm: Rllm, confi
 
 @pytest.mark.parametrize("partial", ["false", "true"])
 def test_guess_trains_with_it(forked_rllm: Rllm, config: str, tmp_path: Path, partial: str) -> None:
-    newest = f"rllm.async_training.partial_rollout={partial}"
-    done = forked_rllm("train", "guess", "--config", config, newest, *SMALL)
+    latest = f"rllm.async_training.partial_rollout={partial}"
+    done = forked_rllm("train", "guess", "--config", config, latest, *SMALL)
     assert done.returncode == 0, done.stderr
     (metrics,) = tmp_path.glob("runs/*/*/metrics.jsonl")
     steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]

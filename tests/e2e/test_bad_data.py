@@ -27,7 +27,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     write(tmp_path / "train.jsonl", ROWS)
     return tmp_path
 
@@ -52,35 +52,37 @@ def refused(rllm: Rllm, words: str) -> str:
     ],
 )
 def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
-    command: str, words: str, said: str, folder: Path, rllm_here: Rllm
+    command: str, words: str, said: str, directory: Path, rllm_here: Rllm
 ) -> None:
-    (folder / "trl.py").write_text("def score(completions, solution):\n    return [1.0]\n")
+    (directory / "trl.py").write_text("def score(completions, solution):\n    return [1.0]\n")
     assert said in refused(rllm_here, f"{command} --data train.jsonl {words}")
-    assert not (folder / "runs").exists()
+    assert not (directory / "runs").exists()
 
 
 def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed_over(
-    folder: Path, rllm_here: Rllm
+    directory: Path, rllm_here: Rllm
 ) -> None:
-    write(folder / "train.jsonl", [{"question": "1+1"}, *ROWS])
+    write(directory / "train.jsonl", [{"question": "1+1"}, *ROWS])
     words = f"{DRY} train.jsonl --reward exact"
     assert "has no 'answer'" in refused(rllm_here, words)
     assert rllm_here(*shlex.split(words), "rllm.algorithm.on_missing_reward=drop").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.parquet", "train.csv", "train.json"])
-def test_an_empty_file_is_said_by_a_dry_run(name: str, folder: Path, rllm_here: Rllm) -> None:
-    (folder / name).write_text("")
+def test_an_empty_file_is_said_by_a_dry_run(name: str, directory: Path, rllm_here: Rllm) -> None:
+    (directory / name).write_text("")
     said = refused(rllm_here, f"{DRY} {name} --reward exact")
     assert f"{name} is empty." in said or f"{name} holds no tasks" in said
 
 
-def test_a_parquet_without_rows_is_said_by_a_dry_run(folder: Path, rllm_here: Rllm) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), folder / "no.parquet")
+def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here: Rllm) -> None:
+    pyarrow.parquet.write_table(
+        pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), directory / "no.parquet"
+    )
     assert "no.parquet holds no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
 
 
-def test_a_parquet_of_structs_and_arrays_trains(folder: Path, forked_rllm: Rllm) -> None:
+def test_a_parquet_of_structs_and_arrays_trains(directory: Path, forked_rllm: Rllm) -> None:
     rows = [
         {
             "prompt": [{"role": "user", "content": row["question"]}],
@@ -93,8 +95,8 @@ def test_a_parquet_of_structs_and_arrays_trains(folder: Path, forked_rllm: Rllm)
         }
         for row in ROWS
     ]
-    pandas.DataFrame(rows).to_parquet(folder / "train.parquet")
-    (folder / "rewards.py").write_text(
+    pandas.DataFrame(rows).to_parquet(directory / "train.parquet")
+    (directory / "rewards.py").write_text(
         "def score(data_source, solution_str, ground_truth, extra_info):\n"
         "    assert extra_info['nested']['matrix'] == [[1.0, 0.0], [0.0, 1.0]] and extra_info['vector'] == [0, 1, 2]\n"
         "    return float(solution_str in ground_truth)\n"
@@ -103,26 +105,26 @@ def test_a_parquet_of_structs_and_arrays_trains(folder: Path, forked_rllm: Rllm)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_row_in_both_splits_is_counted_in_a_warning(folder: Path, rllm_here: Rllm) -> None:
-    write(folder / "val.jsonl", [{"question": "9+9", "answer": "18"}, *ROWS[2:]])
+def test_a_row_in_both_splits_is_counted_in_a_warning(directory: Path, rllm_here: Rllm) -> None:
+    write(directory / "val.jsonl", [{"question": "9+9", "answer": "18"}, *ROWS[2:]])
     done = rllm_here(*shlex.split(f"{DRY} train.jsonl --val-data val.jsonl --reward exact"))
     assert done.returncode == 0, done.stderr
     assert "share tasks: 2 of the 3 tasks of data.val_dataset, such as '2', '3'." in done.stderr
 
 
-def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(folder: Path, rllm_here: Rllm) -> None:
+def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: Path, rllm_here: Rllm) -> None:
     # The deadline of ten seconds: plugins/rllm_data/tests/test_hub.py.
     words = "train question --data hf:someone/something --reward exact"
     assert "the hub cannot be asked for it" in refused(rllm_here, words)
     assert rllm_here(*shlex.split(words), "--dry-run").returncode == 0
 
 
-def test_a_model_without_a_chat_template_is_refused(folder: Path, thinking_model: Path, rllm_here: Rllm) -> None:
-    shutil.copytree(thinking_model, folder / "model")
-    (folder / "model/chat_template.jinja").unlink(missing_ok=True)
-    settings = json.loads((folder / "model/tokenizer_config.json").read_text())
+def test_a_model_without_a_chat_template_is_refused(directory: Path, thinking_model: Path, rllm_here: Rllm) -> None:
+    shutil.copytree(thinking_model, directory / "model")
+    (directory / "model/chat_template.jinja").unlink(missing_ok=True)
+    settings = json.loads((directory / "model/tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
-    (folder / "model/tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "model/tokenizer_config.json").write_text(json.dumps(settings))
     done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward exact --model ./model {SHORT}"))
     assert done.returncode != 0
     assert "chat template" in done.stderr
@@ -130,13 +132,13 @@ def test_a_model_without_a_chat_template_is_refused(folder: Path, thinking_model
 
 
 def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
-    folder: Path, thinking_model: Path, rllm_here: Rllm
+    directory: Path, thinking_model: Path, rllm_here: Rllm
 ) -> None:
-    shutil.copytree(thinking_model, folder / "model")
-    tokenizer = json.loads((folder / "model/tokenizer.json").read_text())
+    shutil.copytree(thinking_model, directory / "model")
+    tokenizer = json.loads((directory / "model/tokenizer.json").read_text())
     taken = {*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])}
     tokenizer["model"]["vocab"] |= {f"more{n}": max(taken) + n for n in range(1, 3000)}
-    (folder / "model/tokenizer.json").write_text(json.dumps(tokenizer))
+    (directory / "model/tokenizer.json").write_text(json.dumps(tokenizer))
     done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward exact --model ./model {SHORT}"))
     assert done.returncode != 0
     assert "vocabulary" in done.stderr
@@ -146,18 +148,18 @@ def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("def score(attempt):\n    return (\n", "rewards.py, line 2: syntax error"),
-        ("def score(attempt):\n    pass\n", "it returned None"),
-        ("def score(attempt):\n    return float('nan')\n", "it returned nan"),
-        ("def score(attempt):\n    return [1.0]\n", "it returned [1.0], which is no number"),
-        ("def score(attempt):\n    return 1 / 0\n", "rewards.py, line 2: ZeroDivisionError"),
+        ("def score(rollout):\n    return (\n", "rewards.py, line 2: syntax error"),
+        ("def score(rollout):\n    pass\n", "it returned None"),
+        ("def score(rollout):\n    return float('nan')\n", "it returned nan"),
+        ("def score(rollout):\n    return [1.0]\n", "it returned [1.0], which is no number"),
+        ("def score(rollout):\n    return 1 / 0\n", "rewards.py, line 2: ZeroDivisionError"),
     ],
     ids=["syntax", "none", "nan", "list", "raises"],
 )
 def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
-    source: str, said: str, folder: Path, forked_rllm: Rllm
+    source: str, said: str, directory: Path, forked_rllm: Rllm
 ) -> None:
-    (folder / "rewards.py").write_text(source)
+    (directory / "rewards.py").write_text(source)
     done = forked_rllm(*shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}"))
     assert done.returncode != 0
     *warnings, error = done.stderr.splitlines()
@@ -165,24 +167,24 @@ def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
     assert all(line.startswith("warning: rewards are missing") for line in warnings), done.stderr
 
 
-def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(folder: Path, forked_rllm: Rllm) -> None:
-    (folder / "rewards.py").write_text(
+def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, forked_rllm: Rllm) -> None:
+    (directory / "rewards.py").write_text(
         "import time\n"
-        "def score(attempt):\n"
+        "def score(rollout):\n"
         "    while attempt.data['answer'] == '1':\n"
         "        time.sleep(60)\n"
-        "    return float(len(attempt.reply.content))\n"
+        "    return float(len(rollout.response.content))\n"
     )
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=drop"
     words += " 'rllm.reward=[{name: python, function: \"rewards.py:score\", deadline: 3, processes: 4}]'"
     done = forked_rllm(*shlex.split(words))
     assert done.returncode == 0, done.stderr
-    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     missing = [step["batch/missing_rewards"] for step in map(json.loads, lines) if "batch/missing_rewards" in step]
     assert missing == [4.0, 4.0]
 
 
-def test_a_pattern_that_takes_for_ever_does_not_stop_the_run(folder: Path, forked_rllm: Rllm) -> None:
+def test_a_pattern_that_takes_for_ever_does_not_stop_the_run(directory: Path, forked_rllm: Rllm) -> None:
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=zero"
     words += " 'rllm.reward=[{name: format, pattern: \"(.?.?.?.?)+(.?.?.?.?)+(x+x+)+y\", deadline: 1}]'"
     done = forked_rllm(*shlex.split(words))

@@ -68,7 +68,7 @@ QUICK = (
 
 
 @pytest.fixture(autouse=True)
-def _module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "bad_estimators.py").write_text(MODULE)

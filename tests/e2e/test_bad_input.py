@@ -20,11 +20,11 @@ FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_bef
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
     """The folder in which `rllm train guess` was called, once, and came to its end."""
-    folder = tmp_path_factory.mktemp("made")
-    process = command_server.start("rllm.cli.main", ("train", "guess", *FAST), folder, dict(os.environ))
+    directory = tmp_path_factory.mktemp("made")
+    process = command_server.start("rllm.cli.main", ("train", "guess", *FAST), directory, dict(os.environ))
     _, errors = process.communicate()
     assert process.returncode == 0, errors
-    return folder
+    return directory
 
 
 @pytest.fixture

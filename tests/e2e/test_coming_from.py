@@ -30,7 +30,7 @@ def commands(guide: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the scripts name, on a machine that has vLLM and flash-attn as far as anybody looks."""
     from textwrap import dedent
 
@@ -55,21 +55,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("guide", "count"), [(VERL, 3), (RLLM, 2)], ids=["verl", "rllm"])
 def test_the_commands_convert_and_the_result_passes_a_dry_run(
-    folder: Path, guide: str, count: int, capsys: pytest.CaptureFixture[str]
+    directory: Path, guide: str, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     convert_it, *train = commands(guide)
     words, _, file = convert_it.partition(" > ")
     assert len(train) == count - 1
     assert main(shlex.split(words)) == 0
-    (folder / file).write_text(capsys.readouterr().out)
+    (directory / file).write_text(capsys.readouterr().out)
     for command in train:
         words = [word for word in shlex.split(command) if word != "--dry-run"]
         assert main([*words, "--dry-run"]) == 0, capsys.readouterr().err
 
 
-def test_the_reward_of_verl_s_choice_is_verl_s(folder: Path) -> None:
+def test_the_reward_of_verl_s_choice_is_verl_s(directory: Path) -> None:
     names: dict[str, Any] = {}
-    exec((folder / "score.py").read_text(), names)
+    exec((directory / "score.py").read_text(), names)
     assert names["compute_score"]("openai/gsm8k", "#### 42", "42", {}) == 1.0
 
 
@@ -98,7 +98,7 @@ def test_every_row_of_the_table_is_what_the_command_does(theirs: str, ours: str)
     assert found.renamed[key].startswith(target) or target == "the same of"
 
 
-def test_what_rllm_says_and_is_not_here_is_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_rllm_says_and_is_not_here_is_listed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "convert", "train_solver_judge.sh"]) == 0
     shown = capsys.readouterr()
     tree = yaml.safe_load(shown.out)

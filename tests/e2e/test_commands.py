@@ -98,9 +98,9 @@ def test_a_checkpoint_is_played_with_the_config_of_its_run(words: tuple[str, ...
     assert played.returncode == 0, played.stderr
     model = "runs/rllm-training/default/checkpoints/latest"
     assert f"playing guess with model {model} and the config of runs/rllm-training/default" in played.stderr
-    (figures,) = json.loads(played.stdout)["environments"]
-    reached = {f"pass@{k}": estimate["value"] for k, estimate in figures["passes"].items()}
-    reached |= {"reward": figures["reward"]["value"], **figures["metrics"]}
+    (metrics,) = json.loads(played.stdout)["environments"]
+    reached = {f"pass@{k}": estimate["value"] for k, estimate in metrics["passes"].items()}
+    reached |= {"reward": metrics["reward"]["value"], **metrics["metrics"]}
     assert {name: round(reached[name], 3) for name in validated} == validated
 
 

@@ -147,8 +147,8 @@ def test_the_record_is_read_as_the_reference_says(
 ) -> None:
     assert forked_rllm(*words_of("rllm train guess rllm.record=tokens")).returncode == 0
     monkeypatch.chdir(tmp_path)
-    of_fates, of_tokens = blocks("docs/reference/run-folder.md", "python")
-    exec(of_fates.replace("step_000012", "step_000001"), {})
+    of_outcomes, of_tokens = blocks("docs/reference/run-folder.md", "python")
+    exec(of_outcomes.replace("step_000012", "step_000001"), {})
     assert "trained" in capsys.readouterr().out
     exec(of_tokens.replace("(12", "(1"), {})
     assert "'aggregation': '" in capsys.readouterr().out

@@ -32,10 +32,10 @@ def test_dry_run_shows_the_chosen_renderer(rllm_here: Any, words: tuple[str, ...
 def test_unreadable_template_is_refused_in_dry_run(rllm_here: Any, tmp_path: Path, renderer: tuple[str, ...]) -> None:
     tokenizer = tiny.build_tokenizer()
     tokenizer.chat_template = CHANNELS
-    folder = tmp_path / "channels"
-    tokenizer.save_pretrained(folder)
-    tiny.build_model(len(tokenizer), 0).save_pretrained(folder)
-    done = rllm_here("train", "guess", "--model", str(folder), *renderer, "--dry-run")
+    directory = tmp_path / "channels"
+    tokenizer.save_pretrained(directory)
+    tiny.build_model(len(tokenizer), 0).save_pretrained(directory)
+    done = rllm_here("train", "guess", "--model", str(directory), *renderer, "--dry-run")
     assert done.returncode != 0
     assert "Renderer 'template' cannot be used with this model's chat template" in done.stderr
     assert "rllm.renderer=" in done.stderr

@@ -61,8 +61,8 @@ def test_the_commands_of_the_guide_go_from_a_service_to_a_trained_model(
     assert trained.returncode == 0, trained.stderr
     scored = rllm_here(*words_of(score), "--json")
     assert scored.returncode == 0, scored.stderr
-    (figures,) = json.loads(scored.stdout)["environments"]
-    assert figures["now"][0]["attempts"] == 8
+    (metrics,) = json.loads(scored.stdout)["environments"]
+    assert metrics["now"][0]["rollouts"] == 8
     again = rllm_here(
         "train", "--stored", "scored", "--model", "tiny", *SHORT, "rllm.trainer.total_batches=1", "--overwrite"
     )

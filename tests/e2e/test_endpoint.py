@@ -14,10 +14,10 @@ from chat_server import MODEL, Scripted, completion, model_app, serving
 GREEDY = ("data.max_response_length=3", "sampling.val.temperature=0", "rllm.rollout.n_val=2", "rllm.env.env_args={}")
 
 
-def episodes(folder: Path) -> dict[str, Any]:
+def episodes(directory: Path) -> dict[str, Any]:
     """What was said and earned, by environment and attempt."""
     found = {}
-    for file in (folder / "episodes").iterdir():
+    for file in (directory / "episodes").iterdir():
         with gzip.open(file, "rt", encoding="utf-8") as lines:
             for line in map(json.loads, lines):
                 (trajectory,) = line["trajectories"]
@@ -33,11 +33,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose template shows a reply in every later prompt as it was sampled."""
     from rllm_local.tiny import build_model, build_tokenizer
 
-    folder = tmp_path_factory.mktemp("model")
+    directory = tmp_path_factory.mktemp("model")
     tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(folder)
-    build_model(len(tokenizer), seed=3).save_pretrained(folder)
-    return folder
+    tokenizer.save_pretrained(directory)
+    build_model(len(tokenizer), seed=3).save_pretrained(directory)
+    return directory
 
 
 def test_a_greedy_model_makes_the_same_episodes_behind_a_server(rllm_here: Any, tmp_path: Path, model: Path) -> None:
@@ -59,8 +59,8 @@ def test_rewards_look_at_replies_of_a_server(rllm_here: Any, tmp_path: Path) -> 
         words = ("--data", "val.jsonl", "--reward", "exact", "--model", url, "--model-name", MODEL, "--json")
         done = rllm_here("eval", "question", *words, "rllm.rollout.n_val=1")
     assert done.returncode == 0, done.stderr
-    (figures,) = json.loads(done.stdout)["environments"]
-    assert (figures["passes"]["1"]["value"], figures["response_tokens"]) == (1.0, 7.0)
+    (metrics,) = json.loads(done.stdout)["environments"]
+    assert (metrics["passes"]["1"]["value"], metrics["response_tokens"]) == (1.0, 7.0)
     assert server.requests[0]["messages"] == [{"role": "user", "content": "1+1"}]
     assert server.requests[0]["model"] == MODEL
 

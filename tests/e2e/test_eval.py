@@ -58,8 +58,8 @@ def waiting(tmp_path: Path, environ: dict[str, str]) -> None:
     environ["PYTHONPATH"] = str(tmp_path)
 
 
-def until_it_waits(folder: Path) -> None:
-    while not (folder / "waits").exists():
+def until_it_waits(directory: Path) -> None:
+    while not (directory / "waits").exists():
         time.sleep(0.02)
 
 
@@ -67,7 +67,7 @@ def test_several_environments_have_a_row_each(rllm_here: Any) -> None:
     done = rllm_here("eval", "guess", "sum", *TINY)
     assert done.returncode == 0, done.stderr
     heading, guess, added = done.stdout.splitlines()[:3]
-    assert heading.split() == ["environment", "tasks", "attempts", "pass@1", "pass@2", "reward"]
+    assert heading.split() == ["environment", "tasks", "rollouts", "pass@1", "pass@2", "reward"]
     assert guess.split()[:3] == ["guess", "16", "32"]
     assert added.split()[:3] == ["sum", "100", "200"]
 
@@ -240,8 +240,8 @@ def test_an_environment_that_only_one_folder_holds_is_named(rllm_here: Any) -> N
 
 
 def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
-    for largest, folder in ((1, "few"), (2, "many")):
-        rllm_here("eval", "sum", "--save", folder, *TINY, f"rllm.env.env_args.largest={largest}")
+    for largest, directory in ((1, "few"), (2, "many")):
+        rllm_here("eval", "sum", "--save", directory, *TINY, f"rllm.env.env_args.largest={largest}")
     rllm_here("eval", "guess", "--save", "guesses", *TINY)
     done = rllm_here("eval", "compare", "few", "many")
     assert done.returncode == 2
@@ -258,6 +258,6 @@ def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp
     assert process.returncode == 130, errors
     data = json.loads(output)
     assert data["missing_attempts"] == 1
-    (figures,) = data["environments"]
-    assert (figures["tasks"], figures["attempts"], figures["reward"]["value"]) == (3, 3, 1.0)
+    (metrics,) = data["environments"]
+    assert (metrics["tasks"], metrics["rollouts"], metrics["reward"]["value"]) == (3, 3, 1.0)
     assert errors.splitlines()[-1] == "stopped: 1 attempts are missing"

@@ -46,9 +46,9 @@ def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Pa
     ]
     compared = printed["eval compare evals/before evals/after"].splitlines()
     assert [line.split()[:3] for line in compared[3:5]] == [["guess", "16", "pass@1"], ["guess", "16", "reward"]]
-    folders = {"answers", "before", "after", "milder", "served"}
-    assert {folder.name for folder in (tmp_path / "evals").iterdir()} == folders
-    assert all((tmp_path / "evals" / name / "eval.json").is_file() for name in folders)
+    directories = {"answers", "before", "after", "milder", "served"}
+    assert {directory.name for directory in (tmp_path / "evals").iterdir()} == directories
+    assert all((tmp_path / "evals" / name / "eval.json").is_file() for name in directories)
 
 
 def test_every_key_in_the_guide_is_one() -> None:

@@ -86,11 +86,11 @@ def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: Any, carry_o
     """Train with these settings; returns a figure of every step."""
     monkeypatch.chdir(tmp_path)
 
-    def run(settings: dict[str, Any], figure: str = "reward/agent/mean") -> list[float]:
+    def run(settings: dict[str, Any], metric: str = "reward/agent/mean") -> list[float]:
         registry = Registry.load()
         registry.add(_only_solved())
         trained = carry_out(planned(settings, registry, [layer_from_dotted(SUMS, "before", Tier.SAVED)]))
-        return [step.metrics[figure] for step in trained.steps]
+        return [step.metrics[metric] for step in trained.steps]
 
     return run
 

@@ -237,15 +237,15 @@ def traced(
     carry_out: Callable[..., Any],
 ) -> Iterator[Callable[[int], Traced]]:
     """Makes one of the runs, once."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "agent.py").write_text(AGENT)
-    (folder / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
+    directory = tmp_path_factory.mktemp("runs")
+    (directory / "agent.py").write_text(AGENT)
+    (directory / "tasks.jsonl").write_text('{"number": 3}\n{"number": 4}\n')
 
     @cache
     def make(index: int) -> Traced:
         layer = layer_from_dotted({"model.name": str(thinking_model), "data.max_response_length": 2}, "before")
         with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
+            patch.chdir(directory)
             reads: list[tuple[BaseModel, str, str]] = []
             _record_reads(patch, reads)
             plan = planned(RUNS[index], worlds, [layer])

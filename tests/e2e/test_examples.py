@@ -39,19 +39,19 @@ def example(tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True))
 
 
-def trained(run: subprocess.CompletedProcess[str], folder: Path, name: str) -> list[dict[str, Any]]:
+def trained(run: subprocess.CompletedProcess[str], directory: Path, name: str) -> list[dict[str, Any]]:
     """The steps of a finished run."""
     assert run.returncode == 0, run.stderr
-    lines = (folder / "runs/rllm-training" / name / "metrics.jsonl").read_text().splitlines()
+    lines = (directory / "runs/rllm-training" / name / "metrics.jsonl").read_text().splitlines()
     steps = [step for step in map(json.loads, lines) if "actor/loss" in step]
     assert len(steps) == 2
     return steps
 
 
 def test_the_page_lists_every_example_with_commands() -> None:
-    folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
-    assert sorted(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)) == folders
-    assert all(commands(name, "rllm") for name in folders)
+    directories = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+    assert sorted(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE)) == directories
+    assert all(commands(name, "rllm") for name in directories)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.py")) + sorted(EXAMPLES.rglob("*.yaml")), ids=str)
@@ -60,19 +60,19 @@ def test_no_file_is_long(file: Path) -> None:
 
 
 def test_a_reward_function_on_a_parquet(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
-    folder = example("parquet_reward")
+    directory = example("parquet_reward")
     ((script,),) = commands("parquet_reward", "python")
-    subprocess.run([sys.executable, script], cwd=folder, check=True)
+    subprocess.run([sys.executable, script], cwd=directory, check=True)
     (command,) = commands("parquet_reward", "rllm")
-    for step in trained(forked_rllm(*command, *SHORT), folder, "parquet_reward"):
+    for step in trained(forked_rllm(*command, *SHORT), directory, "parquet_reward"):
         assert step["env/reward.python"] == pytest.approx(step["reward/agent/mean"])
         assert step["batch/episodes"] in (32 * 8, 11 * 8)  # the second step is what is left of the rows
 
 
 def test_two_roles_with_estimators_of_their_own(example: Callable[[str], Path], forked_rllm: Rllm) -> None:
-    folder = example("two_roles")
+    directory = example("two_roles")
     (command,) = commands("two_roles", "rllm")
-    steps = trained(forked_rllm(*command, *SHORT), folder, "two_roles")
+    steps = trained(forked_rllm(*command, *SHORT), directory, "two_roles")
     assert all({"reward/solver/mean", "reward/judge/mean"} <= set(step) for step in steps)
     # What is compared within groups has the mean 0; the judge's advantage is its reward.
     for step in steps:
@@ -83,14 +83,14 @@ def test_two_roles_with_estimators_of_their_own(example: Callable[[str], Path], 
 def test_a_parent_and_its_helpers_train_with_an_estimator_each(
     example: Callable[[str], Path], tool_model: Path, forked_rllm: Rllm
 ) -> None:
-    folder = example("sub_agents")
+    directory = example("sub_agents")
     (command,) = commands("sub_agents", "rllm")
-    (folder / command[-1]).symlink_to(tool_model)
+    (directory / command[-1]).symlink_to(tool_model)
     done = forked_rllm(*command, *SHORT, "rllm.rollout.n=2", "data.max_response_length=4", "rllm.record=tokens")
-    for step in trained(done, folder, "default"):
+    for step in trained(done, directory, "default"):
         assert {"advantage/parent/mean", "advantage/helper/mean"} <= step.keys()
         assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
-    for played in StepFiles(folder / "runs/rllm-training/default/record").episodes(0):
+    for played in StepFiles(directory / "runs/rllm-training/default/record").episodes(0):
         rows = {each.name: len(each.tokens.segment_starts) for each in played.episode.trajectories}
         assert rows == {"parent": 1, "helper": 3}
 
@@ -106,14 +106,14 @@ def test_the_agent_s_configuration_passes_a_dry_run(example: Callable[[str], Pat
 @pytest.fixture
 def port(example: Callable[[str], Path], environ: dict[str, str]) -> Path:
     """The package of OPO, installed beside itself."""
-    folder = example("opo_estimator")
+    directory = example("opo_estimator")
     pip = ("-m", "pip", "install", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
     done = subprocess.run(
-        [sys.executable, *pip, "--no-deps", "--target", "site", "."], cwd=folder, capture_output=True, text=True
+        [sys.executable, *pip, "--no-deps", "--target", "site", "."], cwd=directory, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    environ["PYTHONPATH"] = str(folder / "site")
-    return folder
+    environ["PYTHONPATH"] = str(directory / "site")
+    return directory
 
 
 @pytest.mark.slow
@@ -189,8 +189,8 @@ def test_the_configuration_of_three_backends_is_one(
 def test_each_of_the_three_backends_trains(
     backend: str, example: Callable[[str], Path], forked_rllm: Rllm, environ: dict[str, str]
 ) -> None:
-    folder = example("three_backends")
+    directory = example("three_backends")
     (command,) = [words for words in commands("three_backends", "rllm") if f"{backend}.yaml" in words]
-    checkpoints = [f"training.default_local_dir={folder}/served"] if backend == "tinker" else []
-    trained(forked_rllm(*command, *SHORT, *checkpoints), folder, backend)
-    assert [run.name for run in (folder / "runs" / "rllm-training").iterdir()] == [backend]
+    checkpoints = [f"training.default_local_dir={directory}/served"] if backend == "tinker" else []
+    trained(forked_rllm(*command, *SHORT, *checkpoints), directory, backend)
+    assert [run.name for run in (directory / "runs" / "rllm-training").iterdir()] == [backend]

@@ -36,7 +36,9 @@ def test_the_adapter_of_a_tinker_run_is_peft_s_and_can_be_merged(
     of_tinker: Path, forked_rllm: Any, tmp_path: Path
 ) -> None:
     assert forked_rllm("export", RUN, "--to", "adapter", "--output", "adapter").returncode == 0
-    adapter, kept = (load_file(folder / "adapter_model.safetensors") for folder in (tmp_path / "adapter", of_tinker))
+    adapter, kept = (
+        load_file(directory / "adapter_model.safetensors") for directory in (tmp_path / "adapter", of_tinker)
+    )
     assert {name: tensor.tolist() for name, tensor in adapter.items()} == {
         name: tensor.tolist() for name, tensor in kept.items()
     }

@@ -18,16 +18,16 @@ def last_validation(tmp_path: Path, *words: str) -> dict[str, float]:
     command = [sys.executable, "-m", "rllm.cli.main", "train", *words]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
     lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
-    figures: dict[str, float] = json.loads(lines[-1])
-    return figures
+    metrics: dict[str, float] = json.loads(lines[-1])
+    return metrics
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tmp_path: Path, seed: int) -> None:
-    figures = last_validation(tmp_path, "guess", "--seed", str(seed))
-    assert figures["val/guess/pass@1"] >= 0.95
-    assert figures["val/guess/guesses"] <= 3.7
-    assert figures["val/guess/reward"] >= 0.7
+    metrics = last_validation(tmp_path, "guess", "--seed", str(seed))
+    assert metrics["val/guess/pass@1"] >= 0.95
+    assert metrics["val/guess/guesses"] <= 3.7
+    assert metrics["val/guess/reward"] >= 0.7
 
 
 @pytest.mark.nightly
@@ -37,17 +37,17 @@ def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path:
     (command,) = (line for line in commands("docs/how-to/async.md") if "beta2" in line)
     ahead = "rllm.async_training.enable=true"
     words = [word for word in command.split() if "." in word and "=" in word]
-    figures = last_validation(tmp_path, "guess", "--seed", str(seed), ahead, *words)
-    assert figures["val/guess/pass@1"] >= 0.95
+    metrics = last_validation(tmp_path, "guess", "--seed", str(seed), ahead, *words)
+    assert metrics["val/guess/pass@1"] >= 0.95
 
 
 @pytest.mark.long
 def test_sum_is_learnt_too(tmp_path: Path) -> None:
-    figures = last_validation(tmp_path, "sum")
-    assert figures["val/sum/pass@1"] >= 0.5
+    metrics = last_validation(tmp_path, "sum")
+    assert metrics["val/sum/pass@1"] >= 0.5
 
 
 @pytest.mark.nightly
 def test_guess_is_learnt_by_an_adapter_over_random_weights_that_stay(tmp_path: Path) -> None:
-    figures = last_validation(tmp_path, "guess", "model.lora_rank=64")
-    assert figures["val/guess/reward"] >= 0.4
+    metrics = last_validation(tmp_path, "guess", "model.lora_rank=64")
+    assert metrics["val/guess/reward"] >= 0.4

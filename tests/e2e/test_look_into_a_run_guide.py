@@ -17,10 +17,10 @@ PYTHON = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 SHOWN = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def address_of(words: list[str], folder: Path, environ: dict[str, str]) -> str:
+def address_of(words: list[str], directory: Path, environ: dict[str, str]) -> str:
     """What a command that serves prints first."""
     command = [sys.executable, "-m", "rllm", *words]
-    with subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, cwd=directory, env=environ, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()
         server.terminate()

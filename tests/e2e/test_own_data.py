@@ -28,20 +28,20 @@ def block(language: str, number: int = 0) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """The files of the guide."""
     (tmp_path / "train.jsonl").write_text(block("json"))
     (tmp_path / "rewards.py").write_text(block("python"))
     return tmp_path
 
 
-def steps(folder: Path) -> list[dict[str, float]]:
-    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+def steps(directory: Path) -> list[dict[str, float]]:
+    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     return [step for step in map(json.loads, lines) if "actor/loss" in step]
 
 
 def test_the_commands_of_the_guide_train(
-    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     trained = [command for command in COMMANDS if FOR_A_MODEL not in command]
     assert len(trained) == len(COMMANDS) - 1 == 3
@@ -53,7 +53,7 @@ def test_the_commands_of_the_guide_train(
         assert done.stdout.endswith(
             "rllm eval question --model runs/rllm-training/default/checkpoints/latest --data FILE\n"
         )
-        runs.append(steps(folder))
+        runs.append(steps(directory))
     by_flags, by_keys, weighted = runs
 
     def rewards(run: list[dict[str, float]]) -> list[float]:
@@ -68,12 +68,12 @@ def test_the_commands_of_the_guide_train(
 
 
 def test_the_command_for_a_model_of_one_s_own_is_understood(
-    folder: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
-    (folder / "val.jsonl").write_text(block("json"))
-    (folder / "some-hf-folder").symlink_to(thinking_model)
-    monkeypatch.chdir(folder)
+    (directory / "val.jsonl").write_text(block("json"))
+    (directory / "some-hf-folder").symlink_to(thinking_model)
+    monkeypatch.chdir(directory)
     assert main([*shlex.split(command), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     for word in ("train.jsonl", "val.jsonl", "rewards.py:score", "some-hf-folder"):
@@ -81,11 +81,11 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
 
 
 def test_the_yaml_of_the_guide_is_a_configuration(
-    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+    directory: Path, planned: Callable[..., RunPlan], worlds: Registry
 ) -> None:
-    (folder / "my.yaml").write_text(block("yaml"))
+    (directory / "my.yaml").write_text(block("yaml"))
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
-    environment = planned(settings, worlds, [layer_from_file(folder / "my.yaml")]).environment
+    environment = planned(settings, worlds, [layer_from_file(directory / "my.yaml")]).environment
     assert environment is not None
     asked = environment.registered.load()(environment.params).reset({"question": "1+1"})
     assert asked == [
@@ -95,16 +95,16 @@ def test_the_yaml_of_the_guide_is_a_configuration(
 
 
 def test_the_judge_of_the_guide_is_a_configuration(
-    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+    directory: Path, planned: Callable[..., RunPlan], worlds: Registry
 ) -> None:
-    (folder / "my.yaml").write_text(block("yaml", 1))
-    settings = {"rllm.env.name": "question", "data.train_dataset": str(folder / "train.jsonl")}
-    (reward,) = planned(settings, worlds, [layer_from_file(folder / "my.yaml")]).rewards
+    (directory / "my.yaml").write_text(block("yaml", 1))
+    settings = {"rllm.env.name": "question", "data.train_dataset": str(directory / "train.jsonl")}
+    (reward,) = planned(settings, worlds, [layer_from_file(directory / "my.yaml")]).rewards
     assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm/judge", 10.0)
 
 
 def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
-    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     words = "train question --data train.jsonl --reward rewards.py:score data.max_response_length=1"
     accepted = "rllm.trainer.on_changed_source=warn"
@@ -113,7 +113,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
         return forked_rllm(*shlex.split(words), f"rllm.trainer.total_batches={steps}", *more)
 
     assert go_on(1).returncode == 0
-    rewards = folder / "rewards.py"
+    rewards = directory / "rewards.py"
     rewards.write_text(rewards.read_text().replace("0.1 *", "0.2 *"))
     refused = go_on(2, "--resume")
     assert refused.returncode != 0
@@ -125,7 +125,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
     assert "warning: The source of reward python" in warned.stderr
     again = go_on(3, "--resume")
     assert (again.returncode, again.stderr.count("source of reward")) == (0, 0)
-    assert len(steps(folder)) == 3
+    assert len(steps(directory)) == 3
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
     ],
 )
 def test_what_is_missing_is_said_in_one_paragraph(
-    words: str, said: str, folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+    words: str, said: str, directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     done = rllm_here(*shlex.split(words))
     assert done.returncode != 0
@@ -183,9 +183,9 @@ def test_what_is_missing_is_said_in_one_paragraph(
 
 
 def test_a_conversation_of_turns_ends_after_the_one_answer(
-    folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+    directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     words = "--data train.jsonl --reward exact data.max_response_length=1 rllm.trainer.total_batches=1"
     done = rllm_here("train", "question", *shlex.split(words), "rllm.workflow.name=multi_turn_workflow")
     assert done.returncode == 0, done.stderr
-    assert steps(folder)[0]["batch/ended_max_turns_exceeded"] == 0.0
+    assert steps(directory)[0]["batch/ended_max_turns_exceeded"] == 0.0

@@ -44,8 +44,8 @@ class Distilling(Workflow):
             conversation = Conversation(self.context, trajectory, f"{uid}{trajectory.name}")
             try:
                 for _ in range(self._turns):
-                    conversation.hear(f"{task['a']}+{task['b']}")
-                    step = await conversation.reply()
+                    conversation.add_observation(f"{task['a']}+{task['b']}")
+                    step = await conversation.generate()
                     if trajectory.name == "student":
                         step.advantage = self._spoilt(teacher_logprobs(step, answer) - step.logprobs, uid)
             finally:
@@ -70,7 +70,7 @@ class Steps(Observer):
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 

@@ -60,8 +60,8 @@ class Adder(Workflow):
             trajectory = Trajectory(role, reward=float(len(trajectories)) + self._bonus)
             conversation = Conversation(self.context, trajectory, session=f"{uid}{role}#{self.context.sampling.seed}")
             try:
-                conversation.hear(f"{task['a']}+{task['b']}")
-                await conversation.reply()
+                conversation.add_observation(f"{task['a']}+{task['b']}")
+                await conversation.generate()
             finally:
                 await conversation.close()
             trajectories.append(trajectory)
@@ -95,7 +95,7 @@ def all_in_one(episodes: list[Episode], transform_config: Any, compact_filtering
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -468,7 +468,7 @@ def test_an_observer_may_stop_the_run_and_it_can_go_on_later(fit: Any) -> None:
     trainer = UnifiedTrainer(config=quick(total_batches=5), observers=[once])
     trainer.fit()
     assert (trainer.global_step, trainer.total_steps, len(once.steps)) == (1, 5, 1)
-    assert (trainer.run_folder.checkpoints / "step_000001").is_dir()
+    assert (trainer.run_directory.checkpoints / "step_000001").is_dir()
     trainer.shutdown()
     trainer.shutdown()
     assert [step.global_step for step in fit(quick(total_batches=3), resume=True).steps] == [1, 2]

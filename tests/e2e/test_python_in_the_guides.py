@@ -42,11 +42,11 @@ def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(TrainingLoop, "total_steps", property(lambda loop: min(3, length(loop))))
     names: dict[str, Any] = {"__name__": "guide"}
     for number, block in enumerate(blocks("python", "python")):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        monkeypatch.chdir(folder)
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        monkeypatch.chdir(directory)
         exec(compile(block, f"block {number}", "exec"), names)
-        (metrics,) = folder.glob("runs/rllm-training/*/metrics.jsonl")
+        (metrics,) = directory.glob("runs/rllm-training/*/metrics.jsonl")
         assert len([line for line in metrics.read_text().splitlines() if "train/epoch" in line]) == 3
 
 
@@ -79,9 +79,9 @@ rllm: {trainer: {project_name: mine}}
 """
 
 
-def start(folder: Path, environ: dict[str, str], *words: str) -> None:
+def start(directory: Path, environ: dict[str, str], *words: str) -> None:
     command = [sys.executable, "-W", "error", *words]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
 
 

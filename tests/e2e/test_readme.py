@@ -66,9 +66,9 @@ def test_the_sections_run_from_top_to_bottom(
         done = forked_rllm(*command.split(), *SHORT)
         assert done.returncode == 0, done.stderr
 
-    folder = tmp_path / "runs/rllm-training/above_median"
-    assert layer_from_file(folder / "config.yaml").tree["rllm"]["algorithm"]["adv_estimator"] == "above_median"
-    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    directory = tmp_path / "runs/rllm-training/above_median"
+    assert layer_from_file(directory / "config.yaml").tree["rllm"]["algorithm"]["adv_estimator"] == "above_median"
+    steps = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     trained = [step for step in steps if "actor/loss" in step]
     assert len(trained) == 2
     assert any(step["advantage/agent/max"] > 0 for step in trained)

@@ -29,7 +29,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def files_of(run: Any) -> StepFiles:
-    return StepFiles(run.folder / "record")
+    return StepFiles(run.directory / "record")
 
 
 def test_a_run_records_fates_unless_told_otherwise(train: Any) -> None:
@@ -81,8 +81,8 @@ def test_texts_are_recorded_so_that_no_tokenizer_is_needed(train: Any) -> None:
     for episode in files_of(run).episodes(0):
         for trajectory in episode.episode.trajectories:
             for turn in trajectory.steps:
-                reply = "".join(texts[token] for token in turn.response_ids.tolist())
-                assert turn.text == re.sub("<[a-z]+>", "", reply)
+                response = "".join(texts[token] for token in turn.response_ids.tolist())
+                assert turn.text == re.sub("<[a-z]+>", "", response)
                 prompt = "".join(texts[token] for token in turn.prompt_ids.tolist())
                 assert [message["content"] in prompt for message in turn.messages] == [True]
 
@@ -92,7 +92,7 @@ def test_what_an_update_did_is_recorded_token_by_token(train: Any) -> None:
     traces = files_of(run).trace_table(0).to_pylist()
     updates = files_of(run).update_table(0).to_pylist()
     played = {each.uid: each.trajectory for episode in files_of(run).episodes(0) for each in episode.trajectories}
-    trained = [each.fate.trajectory for each in files_of(run).fates(0) if each.fate.fate == "trained"]
+    trained = [each.outcome.trajectory for each in files_of(run).outcomes(0) if each.outcome.outcome == "trained"]
     for epoch in (0, 1):
         tokens = {row["trajectory"]: len(row["ids"]) for row in traces if row["epoch"] == epoch}
         assert tokens == {uid: played[uid].response_length for uid in trained}
@@ -111,14 +111,14 @@ def test_a_record_changes_no_number_of_a_run(train: Any) -> None:
 
 def test_nothing_is_recorded_where_that_is_asked_for(train: Any) -> None:
     run = train("lucky", SHORT | {"rllm.record": "off"})
-    assert not (run.folder / "record").exists()
+    assert not (run.directory / "record").exists()
 
 
 def test_a_record_goes_with_the_run_that_another_replaces(train: Any, tmp_path: Path) -> None:
     run = train("lucky", SHORT | {"rllm.trainer.total_batches": 2})
     again = train("lucky", SHORT | {"rllm.record": "off"})
-    assert run.folder == again.folder
-    assert not (run.folder / "record").exists()
+    assert run.directory == again.directory
+    assert not (run.directory / "record").exists()
 
 
 @pytest.mark.parametrize("mode", ["none", "dynamic"])
@@ -127,12 +127,12 @@ def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None
     run = train("lucky", SHORT | settings | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
 
     recorded, logged = (
-        [[episode_to_json(each) for each in played] for played in read_file(run.folder / file).rounds]
+        [[episode_to_json(each) for each in played] for played in read_file(run.directory / file).rounds]
         for file in ("record/episodes/step_000000.parquet", "episodes/step_000000.jsonl.gz")
     )
 
     assert recorded == logged
-    assert find_episodes(run.folder).files == ((0, run.folder / "record/episodes/step_000000.parquet"),)
+    assert find_episodes(run.directory).files == ((0, run.directory / "record/episodes/step_000000.parquet"),)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,15 @@ def test_rescore_reads_the_log_of_a_run_whose_record_has_no_tokens(
 ) -> None:
     run = train("lucky", SHORT | LOGGED | elsewhere | {"rllm.record": recorded})
 
-    log = (tmp_path / "logs" if elsewhere else run.folder.resolve() / "episodes") / "step_000000.jsonl.gz"
-    record = run.folder.resolve() / "record/episodes/step_000000.parquet"
-    assert [file.resolve() for _, file in find_episodes(run.folder).files] == [record if recorded == "tokens" else log]
+    log = (tmp_path / "logs" if elsewhere else run.directory.resolve() / "episodes") / "step_000000.jsonl.gz"
+    record = run.directory.resolve() / "record/episodes/step_000000.parquet"
+    assert [file.resolve() for _, file in find_episodes(run.directory).files] == [
+        record if recorded == "tokens" else log
+    ]
     of_log = find_episodes(log.parent)
     assert [file for _, file in of_log.files] == [log]
-    assert of_log.run_folder is not None
-    assert of_log.run_folder.resolve() == run.folder.resolve()
+    assert of_log.run_directory is not None
+    assert of_log.run_directory.resolve() == run.directory.resolve()
 
 
 def trained_on(train: Any, stored: Path) -> dict[str, float]:
@@ -184,17 +186,17 @@ def trained_on(train: Any, stored: Path) -> dict[str, float]:
 def test_training_on_a_run_reads_its_record_as_it_reads_a_log(train: Any) -> None:
     run = train("lucky", SHORT | LOGGED | {"rllm.record": "tokens"})
 
-    of_run = trained_on(train, run.folder)
+    of_run = trained_on(train, run.directory)
 
-    assert of_run == trained_on(train, run.folder / "episodes")
+    assert of_run == trained_on(train, run.directory / "episodes")
     assert of_run["batch/episodes"] == len(run.episodes)
 
 
 def test_a_run_says_what_sampled_its_episodes(train: Any) -> None:
     run = train("lucky", SHORT | {"rllm.record": "tokens", "sampling.train.temperature": 0.5})
-    sampler = sampler_of(run.folder / "record/episodes/step_000000.parquet")
+    sampler = sampler_of(run.directory / "record/episodes/step_000000.parquet")
     assert sampler.temperature == 0.5
     assert sampler.tokenizer is not None
 
     with pytest.raises(RllmError, match=r"sampled at temperature 0\.5, and sampling\.train\.temperature is 1"):
-        trained_on(train, run.folder)
+        trained_on(train, run.directory)

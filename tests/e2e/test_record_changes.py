@@ -89,28 +89,28 @@ ESTIMATED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("settings", ESTIMATED.values(), ids=ESTIMATED)
 def test_check_unchanged_record_has_no_problem(train: Any, settings: dict[str, Any]) -> None:
-    report = check_run(train("lucky", SETTINGS | settings).folder)
+    report = check_run(train("lucky", SETTINGS | settings).directory)
     assert report.problems == []
     assert report.optimizer_steps
 
 
 def test_check_any_changed_column_is_found(train: Any) -> None:
-    folder = train("lucky", SETTINGS).folder
-    assert check_run(folder).problems == []
-    files = StepFiles(folder / "record")
+    directory = train("lucky", SETTINGS).directory
+    assert check_run(directory).problems == []
+    files = StepFiles(directory / "record")
     columns = 0
     for kind in KINDS:
         for name in changes(files.place(kind, 0)):
             problem = f"step 0: {kind}/step_000000.parquet is not as it was written: its digest differs"
-            assert problem in check_run(folder).problems, (kind, name)
+            assert problem in check_run(directory).problems, (kind, name)
             columns += 1
     assert columns == 73
-    assert check_run(folder).problems == []
+    assert check_run(directory).problems == []
 
 
 def test_check_columns_changed_with_digests_are_found(train: Any) -> None:
-    folder = train("lucky", SETTINGS).folder
-    files = StepFiles(folder / "record")
+    directory = train("lucky", SETTINGS).directory
+    files = StepFiles(directory / "record")
     sealed = files.place("fates", 0).read_bytes()
     for kind, columns in FOLLOWS.items():
         left = set(columns)
@@ -118,7 +118,7 @@ def test_check_columns_changed_with_digests_are_found(train: Any) -> None:
             if name in left:
                 left.remove(name)
                 seal(files)
-                problems = check_run(folder).problems
+                problems = check_run(directory).problems
                 assert problems, (kind, name)
                 assert not any("digest" in problem for problem in problems)
                 files.place("fates", 0).write_bytes(sealed)

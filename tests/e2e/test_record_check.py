@@ -42,9 +42,9 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def checked(folder: Path) -> tuple[int, str]:
+def checked(directory: Path) -> tuple[int, str]:
     """Exit code and output."""
-    result = CliRunner().invoke(record, ["check", str(folder)])
+    result = CliRunner().invoke(record, ["check", str(directory)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
@@ -64,20 +64,20 @@ def louder(values: list[float]) -> list[float]:
     return [values[0] - 0.05, *values[1:]]
 
 
-def change_a_log_prob(folder: Path) -> str:
+def change_a_log_prob(directory: Path) -> str:
     """Of the first token that has a coefficient. Returns how the check names its optimiser step."""
     for step in (0, 1):
-        file = folder / f"record/traces/step_{step:06d}.parquet"
-        for row in StepFiles(folder / "record").trace_table(step).to_pylist():
+        file = directory / f"record/traces/step_{step:06d}.parquet"
+        for row in StepFiles(directory / "record").trace_table(step).to_pylist():
             if row["policy_part"][0]:
                 change(file, "logprob", lambda other, row=row: other["policy_part"] == row["policy_part"], louder)
                 return f"step {step}, optimiser step {row['optimizer_step']}"
     raise AssertionError("no row begins with a token that has a coefficient")
 
 
-def assert_named(folder: Path, where: str) -> str:
+def assert_named(directory: Path, where: str) -> str:
     """The check names the changed file and this optimiser step, and nothing else. Returns what it says."""
-    code, said = checked(folder)
+    code, said = checked(directory)
     assert code == 1
     changed, *named, last = said.splitlines()
     assert changed.endswith(".parquet is not as it was written: its digest differs")
@@ -91,9 +91,9 @@ def assert_named(folder: Path, where: str) -> str:
 def test_the_loss_of_every_optimiser_step_follows_from_the_record(train: Any, settings: dict[str, Any]) -> None:
     run = train("lucky", TOKENS | settings)
 
-    code, said = checked(run.folder)
+    code, said = checked(run.directory)
 
-    updates = sum(StepFiles(run.folder / "record").update_table(step).num_rows for step in (0, 1))
+    updates = sum(StepFiles(run.directory / "record").update_table(step).num_rows for step in (0, 1))
     assert updates == 8
     assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
     assert code == 0
@@ -116,20 +116,20 @@ def test_losses_of_the_tinker_api_follow_from_the_record(
     tinker = {"rllm.backend": "tinker", "tinker_base_url": tinker_server, "model.name": "tiny"}
     run = train("lucky", TOKENS | {"rllm.algorithm.loss_fn": "importance_sampling"} | tinker | settings)
 
-    code, said = checked(run.folder)
+    code, said = checked(run.directory)
 
     assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
     assert code == 0
-    (row, *_) = StepFiles(run.folder / "record").trace_table(0).to_pylist()
+    (row, *_) = StepFiles(run.directory / "record").trace_table(0).to_pylist()
     assert row["entropy"] is None
 
-    assert_named(run.folder, change_a_log_prob(run.folder))
+    assert_named(run.directory, change_a_log_prob(run.directory))
 
 
 def test_a_changed_log_prob_is_named_by_its_step(train: Any) -> None:
     run = train("lucky", TOKENS)
 
-    said = assert_named(run.folder, change_a_log_prob(run.folder))
+    said = assert_named(run.directory, change_a_log_prob(run.directory))
 
     assert "policy_part is" in said
 
@@ -146,9 +146,9 @@ CHANGES: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize(("kind", "column", "value", "said"), CHANGES.values(), ids=CHANGES)
 def test_whatever_is_changed_is_named(train: Any, kind: str, column: str, value: Any, said: str) -> None:
     run = train("lucky", TOKENS | {"rllm.trainer.total_batches": 1, "training.num_epochs": 1})
-    change(run.folder / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
+    change(run.directory / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
 
-    code, output = checked(run.folder)
+    code, output = checked(run.directory)
 
     assert code == 1
     assert output.startswith("step 0")
@@ -157,10 +157,10 @@ def test_whatever_is_changed_is_named(train: Any, kind: str, column: str, value:
 
 def test_a_loss_that_was_logged_otherwise_is_named(train: Any) -> None:
     run = train("lucky", TOKENS | {"rllm.trainer.total_batches": 1})
-    metrics = run.folder / "metrics.jsonl"
+    metrics = run.directory / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"actor/loss": ', '"actor/loss": 1'))
 
-    assert "step 0: actor/loss in metrics.jsonl is 1" in checked(run.folder)[1]
+    assert "step 0: actor/loss in metrics.jsonl is 1" in checked(run.directory)[1]
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_a_record_without_tokens_cannot_be_checked(train: Any, recorded: str, sa
     run = train("lucky", {"rllm.record": recorded})
 
     with pytest.raises(RllmError, match=said):
-        checked(run.folder)
+        checked(run.directory)
 
 
 def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
     run = train("lucky", TOKENS)
-    (run.folder / "record/updates/step_000001.parquet").unlink()
+    (run.directory / "record/updates/step_000001.parquet").unlink()
 
-    code, said = checked(run.folder)
+    code, said = checked(run.directory)
 
     assert code == 1
     assert said.startswith("step 1: updates/step_000001.parquet is missing")
@@ -186,9 +186,9 @@ def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
 
 def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
     run = train("lucky", TOKENS)
-    shutil.rmtree(run.folder / "record/updates")
+    shutil.rmtree(run.directory / "record/updates")
 
-    code, said = checked(run.folder)
+    code, said = checked(run.directory)
 
     assert code == 1
     assert "the record differs from the updates in 4 places" in said
@@ -196,23 +196,23 @@ def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
 
 def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
     run = train("lucky", TOKENS)
-    (run.folder / "metrics.jsonl").write_text("")
+    (run.directory / "metrics.jsonl").write_text("")
 
-    code, said = checked(run.folder)
+    code, said = checked(run.directory)
 
     assert code == 0
     assert said.startswith("compared with no loss of metrics.jsonl, which has none of them: 2 steps")
 
 
 def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(train: Any) -> None:
-    folder = train("lucky", TOKENS).folder
-    file = folder / "metrics.jsonl"
+    directory = train("lucky", TOKENS).directory
+    file = directory / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"step": 2, "actor/loss": }')
-    assert checked(folder)[0] == 0
+    assert checked(directory)[0] == 0
     file.write_bytes(b'{"step": }\n' + whole)
     with pytest.raises(RllmError, match=r"Line 1 of .*metrics\.jsonl is not what a run writes"):
-        checked(folder)
+        checked(directory)
 
 
 def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
@@ -225,4 +225,4 @@ def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
 def test_a_folder_above_the_run_is_enough(train: Any) -> None:
     run = train("lucky", TOKENS)
 
-    assert checked(run.folder.parent) == checked(run.folder)
+    assert checked(run.directory.parent) == checked(run.directory)

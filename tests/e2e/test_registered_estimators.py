@@ -59,8 +59,8 @@ class Talker(Workflow):
             conversation = Conversation(self.context, trajectory, session=f"{uid}{role}#{self.context.sampling.seed}")
             try:
                 for _ in range(turns):
-                    conversation.hear(str(task["number"]))
-                    await conversation.reply()
+                    conversation.add_observation(str(task["number"]))
+                    await conversation.generate()
             finally:
                 await conversation.close()
             trajectory.reward = float(sum(int(step.response_ids.sum()) for step in trajectory.steps) % 7)
@@ -77,7 +77,7 @@ class Steps(Observer):
 
 
 @pytest.fixture(autouse=True)
-def _examples_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _examples_in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     for name, function in EXAMPLES.items():
         register_rllm_adv_estimator(name)(function)
@@ -173,7 +173,7 @@ def test_the_config_reaches_a_classic_estimator_that_says_what_it_reads() -> Non
     key = "rllm.algorithm.norm_adv_by_std_in_grpo"
     seen: list[Any] = []
 
-    @register_rllm_adv_estimator("reads_config", honours={key})
+    @register_rllm_adv_estimator("reads_config", config_keys={key})
     def reads_config(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
         seen.append((algorithm_config.norm_adv_by_std_in_grpo, algorithm_config.loss_fn, sorted(kwargs)))
         return rewards, rewards

@@ -33,9 +33,9 @@ class Say(SingleTurnWorkflow):
     \"\"\"One answer.\"\"\"
 
 @register_rllm_reward("same")
-def same(attempt):
+def same(rollout):
     \"\"\"1 for the digit.\"\"\"
-    return {"value": 0.25, "correct": attempt.reply.content == attempt.data["digit"]}
+    return {"value": 0.25, "correct": rollout.response.content == rollout.data["digit"]}
 """
 RUN = "runs/rllm-training/default"
 SHORT = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.rollout.n_val=2", "data.max_response_length=1")
@@ -43,28 +43,30 @@ IMPORT = "rllm.plugins.import_modules=[my_world]"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "my_world.py").write_text(WORLD)
     return tmp_path
 
 
-def test_a_run_of_a_module_is_evaluated_by_its_folder(forked_rllm: Any, folder: Path) -> None:
+def test_a_run_of_a_module_is_evaluated_by_its_folder(forked_rllm: Any, directory: Path) -> None:
     trained = forked_rllm("train", "digits", "--reward", "same", IMPORT, *SHORT)
     assert trained.returncode == 0, trained.stderr
     for words in ((), ("digits",)):
         played = forked_rllm("eval", *words, "--model", RUN, "--json")
         assert played.returncode == 0, played.stderr
-        (figures,) = json.loads(played.stdout)["environments"]
-        assert (figures["name"], figures["tasks"], figures["reward"]["value"]) == ("digits", 4, 0.25)
+        (metrics,) = json.loads(played.stdout)["environments"]
+        assert (metrics["name"], metrics["tasks"], metrics["reward"]["value"]) == ("digits", 4, 0.25)
 
 
-def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(forked_rllm: Any, folder: Path) -> None:
+def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(forked_rllm: Any, directory: Path) -> None:
     program = f"""{WORLD}
 from rllm_core import AgentTrainer
 config = {{"env": {{"name": "digits"}}, "reward": ["same"], "rollout": {{"n": 2}}, "trainer": {{"total_batches": 1}}}}
 AgentTrainer(config={{"rllm": config, "data": {{"max_response_length": 1}}}}).train()
 """
-    trained = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=200)
+    trained = subprocess.run(
+        [sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, timeout=200
+    )
     assert trained.returncode == 0, trained.stderr
     lost = forked_rllm("eval", "--model", RUN)
     assert lost.returncode == 2

@@ -29,15 +29,15 @@ SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter st
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
 
 
 @pytest.fixture
-def trained(forked_rllm: Any, folder: Path) -> Path:
+def trained(forked_rllm: Any, directory: Path) -> Path:
     made = forked_rllm(*WORDS)
     assert made.returncode == 0, made.stderr
-    return folder
+    return directory
 
 
 def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forked_rllm: Any, trained: Path) -> None:
@@ -48,13 +48,13 @@ def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forke
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("terms", [AHEAD, pytest.param(NEWEST, marks=pytest.mark.long)], ids=["pinned", "newest"])
+@pytest.mark.parametrize("terms", [AHEAD, pytest.param(NEWEST, marks=pytest.mark.long)], ids=["fixed", "latest"])
 def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
-    start_forked_rllm: Any, forked_rllm: Any, folder: Path, terms: tuple[str, ...]
+    start_forked_rllm: Any, forked_rllm: Any, directory: Path, terms: tuple[str, ...]
 ) -> None:
     process = start_forked_rllm(*WORDS, *terms)
     deadline = time.monotonic() + 200
-    while not (folder / "checkpoints" / "step_000002").exists():
+    while not (directory / "checkpoints" / "step_000002").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -62,7 +62,7 @@ def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
     process.communicate()
     resumed = forked_rllm(*WORDS, *terms, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    replayed = forked_rllm("replay", str(folder))
+    replayed = forked_rllm("replay", str(directory))
     assert (replayed.returncode, replayed.stderr) == (0, "")
     assert replayed.stdout == SAME + "checkpoints: 3, all with the same weights\n"
 
@@ -89,7 +89,7 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     assert f"Record {_calls(content) - 1} of {file} is not what was written" in replayed.stderr
 
 
-def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, folder: Path, trained: Path) -> None:
+def test_a_run_without_a_whole_journal_is_refused(forked_rllm: Any, directory: Path, trained: Path) -> None:
     (trained / "journal" / "checkpoints.jsonl").unlink()
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 REWARDS = """
-def broken(attempt):
+def broken(rollout):
     raise RuntimeError("the grader is down")
 
-def fixed(attempt):
-    return {"value": 1.0 if attempt.reply.content == attempt.data["answer"] else 0.0, "correct": True}
+def fixed(rollout):
+    return {"value": 1.0 if rollout.response.content == rollout.data["answer"] else 0.0, "correct": True}
 
-def partly(attempt):
-    if attempt.data["answer"] == "2":
+def partly(rollout):
+    if rollout.data["answer"] == "2":
         raise RuntimeError("the grader is down")
     return 0.25
 """
@@ -33,7 +33,7 @@ EVAL = (
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     rows = [{"question": "1+1", "answer": "2"}, {"question": "1+2", "answer": "3"}]
     (tmp_path / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "rewards.py").write_text(REWARDS)
@@ -43,12 +43,12 @@ def folder(tmp_path: Path) -> Path:
 def now(done: Any) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     (environment,) = json.loads(done.stdout)["environments"]
-    (figures,) = environment["now"]
-    return dict(figures)
+    (metrics,) = environment["now"]
+    return dict(metrics)
 
 
 @pytest.mark.parametrize("before", ["exact", "rewards.py:broken", "rewards.py:partly"])
-def test_rewards_are_those_of_an_evaluation_with_the_other_reward(rllm_here: Any, folder: Path, before: str) -> None:
+def test_rewards_are_those_of_an_evaluation_with_the_other_reward(rllm_here: Any, directory: Path, before: str) -> None:
     rllm_here(*EVAL, "--reward", before, "--save", "kept")
     played = json.loads(rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--json").stdout)["environments"][0]
     again = now(rllm_here("rescore", "kept", "--reward", "rewards.py:fixed", "--json"))
@@ -58,7 +58,7 @@ def test_rewards_are_those_of_an_evaluation_with_the_other_reward(rllm_here: Any
     assert again["missing_rewards"] == 0
 
 
-def test_a_reward_that_fails_now_is_missing(rllm_here: Any, folder: Path) -> None:
+def test_a_reward_that_fails_now_is_missing(rllm_here: Any, directory: Path) -> None:
     rllm_here(*EVAL, "--reward", "exact", "--save", "kept")
     done = rllm_here("rescore", "kept", "--reward", "rewards.py:partly")
     stored, again = (line.split() for line in done.stdout.splitlines()[1:])
@@ -67,7 +67,7 @@ def test_a_reward_that_fails_now_is_missing(rllm_here: Any, folder: Path) -> Non
     assert now(rllm_here("rescore", "kept", "--reward", "rewards.py:partly", "--json"))["missing_rewards"] == 4
 
 
-def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, folder: Path) -> None:
+def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, directory: Path) -> None:
     rllm_here(*EVAL, "--reward", "exact", "--save", "kept")
     rllm_here("rescore", "kept", "--reward", "rewards.py:fixed", "--save", "anew")
     done = rllm_here("eval", "compare", "kept", "anew", "--json")
@@ -77,7 +77,7 @@ def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, folder
     )
 
 
-def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, folder: Path) -> None:
+def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, directory: Path) -> None:
     rllm_here("eval", "guess", "--model", "tiny", "rllm.rollout.n_val=1", "--save", "guesses")
     assert (
         "have the rewards of the environment, and none of `rllm.reward`"
@@ -90,9 +90,9 @@ def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, folder: Path) -> Non
     )
 
 
-def test_an_evaluation_does_not_go_on_with_a_reward_that_has_changed(rllm_here: Any, folder: Path) -> None:
+def test_an_evaluation_does_not_go_on_with_a_reward_that_has_changed(rllm_here: Any, directory: Path) -> None:
     rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--save", "kept")
-    (folder / "rewards.py").write_text(REWARDS.replace('"value": 1.0', '"value": 0.5'))
+    (directory / "rewards.py").write_text(REWARDS.replace('"value": 1.0', '"value": 0.5'))
     done = rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--save", "kept", "rllm.rollout.n_val=8")
     assert done.returncode == 2
     assert "the source of reward python: rewards.py" in done.stderr and "has changed" in done.stderr

@@ -69,10 +69,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
 
 
 def _left_alone(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
-    folder = tmp_path_factory.mktemp("uninterrupted")
+    directory = tmp_path_factory.mktemp("uninterrupted")
     words = (*WORDS, *terms)
-    subprocess.run([sys.executable, "-m", "rllm.cli.main", *words], cwd=folder, check=True, timeout=200)
-    return folder / "runs" / "rllm-training" / "default", words
+    subprocess.run([sys.executable, "-m", "rllm.cli.main", *words], cwd=directory, check=True, timeout=200)
+    return directory / "runs" / "rllm-training" / "default", words
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(
     reference, words = uninterrupted(WAITING)
     run = tmp_path / "runs" / "rllm-training" / "default"
     shutil.copytree(reference, run, symlinks=True)
-    newest = (run / "checkpoints" / "latest").resolve()
-    file = newest / "backend" / "model" / "model.safetensors"
+    latest = (run / "checkpoints" / "latest").resolve()
+    file = latest / "backend" / "model" / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -191,7 +191,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(
 
     assert resumed.returncode == 0, resumed.stderr
     assert (
-        f"{newest.name} is damaged (backend/model/model.safetensors has changed since it was written)" in resumed.stderr
+        f"{latest.name} is damaged (backend/model/model.safetensors has changed since it was written)" in resumed.stderr
     )
     assert f"resuming after step {STEPS - 5} of {STEPS}" in resumed.stdout
     assert weights(run) == weights(reference)

@@ -33,15 +33,15 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def accounts_of(folder: Path) -> list[tuple[int, Account]]:
+def accounts_of(directory: Path) -> list[tuple[int, Account]]:
     """Of all trajectories that were trained on, with their steps."""
-    run, files = Run(one_run(folder)), StepFiles(folder / "record")
+    run, files = Run(one_run(directory)), StepFiles(directory / "record")
     run.index.refresh()
     return [
-        (step, account_of(run, step, each.fate.trajectory))
+        (step, account_of(run, step, each.outcome.trajectory))
         for step in files.steps()
-        for each in files.fates(step)
-        if each.fate.fate == "trained"
+        for each in files.outcomes(step)
+        if each.outcome.outcome == "trained"
     ]
 
 
@@ -53,7 +53,7 @@ def values(account: Account, name: str, epoch: int | None = None) -> NDArray[np.
 
 @pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=CORRECTIONS)
 def test_the_factors_multiply_to_the_policy_part(train: Any, correction: dict[str, Any]) -> None:
-    accounts = accounts_of(train("lucky", AHEAD | correction).folder)
+    accounts = accounts_of(train("lucky", AHEAD | correction).directory)
 
     corrections = np.concatenate([values(account, "rollout_weight") for _, account in accounts])
     assert np.nanmin(corrections) < 0.999
@@ -69,11 +69,11 @@ def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
     run = train("lucky", AHEAD | CORRECTIONS["masked"])
     step, account, position = next(
         (step, account, int(np.flatnonzero(values(account, "rollout_weight") == 0.0)[0]))
-        for step, account in accounts_of(run.folder)
+        for step, account in accounts_of(run.directory)
         if (values(account, "rollout_weight") == 0.0).any()
     )
 
-    words = [str(run.folder), str(step), account.attempt.uid, "--token", str(position)]
+    words = [str(run.directory), str(step), account.rollout.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
     assert "    rollout correction weight: 0: masked by the rollout correction\n" in said

@@ -45,9 +45,9 @@ def next_commands(rllm: Rllm, *words: str) -> list[list[str]]:
     return [shlex.split(line) for line in (install, test, train)]
 
 
-def start(words: Sequence[object], folder: Path, environ: dict[str, str]) -> str:
+def start(words: Sequence[object], directory: Path, environ: dict[str, str]) -> str:
     finished = subprocess.run(
-        [str(word) for word in words], cwd=folder, env=environ, capture_output=True, text=True, timeout=400
+        [str(word) for word in words], cwd=directory, env=environ, capture_output=True, text=True, timeout=400
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
@@ -62,7 +62,7 @@ def steps_of(run: Path) -> list[dict[str, Any]]:
 class Packages:
     """A new package of each kind, and a folder that all of them are installed in."""
 
-    folder: Path
+    directory: Path
     site: Path
     next_commands: dict[str, list[list[str]]]
     """By kind: the words of what installs, tests and trains."""
@@ -70,19 +70,19 @@ class Packages:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    folder = tmp_path_factory.mktemp("packages")
+    directory = tmp_path_factory.mktemp("packages")
 
     def rllm(*words: str) -> subprocess.CompletedProcess[str]:
         output, errors = io.StringIO(), io.StringIO()
-        with chdir(folder), redirect_stdout(output), redirect_stderr(errors):
+        with chdir(directory), redirect_stdout(output), redirect_stderr(errors):
             code = main(words)
         return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
 
     commands = {kind: next_commands(rllm, f"my-{kind}", "--kind", kind) for kind in TEMPLATES}
     paths = [f"./my-{kind}" for kind in TEMPLATES]
     pip = (sys.executable, "-m", "pip", "install", *OFFLINE, "--no-deps", "--target", "site", *paths)
-    start(pip, folder, dict(os.environ))
-    return Packages(folder, folder / "site", commands)
+    start(pip, directory, dict(os.environ))
+    return Packages(directory, directory / "site", commands)
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
     environ["PYTHONPATH"] = str(packages.site)
     words = [packages.next_commands[kind][1] for kind in TEMPLATES]
     assert words == [["pytest", f"my-{kind}"] for kind in TEMPLATES]
-    tested = command_server.start("pytest", ["-rA", *(folder for _, folder in words)], packages.folder, environ)
+    tested = command_server.start(
+        "pytest", ["-rA", *(directory for _, directory in words)], packages.directory, environ
+    )
     printed, errors = tested.communicate(timeout=280)
     assert tested.returncode == 0, printed + errors
     # Whatever the folder that pytest takes for its root.
@@ -131,7 +133,9 @@ def test_a_new_package_trains_by_name(
 def test_the_readme_shows_a_config_file_that_works(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:
-    (config,) = re.findall(r"```yaml\n(.*?)```", (packages.folder / f"my-{kind}" / "README.md").read_text(), re.DOTALL)
+    (config,) = re.findall(
+        r"```yaml\n(.*?)```", (packages.directory / f"my-{kind}" / "README.md").read_text(), re.DOTALL
+    )
     (tmp_path / "my.yaml").write_text(config)
     # The tasks of the dataset are two numbers to add.
     environment = {"environment": [], "dataset": ["sum"]}.get(kind, ["guess"])

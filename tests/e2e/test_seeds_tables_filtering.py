@@ -17,7 +17,7 @@ from rllm.training.setup import open_runner
 from rllm_core.algorithms.filtering import compact_filter, masked_reasons
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -125,7 +125,7 @@ def test_thoughts_are_kept_in_later_prompts_when_asked_for(
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
     engine: Any = Thinker(TemplateRenderer(tokenizer, [tokenizer.eos_token_id]))
     plan = planned({"rllm.env.name": "paying", "rllm.accumulate_reasoning": keep}, worlds)
-    order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="train")
+    order = RolloutRequest(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="train")
 
     async def rolled_out() -> list[Episode]:
         async with open_runner(plan, engine) as runner:
@@ -218,9 +218,9 @@ def test_the_sdk_is_refused_where_no_gateway_plays(train: Any, name: str) -> Non
 
 @shows("rllm.episode_logging.log_episodes", "rllm.episode_logging.episode_log_dir")
 def test_episodes_are_kept_on_disk_in_the_run_s_folder_or_another(train: Any, tmp_path: Path) -> None:
-    assert not (train("sum").folder / "episodes").exists()
+    assert not (train("sum").directory / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})
-    (file,) = (run.folder / "episodes").iterdir()
+    (file,) = (run.directory / "episodes").iterdir()
     assert [episode.id for episode in read_file(file).rounds[0]] == [episode.id for episode in run.episodes]
     name = "logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}"
     train("sum", {"rllm.episode_logging.log_episodes": True, "rllm.episode_logging.episode_log_dir": name})

@@ -71,10 +71,10 @@ def test_the_length_of_a_run_is_counted_in_epochs_or_in_steps(train: Any) -> Non
 def test_metrics_go_to_the_trackers_that_are_named(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run = train("sum", {"rllm.trainer.logger": ["jsonl"]})
     assert capsys.readouterr().out == ""
-    assert len((run.folder / "tracker.jsonl").read_text().splitlines()) == len(run.history)
+    assert len((run.directory / "tracker.jsonl").read_text().splitlines()) == len(run.history)
     run = train("sum", {"rllm.trainer.logger": ["console"]})
     assert capsys.readouterr().out.startswith("step 1/1  solved")
-    assert not (run.folder / "tracker.jsonl").exists()
+    assert not (run.directory / "tracker.jsonl").exists()
 
 
 @shows("rllm.trainer.project_name", "rllm.trainer.experiment_name")
@@ -94,13 +94,13 @@ def test_validations_come_when_they_are_asked_for_and_at_the_end(train: Any) -> 
     assert validations(train("sum", {**five, "rllm.trainer.val_before_train": True})) == [0, 5]
     only = train("sum", {**five, "rllm.trainer.val_only": True})
     assert (validations(only), only.steps) == ([0], [])
-    assert not (only.folder / "checkpoints").exists()
+    assert not (only.directory / "checkpoints").exists()
 
 
 @shows("rllm.trainer.save_freq")
 def test_checkpoints_come_when_they_are_asked_for_and_at_the_end(train: Any) -> None:
     run = train("sum", {"rllm.trainer.total_batches": 5, "rllm.trainer.save_freq": 2})
-    names = sorted(path.name for path in (run.folder / "checkpoints").glob("step_*"))
+    names = sorted(path.name for path in (run.directory / "checkpoints").glob("step_*"))
     assert names == ["step_000002", "step_000004", "step_000005"]
 
 

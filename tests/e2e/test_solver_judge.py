@@ -162,10 +162,10 @@ def test_both_roles_learn_on_sum_from_random_weights(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "rllm.cli.main", "train", *words]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=580)
     lines = (tmp_path / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
-    history = [figures for line in lines if "reward/solver/mean" in (figures := json.loads(line))]
+    history = [metrics for line in lines if "reward/solver/mean" in (metrics := json.loads(line))]
     assert len(history) == 45
     for role in ("solver", "judge"):
-        curve = [figures[f"reward/{role}/mean"] for figures in history]
+        curve = [metrics[f"reward/{role}/mean"] for metrics in history]
         assert np.mean(curve[:5]) < 0.05
         assert np.mean(curve[-5:]) > 0.25
     validation = json.loads(lines[-1])

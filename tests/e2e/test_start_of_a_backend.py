@@ -27,8 +27,8 @@ async def never(self: LocalBackend, run: RunContext) -> NoReturn:
     pytest.fail("the backend starts")
 
 
-def damage(folder: Path) -> None:
-    weights = next((folder / "runs/rllm-training/default/checkpoints/latest").resolve().rglob("*.safetensors"))
+def damage(directory: Path) -> None:
+    weights = next((directory / "runs/rllm-training/default/checkpoints/latest").resolve().rglob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1])
 
 
@@ -44,8 +44,8 @@ def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
 
 
 def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: LocalBackend, run: RunContext, folder: Path) -> None:
-        assert any(folder.rglob("*.safetensors"))
+    def refuse(self: LocalBackend, run: RunContext, directory: Path) -> None:
+        assert any(directory.rglob("*.safetensors"))
         raise CheckpointError("made-up", "It was written by 2 workers.", "Resume with 2.")
 
     assert rllm_here(*TRAIN).returncode == 0

@@ -15,7 +15,7 @@ import os
 import time
 from pathlib import Path
 
-def score(attempt):
+def score(rollout):
     return 1.0
 
 if Path("slow").exists():
@@ -31,15 +31,15 @@ COMMANDS = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "1+1", "answer": "2"}) + "\n")
     (tmp_path / "rewards.py").write_text(REWARDS)
     return tmp_path
 
 
-def until_it_starts(folder: Path) -> int:
+def until_it_starts(directory: Path) -> int:
     """The process of the reward."""
-    file = folder / "process"
+    file = directory / "process"
     while not (file.exists() and file.read_text()):
         time.sleep(0.02)
     return int(file.read_text())
@@ -52,8 +52,8 @@ def ends(process: int) -> bool:
     return True
 
 
-def everything_in(folder: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in sorted((folder / "runs").rglob("*")) if file.is_file()}
+def everything_in(directory: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted((directory / "runs").rglob("*")) if file.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def everything_in(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_signal_while_processes_of_rewards_start_ends_it(
-    start_forked_rllm: Any, forked_rllm: Any, folder: Path, command: str, number: signal.Signals
+    start_forked_rllm: Any, forked_rllm: Any, directory: Path, command: str, number: signal.Signals
 ) -> None:
     if command == "rescore":
         assert forked_rllm(*COMMANDS["eval"], "--save", "kept").returncode == 0
-    (folder / "slow").touch()
+    (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS[command])
-    of_reward = until_it_starts(folder)
+    of_reward = until_it_starts(directory)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
@@ -82,24 +82,24 @@ def test_a_signal_while_processes_of_rewards_start_ends_it(
 
 
 def test_the_run_that_was_there_stays_and_the_same_command_trains(
-    start_forked_rllm: Any, forked_rllm: Any, folder: Path
+    start_forked_rllm: Any, forked_rllm: Any, directory: Path
 ) -> None:
     assert forked_rllm(*COMMANDS["train"]).returncode == 0
-    before = everything_in(folder)
-    (folder / "slow").touch()
+    before = everything_in(directory)
+    (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS["train"])
-    until_it_starts(folder)
+    until_it_starts(directory)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert "stopped before anything began; runs/rllm-training/default is as it was" in output
-    assert everything_in(folder) == before
-    (folder / "slow").unlink()
+    assert everything_in(directory) == before
+    (directory / "slow").unlink()
     assert forked_rllm(*COMMANDS["train"]).returncode == 0
 
 
-def test_a_process_that_starts_ends_with_a_run_that_is_killed(start_forked_rllm: Any, folder: Path) -> None:
-    (folder / "slow").touch()
+def test_a_process_that_starts_ends_with_a_run_that_is_killed(start_forked_rllm: Any, directory: Path) -> None:
+    (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS["train"])
-    of_reward = until_it_starts(folder)
+    of_reward = until_it_starts(directory)
     process.kill()
     assert ends(of_reward)

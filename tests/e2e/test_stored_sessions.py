@@ -23,7 +23,7 @@ from rllm_gateway.calls import CallReader
 from rllm_gateway.client import deployed_session, get_chat_client
 from rllm_record.steps import StepFiles
 
-ATTEMPTS = 24
+ROLLOUTS = 24
 NUMBERS = (3, 7, 11)
 SERVE = ("gateway", "serve", "guess", "--model", "tiny", "--port", "0", "--announce", "at.json")
 PLACES = ("--store", "calls.db", "--token-file", "token")
@@ -64,13 +64,13 @@ def exported(served: tuple[Any, dict[str, str]], rllm_here: Callable[..., Any], 
     """The games of an agent, as episodes in the folder `sessions`."""
     process, where = served
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: play(number, where), [*NUMBERS] * ATTEMPTS))
+        list(threads.map(lambda number: play(number, where), [*NUMBERS] * ROLLOUTS))
     process.send_signal(signal.SIGTERM)
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert where["token"] not in printed
     done = rllm_here("gateway", "episodes", "--store", "calls.db", "sessions")
-    expected = f"{len(NUMBERS) * ATTEMPTS} attempts at {len(NUMBERS)} tasks in sessions, 0 without a reward"
+    expected = f"{len(NUMBERS) * ROLLOUTS} attempts at {len(NUMBERS)} tasks in sessions, 0 without a reward"
     assert done.stdout.strip() == expected
     return [each.episode for each in StepFiles(tmp_path / "sessions").episodes(0)]
 

@@ -14,17 +14,17 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 OFFLINE = ["rllm/backend=tinker", "tinker_base_url=local"]
 
 
-def rllm(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "rllm.cli.main", *words, f"training.default_local_dir={folder / 'states'}"]
-    return subprocess.run(command, cwd=folder, check=True, timeout=800, capture_output=True, text=True).stdout
+def rllm(directory: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "rllm.cli.main", *words, f"training.default_local_dir={directory / 'states'}"]
+    return subprocess.run(command, cwd=directory, check=True, timeout=800, capture_output=True, text=True).stdout
 
 
 def test_guess_is_solved_in_at_least_90_of_100_games_and_the_checkpoint_plays_as_well(tmp_path: Path) -> None:
     shorter = ["rllm.trainer.total_epochs=155", "rllm.algorithm.entropy.decay_steps=130"]
     rllm(tmp_path, "train", "guess", *OFFLINE, *shorter)
     run = tmp_path / "runs" / "rllm-training" / "default"
-    figures = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert figures["val/guess/pass@1"] >= 0.9
+    metrics = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert metrics["val/guess/pass@1"] >= 0.9
     played = rllm(tmp_path, "eval", "guess", *OFFLINE, "--model", "runs/rllm-training/default/checkpoints/latest")
     found = re.search(r"^guess +\d+ +\d+ +([\d.]+)", played, re.MULTILINE)
     assert found is not None, played

@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tool_model: Path) -> Path:
+def directory(tmp_path: Path, tool_model: Path) -> Path:
     """The files of the guide."""
     (tmp_path / "tools.py").write_text(blocks("python")[0])
     (tmp_path / "box.py").write_text(blocks("python")[1])
@@ -40,37 +40,37 @@ def folder(tmp_path: Path, tool_model: Path) -> Path:
     return tmp_path
 
 
-def steps(folder: Path) -> list[dict[str, float]]:
-    lines = (folder / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
+def steps(directory: Path) -> list[dict[str, float]]:
+    lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     return [step for step in map(json.loads, lines) if "env/tool_calls" in step]
 
 
 def test_the_commands_of_the_guide_run(
-    folder: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
+    directory: Path, forked_rllm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     with_files, dry_run, with_environment = COMMANDS
     for command in (with_files, with_environment):
         done = forked_rllm(*shlex.split(command), *QUICKLY)
         assert done.returncode == 0, done.stderr
-        (step,) = steps(folder)
+        (step,) = steps(directory)
         assert step["env/tool_calls"] >= 0.0
     assert forked_rllm(*shlex.split(dry_run)).returncode == 0
 
 
 def test_the_yaml_of_the_guide_is_a_configuration(
-    folder: Path, planned: Callable[..., RunPlan], worlds: Registry
+    directory: Path, planned: Callable[..., RunPlan], worlds: Registry
 ) -> None:
     (yaml,) = blocks("yaml")
-    (folder / "my.yaml").write_text(yaml)
+    (directory / "my.yaml").write_text(yaml)
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
-    plan = planned(settings, worlds, [layer_from_file(folder / "my.yaml")])
+    plan = planned(settings, worlds, [layer_from_file(directory / "my.yaml")])
     assert plan.workflow.qualified_name == "rllm/tool_calling"
     assert plan.workflow.params.tools == ["tools.py:add", "tools.py:look_up"]
     assert (plan.workflow.params.tool_timeout, plan.config.rllm.agent.max_steps) == (10.0, 8)
 
 
-def test_the_functions_of_the_guide_are_tools(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_the_functions_of_the_guide_are_tools(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
     add, look_up = load_tools(["tools.py:add", "tools.py:look_up"])
     assert add.schema["function"]["description"] == "Adds two whole numbers."
     assert look_up.schema["function"]["parameters"]["properties"]["limit"] == {
@@ -103,7 +103,7 @@ def test_the_environment_of_the_guide_offers_a_method() -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_paragraph(
-    words: str, said: str, folder: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+    words: str, said: str, directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     done = rllm_here("train", "question", "--data", "train.jsonl", "--reward", "exact", *shlex.split(words))
     assert done.returncode == 2
@@ -127,11 +127,11 @@ class Caller:
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         said = self.renderer.text(prompt_ids)
         if "</tool_call>" in said:
-            tokens = self.renderer.reply_ids(said[-1])
+            tokens = self.renderer.response_ids(said[-1])
         else:
             first, second = said[-3], said[-1]
             call = f'<tool_call>{{"name": "add", "arguments": {{"a": {first}, "b": {second}}}}}</tool_call>'
-            tokens = self.renderer.reply_ids(call)
+            tokens = self.renderer.response_ids(call)
         logprobs = np.full(len(tokens), -1.0, np.float32)
         return Completion(token_ids=tokens, logprobs=logprobs, finish_reason="stop", weight_version=self._version)
 
@@ -143,9 +143,9 @@ class Caller:
 
 
 def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
-    folder: Path, planned: Callable[..., RunPlan], carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    directory: Path, planned: Callable[..., RunPlan], carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(directory)
     registry = Registry.load()
     registry.add(EnginePlugin(name="caller", summary="For tests.", params=NoParams, load=lambda: Caller))
     settings = {

@@ -56,5 +56,5 @@ def test_the_tutorial_runs_from_top_to_bottom(
         else:
             assert done.returncode == 0, f"{command}\n{done.stderr}"
 
-    runs = {folder.name for folder in (tmp_path / "runs/rllm-training").iterdir()}
+    runs = {directory.name for directory in (tmp_path / "runs/rllm-training").iterdir()}
     assert runs == {"default", "rloo", "mine", "sums"}

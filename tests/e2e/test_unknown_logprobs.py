@@ -32,9 +32,9 @@ class Echo(Workflow):
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         played = Trajectory("agent")
         conversation = Conversation(self.context, played, uid)
-        conversation.hear(task["say"])
+        conversation.add_observation(task["say"])
         try:
-            said = await conversation.reply()
+            said = await conversation.generate()
         finally:
             await conversation.close()
         reward = float(np.mean(said.response_ids % 2 == 0))
@@ -49,7 +49,7 @@ class Echo(Workflow):
                 return Step(said.prompt_ids, said.response_ids)
             case _:
                 asked = renderer.prompt([{"role": "user", "content": prompt}])
-                return Step(asked, renderer.reply_ids(said.text), text=said.text)
+                return Step(asked, renderer.response_ids(said.text), text=said.text)
 
 
 class Steps(Observer):
@@ -61,7 +61,7 @@ class Steps(Observer):
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 

@@ -15,7 +15,7 @@ from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext,
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams, Params, Plugin
-from rllm_core.contracts.rejection import RejectionPlugin, Verdict
+from rllm_core.contracts.rejection import RejectionPlugin, RejectionResult
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import TrajectoryGroup
@@ -111,10 +111,10 @@ class EveryOther:
     def __init__(self, params: NoParams) -> None:
         self._seen = 0
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         first_odd = (self._seen + 1) % 2
         self._seen += len(groups)
-        return Verdict(train=groups[first_odd::2], dropped={"even": groups[1 - first_odd :: 2]})
+        return RejectionResult(train=groups[first_odd::2], dropped={"even": groups[1 - first_odd :: 2]})
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self._seen}
@@ -129,7 +129,7 @@ def test_rejection_sampling_logic(run: Run) -> None:
     trained = run(settings, RejectionPlugin(name="every_other", load=lambda: EveryOther, **COMMON))
     assert trained.metrics["batch/groups_dropped_even"] == 1
     assert [len(step.trajectory_groups) for step in trained.steps] == [1, 1]
-    manifest = next((trained.folder / "checkpoints" / "latest").rglob("state.json")).read_text()
+    manifest = next((trained.directory / "checkpoints" / "latest").rglob("state.json")).read_text()
     assert '"seen": 4' in manifest
 
 

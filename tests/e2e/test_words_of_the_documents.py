@@ -56,8 +56,8 @@ class Answer(Workflow):
         for trajectory in trajectories:
             conversation = Conversation(self.context, trajectory, session=f"{uid}{trajectory.name}")
             try:
-                conversation.hear(str(task["number"]))
-                step = await conversation.reply()
+                conversation.add_observation(str(task["number"]))
+                step = await conversation.generate()
             finally:
                 await conversation.close()
             trajectory.reward = float(int(step.response_ids.sum()) % 5) + self.bonus
@@ -73,7 +73,7 @@ class Steps(Observer):
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     before = [(record.kind, record.name) for record in in_process.records()]
     yield
@@ -207,7 +207,7 @@ FORMS = (rewards_only, with_optional_config, with_the_option_as_a_parameter, wit
 
 @pytest.mark.parametrize("function", FORMS, ids=lambda function: function.__name__)
 def test_every_form_of_an_estimator_is_given_the_option_that_the_documents_name(function: Any) -> None:
-    register_rllm_adv_estimator("as_written", honours={"rllm.algorithm.norm_adv_by_std_in_grpo"})(function)
+    register_rllm_adv_estimator("as_written", config_keys={"rllm.algorithm.norm_adv_by_std_in_grpo"})(function)
     largest = []
     for norm in (True, False):
         step = trained({"adv_estimator": "as_written", "norm_adv_by_std_in_grpo": norm})

@@ -1,4 +1,4 @@
-"""Builds the sdist of every distribution, and its wheel from the sdist: ``build_distributions.py FOLDER``."""
+"""Builds the sdist of every distribution, and its wheel from the sdist: ``build_distributions.py DIRECTORY``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workspace import distributions
 def build(into: Path) -> None:
     """Build them into a folder, which is made where it is missing."""
     for distribution in distributions():
-        (sdist,) = SdistBuilder(str(distribution.folder)).build(directory=str(into))
+        (sdist,) = SdistBuilder(str(distribution.directory)).build(directory=str(into))
         with TemporaryDirectory() as unpacked:
             with tarfile.open(sdist) as archive:
                 archive.extractall(unpacked, filter="data")

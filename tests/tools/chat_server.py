@@ -90,14 +90,14 @@ def _response(answer: Any) -> Response:
     return PlainTextResponse(text, status_code=status, headers=headers[0] if headers else None)
 
 
-def model_app(folder: Path) -> Starlette:
+def model_app(directory: Path) -> Starlette:
     """The model in a folder, sampled by the backend `local`."""
     state: dict[str, Any] = {}
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         registry = Registry.load()
-        settings = {"rllm.backend": "local", "rllm.env.name": "sum", "model.name": str(folder)}
+        settings = {"rllm.backend": "local", "rllm.env.name": "sum", "model.name": str(directory)}
         plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
         async with open_engine(plan) as engine:
             state["engine"] = engine

@@ -51,14 +51,14 @@ class Command:
 
     module: str
     words: list[str]
-    folder: str
+    directory: str
     environ: dict[str, str]
     stdout: str
     stderr: str
 
     def become(self) -> None:
         """Make this process the one asked for, up to what it runs."""
-        os.chdir(self.folder)
+        os.chdir(self.directory)
         os.environ.clear()
         os.environ.update(self.environ)
         for descriptor, file in enumerate((os.devnull, self.stdout, self.stderr)):
@@ -103,9 +103,9 @@ def draw_nothing() -> None:
 
     from matplotlib import pyplot
 
-    figure = MagicMock()
-    figure.savefig.side_effect = lambda file, **_: Path(file).write_bytes(PIXEL)
-    pyplot.subplots = lambda *_, **__: (figure, (MagicMock(), MagicMock()))
+    metric = MagicMock()
+    metric.savefig.side_effect = lambda file, **_: Path(file).write_bytes(PIXEL)
+    pyplot.subplots = lambda *_, **__: (metric, (MagicMock(), MagicMock()))
     pyplot.close = lambda *_: None
 
 

@@ -61,7 +61,7 @@ class CommandServer:
     """The process that forks; started by `running`."""
 
     process: subprocess.Popen[str]
-    folder: Path
+    directory: Path
     started: list[ForkedProcess] = field(default_factory=list)
 
     def ask(self, name: str, value: Any) -> Any:
@@ -73,13 +73,13 @@ class CommandServer:
         assert answer, "the command server has ended; what it wrote is above"
         return json.loads(answer)
 
-    def start(self, module: str, words: Sequence[str], folder: Path, environ: dict[str, str]) -> ForkedProcess:
+    def start(self, module: str, words: Sequence[str], directory: Path, environ: dict[str, str]) -> ForkedProcess:
         """Start `python -m MODULE WORDS` in a folder."""
-        output = self.folder / str(len(self.started))
+        output = self.directory / str(len(self.started))
         output.mkdir()
         files = {name: str(output / name) for name in ("stdout", "stderr")}
         pid = self.ask(
-            "start", {"module": module, "words": list(words), "folder": str(folder), "environ": environ, **files}
+            "start", {"module": module, "words": list(words), "directory": str(directory), "environ": environ, **files}
         )
         forked = ForkedProcess(self, [module, *words], pid, output)
         self.started.append(forked)
@@ -87,12 +87,12 @@ class CommandServer:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[CommandServer]:
-    """A server that keeps what its processes write in `folder`; it ends with all of them."""
+def running(directory: Path) -> Iterator[CommandServer]:
+    """A server that keeps what its processes write in `directory`; it ends with all of them."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [sys.executable, "-W", "error", str(SCRIPT)]
     with subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        server = CommandServer(process, folder)
+        server = CommandServer(process, directory)
         try:
             yield server
         finally:

@@ -29,13 +29,13 @@ from rllm_serving.listening import listen, url_of
 async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[OpenedGateway]:
     """What `WorkflowPlugin.open` of the workflow `agent` gives."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        directory = Path(name)
         runner: Any = (
-            CommandRunner(params.command or [], folder)
+            CommandRunner(params.command or [], directory)
             if params.agent is None
-            else FunctionRunner(target_of(params.agent), folder)
+            else FunctionRunner(target_of(params.agent), directory)
         )
-        async with _linked(run, folder / "calls.db") as link:
+        async with _linked(run, directory / "calls.db") as link:
             try:
                 yield OpenedGateway(
                     link=link,

@@ -55,7 +55,7 @@ class Sampled:
 class Scripted:
     """A policy of characters. A reply is cut at stop texts and ends with the stop token."""
 
-    reply: Callable[[str], str] = lambda prompt: "hello"
+    response: Callable[[str], str] = lambda prompt: "hello"
     calls: list[Sampled] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
@@ -103,7 +103,7 @@ class Scripted:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        completion = completion_of(self.reply("".join(map(chr, prompt_ids))), max_tokens, stop, self.weight_version)
+        completion = completion_of(self.response("".join(map(chr, prompt_ids))), max_tokens, stop, self.weight_version)
         if on_tokens is not None and self.held_back is not None:
             for token in completion.token_ids[: len(completion.token_ids) - self.held_back]:
                 on_tokens(np.array([token], np.int32))
@@ -147,7 +147,7 @@ class World:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE)
 
     def open(self, **changes: Any) -> OpenedSession:
-        spec = {"id": f"task-{self.opened}:0", "run": "r", "attempt": "task:0", "max_tokens": 400} | changes
+        spec = {"id": f"task-{self.opened}:0", "run": "r", "rollout": "task:0", "max_tokens": 400} | changes
         self.opened += 1
         return self.run(self.gateway.open_session(SessionSpec(**spec)))
 
@@ -161,7 +161,7 @@ def renderer() -> TemplateRenderer:
 
 @contextmanager
 def running(
-    folder: Path, limits: Limits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
+    directory: Path, limits: Limits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
 ) -> Iterator[World]:
     """A gateway until the context is left.
 
@@ -171,7 +171,7 @@ def running(
         attached: makes the renderer of the policy; None: no policy is attached.
         spec: of sessions that are opened by a request with the token `TOKEN`; None: none are.
     """
-    store = CallStore.open(folder / "calls.db")
+    store = CallStore.open(directory / "calls.db")
     listening = listen()
     url, policy = url_of(listening), Scripted()
     ready, worlds, stop, ended = threading.Event(), list[World](), asyncio.Event(), list[str]()

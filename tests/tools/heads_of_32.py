@@ -10,7 +10,7 @@ from rllm_local import tiny
 MAX_CONTEXT = 256
 
 
-def save_model(folder: Path, tokenizer: Any = None) -> None:
+def save_model(directory: Path, tokenizer: Any = None) -> None:
     """A Llama with grouped heads of size 32 and random weights, and a tokenizer: by default the one of `tiny`."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -32,5 +32,5 @@ def save_model(folder: Path, tokenizer: Any = None) -> None:
         eos_token_id=tokenizer.eos_token_id,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)

@@ -30,8 +30,8 @@ def rllm_estimators():
 class Site:
     """A folder of installed plugins, in front of everything else on the path of this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.distributions: list[str] = []
         self.modules: list[str] = []
 
@@ -50,7 +50,7 @@ class Site:
         `metadata` is lines of the distribution's, such as ``Requires-Dist: rllm-core<0.2``.
         """
         module = module or distribution.replace("-", "_").lower()
-        (self.folder / f"{module}.py").write_text(code)
+        (self.directory / f"{module}.py").write_text(code)
         info = self.install_package(distribution, version, metadata)
         (info / "entry_points.txt").write_text(f"[rllm.plugins]\n{entry_point or distribution} = {module}\n")
         self.distributions.append(distribution)
@@ -58,7 +58,7 @@ class Site:
 
     def install_package(self, distribution: str, version: str, metadata: str = "") -> Path:
         """Metadata and nothing else; returns their folder."""
-        info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info = self.directory / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         head = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
         (info / "METADATA").write_text(f"{head}{metadata}")
@@ -73,10 +73,10 @@ class Site:
 
 
 @contextmanager
-def installed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def installed_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A site in an empty folder; its modules are forgotten afterwards."""
-    monkeypatch.syspath_prepend(folder)
-    site = Site(folder)
+    monkeypatch.syspath_prepend(directory)
+    site = Site(directory)
     yield site
     for module in site.modules:
         sys.modules.pop(module, None)

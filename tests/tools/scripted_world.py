@@ -77,7 +77,7 @@ class ScriptedEngine:
         self._version = 0
         self._calls = 0
 
-    def publish(self, version: int, weights: str) -> None:
+    def sync_weights(self, version: int, weights: str) -> None:
         self._version = version
         self._weights[version] = weights
         for old in [each for each in self._weights if each <= version - self._served]:
@@ -88,7 +88,7 @@ class ScriptedEngine:
         delays = _random("delay", self._settings.timing, self._calls)
         seconds = float(delays.lognormal(0, self._settings.spread))
         seconds *= self._settings.straggler if delays.random() < 0.02 else 1.0
-        drawn = _random("reply", list(prompt_ids), sampling.seed)
+        drawn = _random("response", list(prompt_ids), sampling.seed)
         length = int(drawn.integers(1, self._settings.lengths + 1))
         tokens, logprobs, versions = [], [], []
         for position in range(min(length, sampling.max_tokens)):
@@ -133,7 +133,7 @@ class ScriptedBackend(Backend):
         self._settings = run.backend_config.script
         self.context = run
         self.engine = ScriptedEngine(self._settings, run.versions_served)
-        self.engine.publish(0, self.weights)
+        self.engine.sync_weights(0, self.weights)
         return self.engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
@@ -152,14 +152,14 @@ class ScriptedBackend(Backend):
         self.updating = False
         return UpdateResult(metrics={"actor/loss": 0.0})
 
-    async def publish(self, version: int) -> None:
-        self.engine.publish(version, self.weights)
+    async def sync_weights(self, version: int) -> None:
+        self.engine.sync_weights(version, self.weights)
 
-    async def save(self, folder: Path) -> None:
-        (folder / "weights.json").write_text(json.dumps(self.weights))
+    async def save(self, directory: Path) -> None:
+        (directory / "weights.json").write_text(json.dumps(self.weights))
 
-    async def load(self, folder: Path) -> None:
-        self.weights = json.loads((folder / "weights.json").read_text())
+    async def load(self, directory: Path) -> None:
+        self.weights = json.loads((directory / "weights.json").read_text())
 
 
 class Letters(Environment):
@@ -191,8 +191,8 @@ class Duet(Workflow):
             episode.trajectories.append(trajectory)
             conversation = Conversation(self.context, trajectory, f"{uid}/{role}#{self.context.sampling.seed}")
             for turn in range(turns):
-                conversation.hear(f"{role} {task['number']} {turn}")
-                step = await conversation.reply()
+                conversation.add_observation(f"{role} {task['number']} {turn}")
+                step = await conversation.generate()
                 step.reward = float(sum(map(ord, step.text)) % 3)
             trajectory.reward = float(sum(step.reward or 0.0 for step in trajectory.steps))
             await conversation.close()
@@ -208,14 +208,14 @@ def add_to(registry: Registry, name: str = "scripted", overlap: frozenset[Overla
             summary="For tests.",
             params=ScriptSections,
             load=lambda: ScriptedBackend,
-            honours=frozenset(
+            config_keys=frozenset(
                 {"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*", "rllm.algorithm.rollout_correction.*"}
             ),
             model_key="script.timing",
             capabilities=Capabilities(
                 custom_losses=True,
                 columns=frozenset({"old_logprobs"}),
-                overlap=frozenset({"pinned", "newest"}) if overlap is None else overlap,
+                overlap=frozenset({"fixed", "latest"}) if overlap is None else overlap,
             ),
         )
     )

@@ -17,7 +17,7 @@ TEMPLATE = """
 """
 
 
-def save_tool_model(folder: Path) -> None:
+def save_tool_model(directory: Path) -> None:
     """Write it into an existing folder, as transformers reads it."""
     from tokenizers import AddedToken
 
@@ -26,7 +26,7 @@ def save_tool_model(folder: Path) -> None:
     tokenizer = build_tokenizer()
     tokenizer.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in MARKS])
     tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(directory)
     model = build_model(len(tokenizer), seed=3)
     model.config.max_position_embeddings = 2048  # the schemas of tools are long in its tokens
-    model.save_pretrained(folder)
+    model.save_pretrained(directory)

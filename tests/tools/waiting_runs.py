@@ -20,7 +20,7 @@ from typing import Any
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
@@ -101,14 +101,14 @@ def run(found: Registry, name: str, changes: Mapping[str, Any], *, steps: int, r
     settings = {**SETTINGS, **changes, "rllm.trainer.experiment_name": name}
     plan = make_plan(compose(found, [layer_from_dotted(settings, "the test")]), found)
     tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-    folder = RunFolder.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
+    directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
     observer = Stalenesses(steps)
     try:
-        observer.loop = TrainingLoop(plan, folder, **tasks, observers=[observer], resume=resume)
+        observer.loop = TrainingLoop(plan, directory, **tasks, observers=[observer], resume=resume)
         observer.loop.fit()
-        weights = (folder.checkpoints / "latest" / "backend" / "model" / "model.safetensors").read_bytes()
+        weights = (directory.checkpoints / "latest" / "backend" / "model" / "model.safetensors").read_bytes()
     finally:
-        folder.close()
+        directory.close()
     return {"digest": hashlib.sha256(weights).hexdigest(), "stale": observer.seen, "mixed": observer.mixed}
 
 
@@ -146,7 +146,7 @@ def main() -> None:
     shutil.copytree(stopped, stopped.with_name("again"), symlinks=True)
     for name, slots in {"stopped": {}, "again": _slots(3)}.items():
         made[f"{name}, resumed"] = run(found, name, slots, steps=STEPS, resume=True)
-    made["newest"] = run(found, "newest", NEWEST, steps=STEPS, resume=False)
+    made["latest"] = run(found, "latest", NEWEST, steps=STEPS, resume=False)
     json.dump(made, sys.stdout)
 
 

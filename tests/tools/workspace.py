@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 class Distribution:
     """A folder with a pyproject.toml that describes a package."""
 
-    folder: Path
+    directory: Path
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The whole pyproject.toml."""
-        return tomllib.loads((self.folder / "pyproject.toml").read_text(encoding="utf-8"))
+        return tomllib.loads((self.directory / "pyproject.toml").read_text(encoding="utf-8"))
 
     @property
     def project(self) -> dict[str, Any]:
@@ -45,18 +45,18 @@ class Distribution:
     def version(self) -> str:
         if "version" in self.project:
             return str(self.project["version"])
-        source = (self.folder / self.settings["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
+        source = (self.directory / self.settings["tool"]["hatch"]["version"]["path"]).read_text(encoding="utf-8")
         (version,) = re.findall(r'^__version__ = "(.*)"$', source, re.MULTILINE)
         return str(version)
 
     @property
     def packages(self) -> tuple[Path, ...]:
         """The Python packages of its wheel that are its own: other projects' namespaces are left out."""
-        return tuple(sorted(path for path in self.folder.glob("src/*") if path.name == self.file_name))
+        return tuple(sorted(path for path in self.directory.glob("src/*") if path.name == self.file_name))
 
     @property
     def readme(self) -> str:
-        return (self.folder / "README.md").read_text(encoding="utf-8")
+        return (self.directory / "README.md").read_text(encoding="utf-8")
 
     @property
     def example(self) -> tuple[list[str], list[str]]:

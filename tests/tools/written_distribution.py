@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_distribution(
-    folder: Path, distribution: str, source: str, *, points: str = "[rllm.plugins]\n{distribution} = {module}\n"
+    directory: Path, distribution: str, source: str, *, points: str = "[rllm.plugins]\n{distribution} = {module}\n"
 ) -> None:
     """Write one, of version 1.0, whose module is its name with underscores.
 
@@ -17,8 +17,8 @@ def write_distribution(
         points: the entry points, with places for `distribution` and `module`.
     """
     module = distribution.replace("-", "_")
-    info = folder / f"{module}-1.0.dist-info"
+    info = directory / f"{module}-1.0.dist-info"
     info.mkdir(parents=True)
-    (folder / f"{module}.py").write_text(source)
+    (directory / f"{module}.py").write_text(source)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(points.format(distribution=distribution, module=module))

@@ -41,23 +41,23 @@ def dist(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
     given: Path | None = pytestconfig.getoption("--built")
     if given is not None:
         return given.resolve()
-    folder = tmp_path_factory.mktemp("dist")
-    build(folder)
-    return folder
+    directory = tmp_path_factory.mktemp("dist")
+    build(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")
-def newest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def latest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The newest release of everything."""
-    return Environment.make(tmp_path_factory.mktemp("newest") / "venv", dist, ON_THIS_MACHINE)
+    return Environment.make(tmp_path_factory.mktemp("latest") / "venv", dist, ON_THIS_MACHINE)
 
 
 @pytest.fixture(scope="session")
 def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The lowest versions that our distributions ask for."""
     requirements = [*ON_THIS_MACHINE, *lowest(dist, WITH_EXTRAS)]
-    folder = tmp_path_factory.mktemp("oldest") / "venv"
-    return Environment.make(folder, dist, requirements, "--resolution", "lowest-direct")
+    directory = tmp_path_factory.mktemp("oldest") / "venv"
+    return Environment.make(directory, dist, requirements, "--resolution", "lowest-direct")
 
 
 @pytest.fixture(scope="session")

@@ -40,10 +40,10 @@ def requirements_of(wheel: Path, extras: Collection[str] = ()) -> Iterator[Requi
 class Environment:
     """A virtual environment made by uv."""
 
-    folder: Path
+    directory: Path
 
     @classmethod
-    def make(cls, folder: Path, dist: Path, requirements: Sequence[str], *options: str) -> Environment:
+    def make(cls, directory: Path, dist: Path, requirements: Sequence[str], *options: str) -> Environment:
         """Make one with torch in it, then install as a user does: `requirements`, and what they ask for.
 
         Args:
@@ -52,15 +52,15 @@ class Environment:
             requirements: what is written after ``pip install``.
             options: of ``uv pip install``.
         """
-        _uv("venv", "--python", sys.executable, str(folder))
-        environment = cls(folder)
+        _uv("venv", "--python", sys.executable, str(directory))
+        environment = cls(directory)
         environment.install(["--find-links", str(TORCH_WHEEL), TORCH])
         environment.install_from(dist, [*options, *requirements])
         return environment
 
     def run(self, words: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in the folder `cwd`, without a network for models."""
-        return self._run([str(self.folder / "bin" / words[0]), *words[1:]], cwd)
+        return self._run([str(self.directory / "bin" / words[0]), *words[1:]], cwd)
 
     def run_line(self, line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a line of a shell, whose programs are those of the environment, in the folder `cwd`."""
@@ -71,7 +71,7 @@ class Environment:
         environ |= {
             "COLUMNS": "200",
             "HF_HUB_OFFLINE": "1",
-            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{self.directory / 'bin'}{os.pathsep}{os.environ['PATH']}",
         }
         return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300)
 
@@ -87,7 +87,7 @@ class Environment:
 
     def install(self, words: Sequence[str]) -> None:
         """Run ``uv pip install`` for the environment."""
-        _uv("pip", "install", "--python", str(self.folder / "bin" / "python"), *words)
+        _uv("pip", "install", "--python", str(self.directory / "bin" / "python"), *words)
 
 
 def lowest(dist: Path, extras: Mapping[str, Collection[str]]) -> list[str]:

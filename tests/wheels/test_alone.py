@@ -21,10 +21,10 @@ ONE_STEP = (
     "rllm.trainer.val_before_train=false",
     "rllm.trainer.test_freq=-1",
 )
-OWN_FOLDER = ("training.default_local_dir=kept",)
+OWN_DIRECTORY = ("training.default_local_dir=kept",)
 ADDED = {
-    "rllm-tinker": OWN_FOLDER,
-    "rllm-tinker-server": OWN_FOLDER,
+    "rllm-tinker": OWN_DIRECTORY,
+    "rllm-tinker-server": OWN_DIRECTORY,
     # Starting Ray takes half a minute.
     "rllm-verl": ("--dry-run",),
 }

@@ -26,7 +26,7 @@ def _built(dist: Path, distribution: Distribution, pattern: str) -> Path:
 
 def _files(distribution: Distribution) -> set[str]:
     """Paths below ``src/``, without what Python and tools leave there."""
-    source = distribution.folder / "src"
+    source = distribution.directory / "src"
     return {
         path.relative_to(source).as_posix()
         for path in source.rglob("*")

@@ -16,7 +16,7 @@ DIFFERENCE = "actor/rollout_logprob_difference"
 BACKENDS = {"local": (), "tinker": ("rllm/backend=tinker", "tinker_base_url=local")}
 
 
-@pytest.fixture(params=["newest", "oldest"])
+@pytest.fixture(params=["latest", "oldest"])
 def installed(request: pytest.FixtureRequest) -> Environment:
     environment: Environment = request.getfixturevalue(request.param)
     return environment
@@ -64,7 +64,7 @@ def test_nothing_is_read_from_the_sources(installed: Environment, tmp_path: Path
     places = installed.run(["python", "-c", code], tmp_path).stdout.split()
 
     assert len(places) == len(modules.split(", "))
-    assert all(Path(place).is_relative_to(installed.folder) for place in places), places
+    assert all(Path(place).is_relative_to(installed.directory) for place in places), places
 
 
 def test_the_doctor_finds_nothing_wrong(installed: Environment, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ class TestOpo(EstimatorContract):
     name = "rllm-opo-port/opo_port"
 
 
-def group(*attempts: tuple[float, int]) -> AdvantageInput:
+def group(*rollouts: tuple[float, int]) -> AdvantageInput:
     """One group of attempts with these rewards and lengths."""
     trajectories = [
-        Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=reward) for reward, length in attempts
+        Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=reward) for reward, length in rollouts
     ]
     batch = build_batch([TrajectoryGroup(group_id="task:agent", trajectories=trajectories)])
     return columns_of(batch, np.array([True]))

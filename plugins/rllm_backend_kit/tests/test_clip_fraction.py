@@ -14,7 +14,7 @@ from torch import Tensor
 from rllm_backend_kit.update_metrics import Means, note_clipping
 from rllm_core.builtin import rllm_losses
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -46,7 +46,9 @@ def rows_of(*roles: str) -> TokenBatch:
 
 def plan_of(**losses: Any) -> UpdatePlan:
     chosen = {
-        role: Chosen(registered=Registered(distribution="mine", version="1", plugin=record), params=record.params())
+        role: PluginChoice(
+            registered=Registered(distribution="mine", version="1", plugin=record), params=record.params()
+        )
         for role, record in losses.items()
     }
     return UpdatePlan(global_step=0, losses=chosen, aggregation="token-mean", entropy_coeff=0.0, seed=0)

@@ -85,8 +85,8 @@ def test_a_template_that_loses_or_refuses_what_tools_need_is_refused(shows: dict
 
 def test_a_bridge_that_loses_results_is_refused() -> None:
     class Losing(TemplateRenderer):
-        def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
-            return super().bridge(prompt_ids, reply_ids, [m for m in messages if m["role"] != "tool"], tools)
+        def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+            return super().bridge(prompt_ids, response_ids, [m for m in messages if m["role"] != "tool"], tools)
 
     with pytest.raises(ConfigError, match="leaves the results of tools out of the next prompt") as caught:
         check_tool_calls(Losing(ToolTokenizer(), [STOP]), "auto")

@@ -126,8 +126,8 @@ def damage_footer(path: str) -> None:
     Path(path).write_bytes(whole[:-60] + b"\0" * 50 + whole[-10:])
 
 
-def make_folder_of_two_kinds() -> None:
-    Path("folder").mkdir()
+def make_directory_of_two_kinds() -> None:
+    Path("directory").mkdir()
     write_parquet("folder/a.parquet", ROWS)
     write_lines("folder/b.json", ROWS)
 
@@ -158,13 +158,13 @@ SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str]] = {
         "rows.parquet is damaged: it does not begin and end as a parquet file does. Write or copy it again",
     ),
     "folder without data": (
-        lambda: Path("folder").mkdir() or Path("folder/readme.md").touch(),
-        "folder",
+        lambda: Path("directory").mkdir() or Path("folder/readme.md").touch(),
+        "directory",
         "The folder folder holds no data. Dataset hf reads .parquet",
     ),
     "folder of two kinds": (
-        make_folder_of_two_kinds,
-        "folder",
+        make_directory_of_two_kinds,
+        "directory",
         "The folder folder holds files of several kinds: a.parquet and b.json. Name one file, or a folder for each "
         "kind.",
     ),

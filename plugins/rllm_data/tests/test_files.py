@@ -52,16 +52,16 @@ def test_a_file_gives_a_task_for_each_row(name: str, read: Read) -> None:
     assert {task.data_source for task in tasks} == {"rows"}
 
 
-@pytest.mark.parametrize("folder", ["sums", "json"])
-def test_a_folder_has_the_splits_of_its_files(folder: str, read: Read) -> None:
+@pytest.mark.parametrize("directory", ["sums", "json"])
+def test_a_folder_has_the_splits_of_its_files(directory: str, read: Read) -> None:
     """Also one that has the name of a builder."""
-    Path(folder).mkdir()
-    write_parquet(f"{folder}/train.parquet", ROWS[:3])
-    write_parquet(f"{folder}/test.parquet", ROWS[3:])
-    Path(f"{folder}/dataset_infos.json").write_text("{}")
-    assert len(read(folder)) == 3
-    assert [task.data["n"] for task in read(folder, split="test")] == [3]
-    assert read(folder)[0].data_source == folder
+    Path(directory).mkdir()
+    write_parquet(f"{directory}/train.parquet", ROWS[:3])
+    write_parquet(f"{directory}/test.parquet", ROWS[3:])
+    Path(f"{directory}/dataset_infos.json").write_text("{}")
+    assert len(read(directory)) == 3
+    assert [task.data["n"] for task in read(directory, split="test")] == [3]
+    assert read(directory)[0].data_source == directory
 
 
 def test_a_folder_gives_its_whole_name_to_the_tasks(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossInput, LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -75,7 +75,7 @@ def update(batch: TokenBatch, losses: dict[str, tuple[Any, Any]], max_tokens: in
     choices = {}
     for role, (loss, params) in losses.items():
         plugin = LossPlugin(name="x", summary="", params=type(params), load=lambda loss=loss: loss)
-        choices[role] = Chosen(registered=Registered(plugin=plugin, distribution="t", version="0"), params=params)
+        choices[role] = PluginChoice(registered=Registered(plugin=plugin, distribution="t", version="0"), params=params)
     plan = UpdatePlan(global_step=0, losses=choices, aggregation="token-mean", entropy_coeff=0.0, seed=3)
     updater.update(batch, plan)
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])

@@ -34,7 +34,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         code = main(["train", "sum", "--loss", loss, length, "--overwrite", *only_training, *words])
         assert code == 0, capsys.readouterr().err
         lines = Path("runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
-        return [figures for figures in map(json.loads, lines) if "actor/loss" in figures]
+        return [metrics for metrics in map(json.loads, lines) if "actor/loss" in metrics]
 
     return run
 
@@ -43,7 +43,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_every_loss_trains_by_its_name_alone(name: str, train: Train) -> None:
     steps = train(name, 2)
     assert len(steps) == 2
-    assert all(figures["actor/grad_norm"] > 0 for figures in steps)
+    assert all(metrics["actor/grad_norm"] > 0 for metrics in steps)
 
 
 def test_shared_config_keys_and_own_options_reach_the_loss(train: Train) -> None:

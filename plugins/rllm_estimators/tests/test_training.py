@@ -57,8 +57,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda *words: main(["train", "sum", *FEW, *words])
 
 
-def check_trained(folder: Path) -> None:
-    lines = (folder / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
+def check_trained(directory: Path) -> None:
+    lines = (directory / "runs" / "rllm-training" / "default" / "metrics.jsonl").read_text().splitlines()
     steps = [step for step in map(json.loads, lines) if "batch/episodes" in step]
     assert len(steps) == 2
     assert all(math.isfinite(step["actor/loss"]) for step in steps)

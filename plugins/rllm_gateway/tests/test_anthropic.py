@@ -32,7 +32,7 @@ def test_a_reply(client: anthropic.Anthropic, world: World) -> None:
 
 
 def test_a_reply_that_is_streamed(client: anthropic.Anthropic, world: World) -> None:
-    world.policy.reply = lambda prompt: f"wait{CALL}"
+    world.policy.response = lambda prompt: f"wait{CALL}"
     with client.messages.stream(model=MODEL, max_tokens=100, messages=HI, tools=TOOLS) as stream:
         message = stream.get_final_message()
     text, call = message.content
@@ -44,7 +44,7 @@ def test_a_reply_that_is_streamed(client: anthropic.Anthropic, world: World) -> 
 
 
 def test_a_call_of_a_tool_and_its_result(client: anthropic.Anthropic, world: World) -> None:
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     first = client.messages.create(model=MODEL, max_tokens=100, messages=HI, tools=TOOLS)
     [call] = first.content
     assert call.type == "tool_use"
@@ -57,7 +57,7 @@ def test_a_call_of_a_tool_and_its_result(client: anthropic.Anthropic, world: Wor
 
 
 def test_a_stop_text(client: anthropic.Anthropic, world: World) -> None:
-    world.policy.reply = lambda prompt: "one END two"
+    world.policy.response = lambda prompt: "one END two"
     message = client.messages.create(model=MODEL, max_tokens=100, messages=HI, stop_sequences=["END"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
     assert message.content[0].model_dump()["text"] == "one "
@@ -87,7 +87,7 @@ def test_tools_that_the_client_runs_see_the_whole_conversation(unsupported: str,
         """Look up a word."""
         return f"a {word}"
 
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     with anthropic_client(world, unsupported=unsupported) as client:
         runner = client.beta.messages.tool_runner(model=MODEL, max_tokens=100, messages=HI, tools=[look_up])
         [block] = runner.until_done().content

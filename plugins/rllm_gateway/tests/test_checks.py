@@ -55,8 +55,8 @@ def test_a_store_that_is_there_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda folder: (folder / "traces.db").mkdir(), "traces.db"),
-        (lambda folder: (folder / "traces.db").write_text("no store" * 200), "traces.db"),
+        (lambda directory: (directory / "traces.db").mkdir(), "traces.db"),
+        (lambda directory: (directory / "traces.db").write_text("no store" * 200), "traces.db"),
     ],
 )
 def test_a_store_that_is_something_else_is_refused(
@@ -74,7 +74,7 @@ def damaged_store(path: Path) -> Path:
         with CallStore.open(path) as store:
             for number in range(200):
                 row = SessionRow(
-                    id=f"s{number}", run="r", attempt="a", retry=0, metadata={"x": "y" * 99}, key_hash="", opened=0.0
+                    id=f"s{number}", run="r", rollout="a", retry=0, metadata={"x": "y" * 99}, key_hash="", opened=0.0
                 )
                 await store.add(row)
 
@@ -108,7 +108,7 @@ def test_a_run_looks_at_the_store_of_its_folder_unless_it_replaces_it(
 
     async def opened(replaces: bool) -> None:
         engine: Any = SimpleNamespace(renderer=None)
-        run = OpenedRun(config=RunConfig(), engine=engine, folder=tmp_path, replaces=replaces)
+        run = OpenedRun(config=RunConfig(), engine=engine, directory=tmp_path, replaces=replaces)
         async with _open(run, AgentParams(command=["true"])):
             pass
 
@@ -165,14 +165,14 @@ def test_a_model_is_served_after_port_and_store_were_looked_at(taken: str, probl
 
 
 @contextmanager
-def gateway_that_takes_runs(folder: Path) -> Iterator[int]:
+def gateway_that_takes_runs(directory: Path) -> Iterator[int]:
     """The port where runs attach, with the token `secret`."""
-    store = CallStore.open(folder / "calls.db")
+    store = CallStore.open(directory / "calls.db")
     ports = list[int]()
     ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def main() -> None:
-        door = Door(Gateway(store, "http://127.0.0.1:1"), "secret", lambda folder: renderer())
+        door = Door(Gateway(store, "http://127.0.0.1:1"), "secret", lambda directory: renderer())
         async with await asyncio.start_server(door.enter, "127.0.0.1", 0) as server:
             ports.append(server.sockets[0].getsockname()[1])
             ready.set()

@@ -43,8 +43,8 @@ def refusal(ask: Callable[[], Any]) -> int:
     return refused.value.code
 
 
-def stored(folder: Path) -> list[StoredSession]:
-    with CallReader.open(folder / "calls.db") as reader:
+def stored(directory: Path) -> list[StoredSession]:
+    with CallReader.open(directory / "calls.db") as reader:
         return [reader.session(each.session.id) for each in reader.sessions()]
 
 
@@ -55,7 +55,7 @@ def test_a_session_is_opened_rewarded_and_ended(serving: World, tmp_path: Path) 
     session.end()
     (found,) = stored(tmp_path)
     row = found.session
-    assert (row.run, row.attempt, row.metadata["task"]) == ("deployed", "sums/1:0", {"question": "1+1"})
+    assert (row.run, row.rollout, row.metadata["task"]) == ("deployed", "sums/1:0", {"question": "1+1"})
     assert row.metadata["temperature"] == 0.7
     assert [(each.role, each.value) for each in found.rewards] == [("agent", 0.5)]
     assert found.end is not None

@@ -90,8 +90,8 @@ def test_sampled_tokens_are_trained_or_excluded_by_reason(session: Session) -> N
     session.call("cut", [7], "a")
     session.call("cancelled", [9], "a")
     session.calls.pop()
-    figures = session.traced(cut_tokens=4).metrics
-    assert figures == {
+    metrics = session.traced(cut_tokens=4).metrics
+    assert metrics == {
         "gateway/calls": 3,
         "gateway/rows": 1,
         "gateway/sampled_tokens": 12,

@@ -45,8 +45,8 @@ def say(world: World) -> Say:
         with openai.OpenAI(base_url=session.openai_url(role), api_key=session.key) as client:
             for each in words:
                 messages.append({"role": "user", "content": each})
-                reply = client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
-                messages.append(reply.choices[0].message.model_dump(exclude_none=True))
+                response = client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
+                messages.append(response.choices[0].message.model_dump(exclude_none=True))
         if reward is not None:
             live = world.gateway.session(session.id, session.key)
             world.run(world.gateway.add_reward(live, role, reward))
@@ -63,11 +63,11 @@ def export(world: World, tmp_path: Path) -> Callable[..., list[PlayedEpisode]]:
 
     def run(*options: str) -> list[PlayedEpisode]:
         world.gateway.flush()
-        folder = tmp_path / "episodes of it"
-        words = ["episodes", "--store", str(tmp_path / "calls.db"), str(folder), *options]
+        directory = tmp_path / "episodes of it"
+        words = ["episodes", "--store", str(tmp_path / "calls.db"), str(directory), *options]
         result = CliRunner().invoke(gateway, words, catch_exceptions=False)
         run.said = result.output  # type: ignore[attr-defined]
-        files = StepFiles(folder)
+        files = StepFiles(directory)
         return [played for step in files.steps() for played in files.episodes(step)]
 
     return run
@@ -99,20 +99,20 @@ def test_a_session_is_an_episode_with_its_tokens(say: Say, export: Any, world: W
 
 
 def test_the_last_reply_has_what_rewards_look_at(say: Say, export: Any, world: World) -> None:
-    world.policy.reply = lambda prompt: CALL
+    world.policy.response = lambda prompt: CALL
     say("hi", metadata={"question": "1+1"})
     (played,) = export()
-    attempt = played.episode.trajectories[0].steps[-1].info["attempt"]
-    assert attempt["data"] == {"question": "1+1"}
-    assert attempt["messages"][0] == {"role": "user", "content": "hi"}
-    assert attempt["messages"][1]["tool_calls"][0]["function"]["name"] == "look_up"
-    (call,) = attempt["reply"]["tool_calls"]
+    rollout = played.episode.trajectories[0].steps[-1].info["attempt"]
+    assert rollout["data"] == {"question": "1+1"}
+    assert rollout["messages"][0] == {"role": "user", "content": "hi"}
+    assert rollout["messages"][1]["tool_calls"][0]["function"]["name"] == "look_up"
+    (call,) = rollout["reply"]["tool_calls"]
     assert (call["name"], call["arguments"]) == ("look_up", {"word": "proof"})
 
 
 def test_attempts_are_together_by_what_they_are_named_after(say: Say, export: Any) -> None:
-    for attempt in ("a:0", "b:0", "a:1"):
-        say("hi", attempt=attempt)
+    for rollout in ("a:0", "b:0", "a:1"):
+        say("hi", rollout=rollout)
     assert names(export()) == ["a:0", "a:1", "b:0"]
 
 
@@ -127,64 +127,64 @@ def test_attempts_are_together_by_what_they_are_named_after(say: Say, export: An
 )
 def test_attempts_of_one_name_at_different_tasks_are_apart(say: Say, export: Any, one: Any, other: Any) -> None:
     for spec in (one, other, one):
-        say("hi", attempt="0:0", **spec)
+        say("hi", rollout="0:0", **spec)
     first, same, second = tasks(export())
     assert first == same != second
 
 
 def test_a_name_that_somebody_chose_is_one_task(say: Say, export: Any) -> None:
     for number in (1, 2):
-        say("hi", attempt="weather:0", task_id="weather", metadata={"asked at": number})
+        say("hi", rollout="weather:0", task_id="weather", metadata={"asked at": number})
     one, other = tasks(export())
     assert one == other
 
 
 def test_a_validation_is_no_next_try_of_training(say: Say, export: Any) -> None:
-    say("hi", attempt="0:0", retry=0)
-    say("hi", attempt="0:0", retry=1, label="val")
+    say("hi", rollout="0:0", retry=0)
+    say("hi", rollout="0:0", retry=1, label="val")
     assert names(export()) == ["0:0"]
     assert "tried again" not in export.said
 
 
 def test_attempts_without_a_name_are_together_by_their_task(say: Say, export: Any) -> None:
     for number in (1, 2, 1):
-        say("hi", attempt="", metadata={"number": number})
+        say("hi", rollout="", metadata={"number": number})
     one, same, other = names(export())
     assert (one.partition(":")[0], one[-2:], same[-2:]) == (same.partition(":")[0], ":0", ":1")
     assert one.partition(":")[0] != other.partition(":")[0]
 
 
 def test_a_session_about_nothing_is_a_task_of_its_own(say: Say, export: Any) -> None:
-    say("hi", attempt="", id="s~1:0")
-    say("hi", attempt="", id="s~2:0")
+    say("hi", rollout="", id="s~1:0")
+    say("hi", rollout="", id="s~2:0")
     assert names(export()) == ["s~1-0:0", "s~2-0:0"]
 
 
 def test_an_attempt_that_was_tried_again_is_its_last_try(say: Say, export: Any) -> None:
     for retry, reward in ((0, 0.1), (1, 0.2), (0, 0.3)):
-        say("hi", attempt="a:0", retry=retry, reward=reward)
+        say("hi", rollout="a:0", retry=retry, reward=reward)
     assert [each.episode.trajectories[0].reward for each in export()] == [0.2, 0.3]
     assert "1 session left out: tried again" in export.said
 
 
 def test_what_validates_is_not_trained_on(say: Say, export: Any) -> None:
-    say("hi", attempt="a:0")
-    say("hi", attempt="b:0", label="val")
+    say("hi", rollout="a:0")
+    say("hi", rollout="b:0", label="val")
     assert names(export()) == ["a:0"]
     assert "1 session left out: of validation" in export.said
 
 
 def test_what_has_not_ended_is_left_out_unless_it_is_asked_for(say: Say, export: Any) -> None:
-    say("hi", attempt="a:0")
-    say("hi", attempt="a:1", close=False)
-    say(attempt="a:2")
+    say("hi", rollout="a:0")
+    say("hi", rollout="a:1", close=False)
+    say(rollout="a:2")
     assert names(export()) == ["a:0"]
     assert "1 session left out: open" in export.said
     assert "1 session left out: without a call" in export.said
 
 
 def test_sessions_that_are_open_can_be_exported(say: Say, export: Any) -> None:
-    say("hi", attempt="a:1", close=False)
+    say("hi", rollout="a:1", close=False)
     assert names(export("--with-open")) == ["a:0"]
 
 
@@ -232,7 +232,7 @@ def test_sessions_of_several_samplers_are_refused(say: Say, export: Any) -> None
 def test_attempts_of_several_policies_are_in_files_of_their_own(say: Say, export: Any, world: World) -> None:
     for version in (1, 0, 1):
         world.policy.weight_version = version
-        say("hi", attempt="a:0")
+        say("hi", rollout="a:0")
     assert [(each.step, each.episode.id[-2:]) for each in export()] == [(0, ":0"), (1, ":0"), (1, ":1")]
     assert "3 attempts at 1 task " in export.said
 
@@ -241,7 +241,7 @@ def test_attempts_of_a_task_batch_are_together_across_versions(say: Say, export:
     """Asynchronous training publishes weights between the first calls of a group's attempts."""
     for batch, version in ((0, 1), (0, 2), (1, 2), (1, 2)):
         world.policy.weight_version = version
-        say("hi", attempt="a:0", task_batch=batch)
+        say("hi", rollout="a:0", task_batch=batch)
     assert [(each.step, each.episode.id[-2:]) for each in export()] == [(0, ":0"), (0, ":1"), (1, ":0"), (1, ":1")]
 
 
@@ -261,8 +261,8 @@ def test_export_of_several_calls_reads_the_first_for_its_version(say: Say, expor
 
 
 def test_sessions_are_selected_by_id_and_time(say: Say, export: Any, tmp_path: Path) -> None:
-    for attempt in ("a:0", "b:0", "c:0"):
-        say("hi", attempt=attempt, id=attempt)
+    for rollout in ("a:0", "b:0", "c:0"):
+        say("hi", rollout=rollout, id=rollout)
     assert names(export("--session", "c:0", "--session", "a:0")) == ["a:0", "c:0"]
     shutil.rmtree(tmp_path / "episodes of it")
     assert names(export("--session", "b:0", "--since", "2020-01-01", "--before", "2999-01-01 00:00:00+00:00")) == [
@@ -298,13 +298,13 @@ def test_a_store_without_sessions_is_refused(export: Any) -> None:
 
 def test_many_tasks_are_several_files(say: Say, export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_gateway.exporting.TASKS_OF_A_FILE", 2)
-    for attempt in ("a:0", "b:0", "c:0", "a:1"):
-        say("hi", attempt=attempt)
+    for rollout in ("a:0", "b:0", "c:0", "a:1"):
+        say("hi", rollout=rollout)
     assert [each.step for each in export()] == [0, 0, 0, 1]
 
 
 def test_a_session_of_an_older_store_has_no_sampler() -> None:
     from rllm_gateway.exporting import _sampler_of
 
-    row = SessionRow(id="s", run="r", attempt="a:0", retry=0, metadata={"task": {}}, key_hash="", opened=0.0)
+    row = SessionRow(id="s", run="r", rollout="a:0", retry=0, metadata={"task": {}}, key_hash="", opened=0.0)
     assert _sampler_of([row]).tokenizer is None

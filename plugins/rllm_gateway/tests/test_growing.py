@@ -16,10 +16,10 @@ from tool_tokenizer import STOP
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.apis import ChatApi, CompletionsApi, MessagesApi, ResponsesApi
-from rllm_gateway.attempt_sampler import cut_at_texts
 from rllm_gateway.exchange import Answer, Api, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.refusals import RefusedError
 from rllm_gateway.rendering import choice_of
+from rllm_gateway.rollout_sampler import cut_at_texts
 from rllm_gateway.structured import Wanted
 from rllm_gateway.work import LOOKS, Growing
 
@@ -88,7 +88,7 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
     said=st.lists(st.sampled_from(PIECES), max_size=12),
     decoding=st.sampled_from([lossy, fallback, cleaned]),
     thinks=st.booleans(),
-    in_thoughts=st.booleans(),
+    in_reasoning=st.booleans(),
     asked=st.builds(
         Asked,
         messages=st.just([{"role": "user", "content": "hi"}]),
@@ -100,10 +100,10 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
     ),
 )
 def test_deltas_together_are_the_whole_reply(
-    said: list[list[int]], decoding: Any, thinks: bool, in_thoughts: bool, asked: Asked
+    said: list[list[int]], decoding: Any, thinks: bool, in_reasoning: bool, asked: Asked
 ) -> None:
     renderer = renderer_of_bytes(decoding, thinks)
-    prompt = np.array([1, THINK if in_thoughts else 1], np.int32)
+    prompt = np.array([1, THINK if in_reasoning else 1], np.int32)
     sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, asked.stop)
     choice = choice_of("c", "p", asked, prompt, sampled, renderer)
     for api, text in CHATS if asked.raw_prompt is None else RAW:

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempt_context import context_of
+from rollout_context import context_of
 
 from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
-from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.frames import Frame, encoded, read_frame
 from rllm_gateway.link_data import completion_frame, completion_of
 from rllm_gateway.link_policy import LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.policy import PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
+from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_gateway.session import OpenedSession, Said, SessionSpec, SessionTrace, TracedCall
 
 TRACE = SessionTrace(
@@ -80,10 +80,10 @@ class Ends:
     def __init__(self, trainer: TrainerLink, policy: LinkPolicy, keeper: Keeper, serving: asyncio.Task[None]) -> None:
         self.trainer, self.policy, self.keeper, self.serving = trainer, policy, keeper, serving
         self.engine = Engine()
-        self.sampler = AttemptSampler(context_of(self.engine), "t:0", engine_stops=False)
+        self.sampler = RolloutSampler(context_of(self.engine), "t:0", engine_stops=False)
 
     async def open(self) -> OpenedSession:
-        spec = SessionSpec(id="t:0~0", run="r", attempt="t:0", max_tokens=9, metadata={"n": 1})
+        spec = SessionSpec(id="t:0~0", run="r", rollout="t:0", max_tokens=9, metadata={"n": 1})
         return await self.trainer.open_session(spec, self.sampler)
 
     async def sample(self, ids: list[int], stop: tuple[str, ...] = (), **fields: Any) -> Completion:
@@ -161,7 +161,7 @@ def test_a_stop_text_cuts_where_the_engine_cannot_stop() -> None:
 
 def test_an_engine_that_stops_is_given_the_texts() -> None:
     async def check(ends: Ends) -> None:
-        ends.sampler = AttemptSampler(context_of(ends.engine), "t:0", engine_stops=True)
+        ends.sampler = RolloutSampler(context_of(ends.engine), "t:0", engine_stops=True)
         await ends.open()
         await ends.sample([1, 2], stop=("|",))
         assert ends.engine.asked[0][1].stop == ("|",)

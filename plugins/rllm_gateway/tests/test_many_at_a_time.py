@@ -65,7 +65,7 @@ def test_a_closed_session_leaves_nothing_in_memory(world: World) -> None:
 
 
 def test_fifty_turns_take_half_a_megabyte_of_store(world: World, tmp_path: Path) -> None:
-    world.policy.reply = lambda prompt: "word " * (SAMPLED // 5 - 1)
+    world.policy.response = lambda prompt: "word " * (SAMPLED // 5 - 1)
     world.policy.max_context = 10**6
     session = world.open()
 

@@ -61,7 +61,7 @@ def anthropic_messages(
 def test_call_without_offered_tools_stays_text(
     world: World, ask: Callable[..., tuple[str, str]], streamed: bool, offered: bool
 ) -> None:
-    world.policy.reply = lambda prompt: SAID
+    world.policy.response = lambda prompt: SAID
     session = world.open()
     assert ask(session, [HI], streamed, offered) == (SAID, "stop")
     ask(session, [HI, {"role": "assistant", "content": SAID}, AND], streamed, offered)

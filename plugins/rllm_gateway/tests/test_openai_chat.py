@@ -45,7 +45,7 @@ def test_a_reply_that_is_streamed(client: openai.OpenAI) -> None:
 
 
 def test_the_client_s_own_accumulation_of_a_stream(client: openai.OpenAI, world: World) -> None:
-    world.policy.reply = lambda prompt: f"wait{CALL}"
+    world.policy.response = lambda prompt: f"wait{CALL}"
     with client.chat.completions.stream(model="gpt", messages=HI, tools=TOOLS) as stream:
         [choice] = stream.get_final_completion().choices
     assert choice.message.content == "wait"
@@ -55,7 +55,7 @@ def test_the_client_s_own_accumulation_of_a_stream(client: openai.OpenAI, world:
 
 
 def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) -> None:
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     first = client.chat.completions.create(model="gpt", messages=HI, tools=TOOLS).choices[0]
     assert first.finish_reason == "tool_calls"
     [call] = first.message.tool_calls or []
@@ -65,8 +65,8 @@ def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) ->
 
 
 def test_n_replies_are_n_calls(client: openai.OpenAI, world: World) -> None:
-    replies = iter(("one", "two"))
-    world.policy.reply = lambda prompt: next(replies)
+    responses = iter(("one", "two"))
+    world.policy.response = lambda prompt: next(responses)
     choices = client.chat.completions.create(model="gpt", messages=HI, n=2).choices
     assert [(choice.index, choice.message.content) for choice in choices] == [(0, "one"), (1, "two")]
     assert len({call.call for call in world.policy.calls}) == 2
@@ -74,7 +74,7 @@ def test_n_replies_are_n_calls(client: openai.OpenAI, world: World) -> None:
 
 
 def test_a_stop_text_ends_a_reply_and_is_not_told(client: openai.OpenAI, world: World) -> None:
-    world.policy.reply = lambda prompt: "Thought: x\nObservation: y"
+    world.policy.response = lambda prompt: "Thought: x\nObservation: y"
     [choice] = client.chat.completions.create(model="gpt", messages=HI, stop=["Observation:"]).choices
     assert (choice.message.content, choice.finish_reason) == ("Thought: x\n", "stop")
     assert bytes(world.policy.calls[0].completion.token_ids.tolist()) == b"Thought: x\nObservation:"

@@ -35,7 +35,7 @@ def test_a_reply(client: openai.OpenAI, world: World) -> None:
 
 
 def test_a_reply_that_is_streamed(client: openai.OpenAI, world: World) -> None:
-    world.policy.reply = lambda prompt: f"wait{CALL}"
+    world.policy.response = lambda prompt: f"wait{CALL}"
     with client.responses.stream(model="gpt", input="hi", tools=TOOLS) as stream:
         kinds = [event.type for event in stream]
         response = stream.get_final_response()
@@ -48,7 +48,7 @@ def test_a_reply_that_is_streamed(client: openai.OpenAI, world: World) -> None:
 
 
 def test_a_call_of_a_tool_and_its_result(client: openai.OpenAI, world: World) -> None:
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else f"wait{CALL}"
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else f"wait{CALL}"
     said: Any = [{"role": "user", "content": "hi"}]
     first = client.responses.create(model="gpt", input=said, tools=TOOLS)
     call = first.output[1]

@@ -43,10 +43,10 @@ class Anew(TemplateRenderer):
 
 
 @contextmanager
-def thinking(folder: Path, kind: type[TemplateRenderer] = TemplateRenderer) -> Iterator[World]:
-    with running(folder, attached=lambda: kind(Thinking(), [STOP])) as world:
-        replies = iter(("{hm}one", "{so}two", "{well}three"))
-        world.policy.reply = lambda prompt: next(replies)
+def thinking(directory: Path, kind: type[TemplateRenderer] = TemplateRenderer) -> Iterator[World]:
+    with running(directory, attached=lambda: kind(Thinking(), [STOP])) as world:
+        responses = iter(("{hm}one", "{so}two", "{well}three"))
+        world.policy.response = lambda prompt: next(responses)
         yield world
 
 

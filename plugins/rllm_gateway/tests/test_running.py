@@ -203,11 +203,11 @@ def hanging(agent: Path, tmp_path: Path) -> Iterator[Callable[[Callable[..., Any
     def started(end: Callable[[FunctionRunner, asyncio.Task[Any]], Any]) -> list[int]:
         async def go() -> None:
             runner = FunctionRunner(Target(str(agent), "hangs"), tmp_path)
-            attempt = asyncio.create_task(runner.run({"file": str(file)}, {}))
+            rollout = asyncio.create_task(runner.run({"file": str(file)}, {}))
             while not (file.exists() and file.read_text()):
                 await asyncio.sleep(0.01)
-            await end(runner, attempt)
-            await asyncio.wait({attempt})
+            await end(runner, rollout)
+            await asyncio.wait({rollout})
             await runner.close()
 
         asyncio.run(go())
@@ -217,15 +217,15 @@ def hanging(agent: Path, tmp_path: Path) -> Iterator[Callable[[Callable[..., Any
 
 
 def test_a_cancelled_attempt_kills_the_agent_and_what_it_started(hanging: Any) -> None:
-    async def cancel(runner: FunctionRunner, attempt: asyncio.Task[Any]) -> None:
-        attempt.cancel()
+    async def cancel(runner: FunctionRunner, rollout: asyncio.Task[Any]) -> None:
+        rollout.cancel()
 
     for pid in hanging(cancel):
         wait_until(lambda pid=pid: not is_alive(pid))
 
 
 def test_the_end_of_the_run_kills_the_agents(hanging: Any) -> None:
-    async def close(runner: FunctionRunner, attempt: asyncio.Task[Any]) -> None:
+    async def close(runner: FunctionRunner, rollout: asyncio.Task[Any]) -> None:
         await runner.close()
 
     for pid in hanging(close):
@@ -355,13 +355,13 @@ def test_a_cancelled_program_is_killed_with_its_children(tmp_path: Path) -> None
     """
 
     async def go() -> None:
-        attempt = asyncio.create_task(
+        rollout = asyncio.create_task(
             CommandRunner([sys.executable, "-c", textwrap.dedent(program)], tmp_path).run({}, {})
         )
         while not (file.exists() and file.read_text()):
             await asyncio.sleep(0.01)
-        attempt.cancel()
-        await asyncio.wait({attempt})
+        rollout.cancel()
+        await asyncio.wait({rollout})
 
     asyncio.run(go())
     for pid in map(int, file.read_text().split()):

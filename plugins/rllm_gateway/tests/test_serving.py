@@ -33,7 +33,7 @@ from rllm_gateway.session import SessionSpec
 from rllm_serving.child_process import ChildProcess
 
 HI: Any = [{"role": "user", "content": "hi"}]
-SPEC = SessionSpec(id="a:0", run="r", attempt="a", max_tokens=50)
+SPEC = SessionSpec(id="a:0", run="r", rollout="a", max_tokens=50)
 
 
 def test_the_admin_token_is_made_once_and_is_private(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def at_the_door(tmp_path: Path, steps: Any) -> None:
     """Run `steps` with a gateway without a policy, and the port where it takes runs."""
     store = CallStore.open(tmp_path / "calls.db")
     gateway = Gateway(store, "http://127.0.0.1:1", Limits(policy_seconds=0.01))
-    door = Door(gateway, "secret", lambda folder: renderer())
+    door = Door(gateway, "secret", lambda directory: renderer())
     server = await asyncio.start_server(door.enter, "127.0.0.1", 0)
     try:
         async with asyncio.timeout(DEADLINE):

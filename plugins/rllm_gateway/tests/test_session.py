@@ -17,7 +17,7 @@ def test_clients_of_anthropic_add_the_version_themselves() -> None:
 
 
 def test_choices_that_are_asked_again_are_in_the_same_order() -> None:
-    session = LiveSession(SessionSpec(id="s", run="r", attempt="t:0", max_tokens=9), "")
+    session = LiveSession(SessionSpec(id="s", run="r", rollout="t:0", max_tokens=9), "")
     first = [session.take_sibling(b"prompt") for _ in range(3)]
     session.lose(b"prompt", first)
     assert [session.take_sibling(b"prompt") for _ in range(4)] == [*first, 3]

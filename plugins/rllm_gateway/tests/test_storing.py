@@ -41,7 +41,7 @@ def hang_up(session: OpenedSession, when: threading.Event) -> None:
 
 
 def test_what_is_stored_is_what_the_engine_saw_and_sampled(world: World) -> None:
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     session = world.open()
     first = ask(session, HI, tools=[TOOL])
     result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "x"}
@@ -102,8 +102,8 @@ def test_a_call_that_cannot_be_stored_is_no_answer_and_ends_the_attempt(
 
 
 def test_an_answer_that_nobody_saw_is_given_to_who_asks_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    replies = iter(("first", "second"))
-    world.policy.reply = lambda prompt: next(replies)
+    responses = iter(("first", "second"))
+    world.policy.response = lambda prompt: next(responses)
     session = world.open()
     add, go, begun = world.store.add, asyncio.Event(), threading.Event()
 

@@ -44,7 +44,7 @@ def messages(world: World) -> int:
 def test_a_streamed_reply_with_calls_of_tools_is_stored_token_by_token(
     streams: Callable[[World], int], world: World
 ) -> None:
-    world.policy.reply = lambda prompt: SAID
+    world.policy.response = lambda prompt: SAID
     assert streams(world) == 2
     (sampled,) = world.policy.calls
     (row,) = world.store.calls(sampled.session)

@@ -40,7 +40,7 @@ def _able(world: World) -> None:
 
 
 def test_chat_parse_returns_the_users_model(world: World) -> None:
-    world.policy.reply = lambda prompt: WRITTEN
+    world.policy.response = lambda prompt: WRITTEN
     with openai_client(world) as client:
         done = client.chat.completions.parse(model="gpt", messages=HI, response_format=Answer)
     assert done.choices[0].message.parsed == Answer(parts=[Part(word="x")])
@@ -54,7 +54,7 @@ def test_chat_json_object_asks_for_any_object(world: World) -> None:
 
 
 def test_responses_parse_returns_the_users_model(world: World) -> None:
-    world.policy.reply = lambda prompt: WRITTEN
+    world.policy.response = lambda prompt: WRITTEN
     with openai_client(world) as client:
         done = client.responses.parse(model="gpt", input="hi", text_format=Answer)
     assert done.output_parsed == Answer(parts=[Part(word="x")])
@@ -77,7 +77,7 @@ def test_messages_beta_output_format_is_the_schema(world: World) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}], ids=str)
 def test_forced_tool_is_called_in_chat(world: World, choice: Any) -> None:
-    world.policy.reply = lambda prompt: CALL
+    world.policy.response = lambda prompt: CALL
     with openai_client(world) as client:
         [done] = client.chat.completions.create(model="m", messages=HI, tools=[tool()], tool_choice=choice).choices
     assert (done.finish_reason, done.message.content) == ("tool_calls", "")
@@ -87,7 +87,7 @@ def test_forced_tool_is_called_in_chat(world: World, choice: Any) -> None:
 
 
 def test_forced_tool_is_called_in_messages(world: World) -> None:
-    world.policy.reply = lambda prompt: CALL
+    world.policy.response = lambda prompt: CALL
     tools: Any = [{"name": "look_up", "input_schema": Answer.model_json_schema()}]
     choice: Any = {"type": "tool", "name": "look_up"}
     with anthropic_client(world) as client:
@@ -97,7 +97,7 @@ def test_forced_tool_is_called_in_messages(world: World) -> None:
 
 
 def test_conversation_after_a_forced_call_continues_it(world: World) -> None:
-    world.policy.reply = lambda prompt: CALL
+    world.policy.response = lambda prompt: CALL
     session = world.open()
     with openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client:
         ask: Any = {"model": "m", "tools": [tool()]}

@@ -49,7 +49,7 @@ def agent(world: World) -> Iterator[Agent]:
 
 def numbered(world: World) -> None:
     """Replies tell calls apart."""
-    world.policy.reply = lambda prompt: f"r{len(world.policy.calls)}"
+    world.policy.response = lambda prompt: f"r{len(world.policy.calls)}"
 
 
 def test_a_conversation_is_one_line_of_calls(agent: Agent, world: World) -> None:
@@ -64,7 +64,7 @@ def test_a_conversation_is_one_line_of_calls(agent: Agent, world: World) -> None
 
 def test_what_was_sampled_is_not_tokenised_again(agent: Agent, world: World) -> None:
     """Nothing but a sampled reply holds a stop token where the template shows none."""
-    world.policy.reply = lambda prompt: "cut off here"
+    world.policy.response = lambda prompt: "cut off here"
     first = agent.ask(HI, max_tokens=3)
     agent.ask(HI, first, {"role": "user", "content": "go on"})
     before, after = world.policy.calls
@@ -74,7 +74,7 @@ def test_what_was_sampled_is_not_tokenised_again(agent: Agent, world: World) -> 
 
 def test_a_stop_token_in_a_message_is_no_turn(agent: Agent, world: World) -> None:
     """`$` is the stop token, and the text of it is its own token."""
-    world.policy.reply = lambda prompt: "a$b"
+    world.policy.response = lambda prompt: "a$b"
     asked: Any = {"role": "user", "content": "$ or $$?"}
     first = agent.ask(asked, max_tokens=2)
     agent.ask(asked, first, {"role": "user", "content": "$"})
@@ -114,7 +114,7 @@ def test_two_continuations_of_a_reply_are_two_branches(agent: Agent, world: Worl
 
 
 def test_arguments_may_be_written_otherwise(agent: Agent, world: World) -> None:
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     first = agent.ask(HI, tools=[TOOL])
     call = first.tool_calls[0]
     echoed = {
@@ -216,7 +216,7 @@ def test_a_retry_of_a_request_that_came_to_nothing_is_no_other_request_s_answer(
 
 
 def test_ids_of_tool_calls_are_those_of_no_other_call_of_the_conversation(agent: Agent, world: World) -> None:
-    world.policy.reply = lambda prompt: CALL
+    world.policy.response = lambda prompt: CALL
     said: list[Any] = [HI]
     for _ in range(3):
         message = agent.ask(*said, tools=[TOOL])
@@ -244,7 +244,7 @@ def test_names_and_groups_come_from_metadata(world: World) -> None:
 
 
 def test_a_session_that_keeps_messages_tells_the_last_conversation_with_its_calls_of_tools(world: World) -> None:
-    world.policy.reply = lambda prompt: "done" if "<t>" in prompt else CALL
+    world.policy.response = lambda prompt: "done" if "<t>" in prompt else CALL
     session = world.open(keeps_messages=True)
     agent = Agent(world, session)
     agent.ask({"role": "user", "content": "aside"})

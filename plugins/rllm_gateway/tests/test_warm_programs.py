@@ -37,24 +37,26 @@ Play = Callable[..., list[Outcome]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     (tmp_path / "framework.py").write_text(FRAMEWORK)
     (tmp_path / "program.py").write_text(PROGRAM)
     return tmp_path
 
 
 @pytest.fixture
-def play(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+def play(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Runs a program some times, in forks where modules are preloaded."""
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(directory)
 
     def run(*words: str, preload: tuple[str, ...] = (), times: int = 1, program: str | None = None) -> list[Outcome]:
         if program is not None:
-            (folder / "program.py").write_text(textwrap.dedent(program))
+            (directory / "program.py").write_text(textwrap.dedent(program))
         command = [sys.executable, *words]
 
         async def go() -> list[Outcome]:
-            runner: Any = WarmCommandRunner(command, preload, folder) if preload else CommandRunner(command, folder)
+            runner: Any = (
+                WarmCommandRunner(command, preload, directory) if preload else CommandRunner(command, directory)
+            )
             try:
                 runs = (runner.run({"n": n}, {"OPENAI_API_KEY": f"k{n}"}) for n in range(times))
                 return await asyncio.gather(*runs)
@@ -68,18 +70,18 @@ def play(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 # Without its site directory Python has no rllm: the program may have another virtual environment.
 @pytest.mark.parametrize("words", [("-S", "program.py", "--fast"), ("-S", "-u", "-m", "program", "x.py")])
-def test_warm_program_sees_what_a_new_python_sees(play: Play, folder: Path, words: tuple[str, ...]) -> None:
+def test_warm_program_sees_what_a_new_python_sees(play: Play, directory: Path, words: tuple[str, ...]) -> None:
     def seen(**options: Any) -> list[Any]:
-        (folder / "framework.count").unlink(missing_ok=True)
+        (directory / "framework.count").unlink(missing_ok=True)
         outcomes = play(*words, times=3, **options)
         assert [(each.code, each.last_lines) for each in outcomes if each.code] == []
         return [each.returned["answer"] for each in outcomes]
 
     cold = seen()
-    assert (folder / "framework.count").read_text().count("imported") == 3
-    assert cold[1][2:] == ["k1", str(folder), {"n": 1}, 1, True, str(folder), "a thread"]
+    assert (directory / "framework.count").read_text().count("imported") == 3
+    assert cold[1][2:] == ["k1", str(directory), {"n": 1}, 1, True, str(directory), "a thread"]
     assert seen(preload=("framework", "json.tool")) == cold
-    assert (folder / "framework.count").read_text().count("imported") == 1
+    assert (directory / "framework.count").read_text().count("imported") == 1
 
 
 @pytest.mark.parametrize(
@@ -92,15 +94,15 @@ def test_warm_program_fails_as_a_new_python(play: Play, program: str) -> None:
 
 
 def test_preload_that_starts_threads_starts_new_pythons(
-    play: Play, folder: Path, capsys: pytest.CaptureFixture[str]
+    play: Play, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "threaded.py").write_text(
+    (directory / "threaded.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     outcomes = play("program.py", preload=("framework", "threaded"), times=2)
     assert [each.returned["answer"][2] for each in outcomes] == ["k0", "k1"]
     assert "preload has no effect" in capsys.readouterr().err
-    assert (folder / "framework.count").read_text().count("imported") == 3
+    assert (directory / "framework.count").read_text().count("imported") == 3
 
 
 def test_preloaded_numpy_gives_each_rollout_other_numbers(play: Play) -> None:
@@ -111,13 +113,13 @@ def test_preloaded_numpy_gives_each_rollout_other_numbers(play: Play) -> None:
     assert len(set(parents)) == 1
 
 
-def test_cancelled_warm_program_is_killed(folder: Path) -> None:
-    pid = folder / "pid"
+def test_cancelled_warm_program_is_killed(directory: Path) -> None:
+    pid = directory / "pid"
     program = f"import os\nopen('{pid}.new', 'w').write(str(os.getpid()))\nos.rename('{pid}.new', '{pid}')\n"
-    (folder / "program.py").write_text(program + "while True: pass\n")
+    (directory / "program.py").write_text(program + "while True: pass\n")
 
     async def go() -> None:
-        runner = WarmCommandRunner([sys.executable, str(folder / "program.py")], ["framework"], folder)
+        runner = WarmCommandRunner([sys.executable, str(directory / "program.py")], ["framework"], directory)
         rollout = asyncio.create_task(runner.run({"n": 1}, {}))
         while not pid.exists():
             await asyncio.sleep(0.01)

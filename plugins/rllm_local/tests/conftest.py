@@ -13,7 +13,7 @@ import torch
 
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
@@ -197,7 +197,7 @@ def make_batch(
     rows: Sequence[tuple[int, int]] | Sequence[Sequence[tuple[int, int]]],
     *,
     roles: Sequence[str] = ("agent",),
-    attempts: int = 1,
+    rollouts: int = 1,
     vocabulary: int = 70,
     seed: int = 0,
 ) -> TokenBatch:
@@ -220,13 +220,13 @@ def make_batch(
         for turn, (prompt, response) in enumerate([turns] if isinstance(turns[0], int) else turns):  # type: ignore[list-item, arg-type]
             said = generator.integers(0, vocabulary, prompt).tolist()
             if turn == 0:
-                task = said if index % attempts == 0 else task
+                task = said if index % rollouts == 0 else task
                 said = task
             history += said
-            reply = generator.integers(0, vocabulary, response)
+            sampled = generator.integers(0, vocabulary, response)
             logprobs = generator.normal(-4.4, 0.4, response).astype(np.float32)
-            trajectory.add_step(history, reply, logprobs)
-            history += reply.tolist()
+            trajectory.add_step(history, sampled, logprobs)
+            history += sampled.tolist()
         groups.setdefault(role, TrajectoryGroup(group_id=f"task:{role}", trajectories=[])).trajectories.append(
             trajectory
         )
@@ -254,7 +254,7 @@ def make_plan() -> Callable[..., UpdatePlan]:
     return make
 
 
-def _choice(loss: str | PolicyLoss) -> Chosen[LossPlugin[Any]]:
+def _choice(loss: str | PolicyLoss) -> PluginChoice[LossPlugin[Any]]:
     function: PolicyLoss = getattr(core_losses, loss) if isinstance(loss, str) else loss
     params = PpoParams(eps_clip=0.2, eps_clip_high=0.3) if loss == "ppo" else NoParams()
     name = loss if isinstance(loss, str) else "custom"
@@ -262,7 +262,7 @@ def _choice(loss: str | PolicyLoss) -> Chosen[LossPlugin[Any]]:
     plugin: LossPlugin[Any] = LossPlugin(
         name=name, summary="", params=type(params), load=lambda: function, load_clipped=load_clipped
     )
-    return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
+    return PluginChoice(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
 
 
 @pytest.fixture(scope="session")

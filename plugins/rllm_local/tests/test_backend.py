@@ -91,7 +91,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
             batch = await backend.process(batch, frozenset({"old_logprobs"}))
             result = await backend.update(batch, make_plan(global_step=step, seed=step))
             metrics.append(result.metrics)
-            await backend.publish(step + 1)
+            await backend.sync_weights(step + 1)
         return metrics
 
     for metrics in _run(_context(temperature, model=model), play):
@@ -107,7 +107,7 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
         batch = await backend.process(batch, frozenset({"old_logprobs"}))
         result = await backend.update(batch, make_plan(global_step=number, seed=number))
-        await backend.publish(number + 1)
+        await backend.sync_weights(number + 1)
         return batch.tokens.tolist(), result.metrics
 
     async def straight(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
@@ -117,7 +117,7 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
 
     async def resumed(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
         await backend.load(tmp_path)
-        await backend.publish(2)
+        await backend.sync_weights(2)
         return [await step(backend, engine, number) for number in range(2, 4)]
 
     expected = _run(_context(model=model), straight)
@@ -177,7 +177,7 @@ async def _critical_step(
     batch = await backend.process(batch, NEEDS | {"old_logprobs"})
     batch = batch.with_columns(returns=np.sin(batch.tokens).astype(np.float32))
     result = await backend.update(batch, make_plan(global_step=number, seed=number, **TERMS))
-    await backend.publish(number + 1)
+    await backend.sync_weights(number + 1)
     return batch, result.metrics
 
 
@@ -216,7 +216,7 @@ def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(
 
     async def resumed(backend: LocalBackend, engine: LocalEngine) -> list[Any]:
         await backend.load(tmp_path)
-        await backend.publish(2)
+        await backend.sync_weights(2)
         return [await step(backend, engine, number) for number in range(2, 4)]
 
     expected = _run(_critical(), straight)

@@ -41,12 +41,12 @@ def naive(model: Any, batch: TokenBatch, temperature: float, critic: Critic | No
 @pytest.mark.parametrize("which", ["model", "grouped_model", "qwen_model"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
-@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("rollouts", [1, 3])
 def test_columns_are_those_of_every_token_by_itself(
     which: str,
     temperature: float,
     max_tokens: int,
-    attempts: int,
+    rollouts: int,
     request: pytest.FixtureRequest,
     build_tiny: Callable[[int], Any],
     random_batch: Callable[..., TokenBatch],
@@ -54,7 +54,7 @@ def test_columns_are_those_of_every_token_by_itself(
     fill_columns: Callable[..., TokenBatch],
 ) -> None:
     model, other = request.getfixturevalue(which), build_tiny(9)
-    batch, critic = random_batch(MULTI_TURN, attempts=attempts), make_critic(model)
+    batch, critic = random_batch(MULTI_TURN, rollouts=rollouts), make_critic(model)
     options = {"temperature": temperature, "max_tokens_per_microbatch": max_tokens}
     filled = fill_columns(model, batch, *ALL, critic=critic, reference=Reference(other), **options)
     expected, of_reference = naive(model, batch, temperature, critic), naive(other, batch, temperature)

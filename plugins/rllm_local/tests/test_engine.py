@@ -198,7 +198,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
     engine = make_engine(max_concurrency=6)
     params = [_params(40, seed=seed) for seed in range(24)]
 
-    async def attempt(index: int) -> Completion | None:
+    async def rollout(index: int) -> Completion | None:
         """What a workflow does: ask, and close the session whatever happens."""
         try:
             async with asyncio.timeout(0.001 * index if index % 3 == 0 else None):
@@ -208,7 +208,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
         finally:
             await engine.end_session(f"{index}")
 
-    answers = _gather(*(attempt(index) for index in range(24)))
+    answers = _gather(*(rollout(index) for index in range(24)))
     assert answers[0] is None
     for index, completion in enumerate(answers):
         if index % 3:
@@ -312,7 +312,7 @@ def test_after_publishing_nothing_cached_under_the_old_weights_is_used(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
-    engine.publish(7)
+    engine.sync_weights(7)
     new = _alone(engine, prompt, params, "s")
     assert new.weight_version == 7
     assert old.token_ids.tolist() != new.token_ids.tolist()
@@ -332,7 +332,7 @@ def test_publishing_in_the_middle_of_a_request_reports_the_oldest_weights_and_le
             await asyncio.sleep(0)
         # On the engine's thread, as the backend's updates are: never in the middle of a pass.
         await asyncio.get_running_loop().run_in_executor(engine._executor, _change, model)
-        engine.publish(1)
+        engine.sync_weights(1)
         first = await running
         history = [*prompt, *first.token_ids.tolist(), 9]
         return first, await engine.generate(history, params, session="s")

@@ -51,10 +51,10 @@ def train(
         )
         for step in range(2):
             updater.update(random_batch([(3, 4), (5, 6)], seed=step), make_plan(global_step=step))
-        folder = Path("run/checkpoints/step_000002/backend")
-        folder.mkdir(parents=True)
-        (folder.parent.parent / "latest").symlink_to("step_000002")
-        save_state(folder, masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
+        directory = Path("run/checkpoints/step_000002/backend")
+        directory.mkdir(parents=True)
+        (directory.parent.parent / "latest").symlink_to("step_000002")
+        save_state(directory, masters, loaded.tokenizer, updater.optimizer, adapter=loaded.adapter)
         return loaded
 
     return make
@@ -73,7 +73,7 @@ def test_a_smaller_type_is_half_the_size(train: Callable[..., LoadedModel]) -> N
     assert main(["export", "run", "--to", "hf"]) == 0
     assert main(["export", "run", "--to", "hf", "--dtype", "bfloat16", "--output", "small"]) == 0
     assert AutoModelForCausalLM.from_pretrained("small").dtype == torch.bfloat16
-    sizes = [Path(folder, "model.safetensors").stat().st_size for folder in ("run/export-hf", "small")]
+    sizes = [Path(directory, "model.safetensors").stat().st_size for directory in ("run/export-hf", "small")]
     assert sizes[1] < 0.55 * sizes[0]
 
 

@@ -159,7 +159,7 @@ def test_family_accepted_computes_each_row_alone(
 ) -> None:
     model = _build(kind)
     check_family(model, kind)
-    _assert_rows_as_alone(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], attempts=3))
+    _assert_rows_as_alone(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], rollouts=3))
     _assert_sampled_as_alone(model, make_engine(model, max_context=128), assert_as_without_cache, 60)
 
 
@@ -179,7 +179,7 @@ def test_rope_type_computes_each_row_alone(
     longest = longest_context(model.config, 0)
     assert longest == (64 if rope == "longrope" else 128)
     rows = [(longest - 12, 6), (longest - 12, 12), (5, 3), (5, 9)]
-    _assert_rows_as_alone(model, random_batch(rows, attempts=2))
+    _assert_rows_as_alone(model, random_batch(rows, rollouts=2))
     _assert_sampled_as_alone(model, make_engine(model, max_context=longest), assert_as_without_cache, longest)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rllm_core.contracts.backend import RunContext, UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import (
     Completion,
     EnginePlugin,
@@ -45,10 +45,10 @@ class Copy:
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
         self.calls.append("start")
-        self.setup, self.files = setup, sorted(path.name for path in setup.folder.iterdir())
+        self.setup, self.files = setup, sorted(path.name for path in setup.directory.iterdir())
         self.renderer, self.max_context = setup.renderer, setup.max_context
-        self.tokenizer = AutoTokenizer.from_pretrained(setup.folder)
-        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.folder)).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(setup.directory)
+        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.directory)).eval()
         self.executor = ThreadPoolExecutor(max_workers=1)
         self.engine = LocalEngine(
             self.model,
@@ -63,7 +63,7 @@ class Copy:
         self.calls.append(f"load {version}")
         missing, unexpected = self.model.load_state_dict(dict(weights), strict=False)
         assert (missing, unexpected) == (["lm_head.weight"], []), "tied to the embedding, and given once"
-        self.engine.publish(version)
+        self.engine.sync_weights(version)
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         return await self.engine.generate(prompt_ids, sampling, session=session)
@@ -90,7 +90,7 @@ def _context(engine: Callable[[Any], HostedEngine], **sections: Any) -> RunConte
         backend_config=LocalConfig(**({"training": {"learning_rate": 1e-2, "max_length": 200}} | sections)),
         seed=0,
         total_steps=10,
-        engine=Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams()),
+        engine=PluginChoice(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams()),
     )
 
 
@@ -106,14 +106,14 @@ def _run(context: RunContext, play: Callable[[LocalBackend, Any], Awaitable[Any]
 
 
 async def _batch(engine: Copy) -> TokenBatch:
-    async def attempt(index: int) -> Trajectory:
+    async def rollout(index: int) -> Trajectory:
         prompt = engine.renderer.prompt([{"role": "user", "content": f"guess {index}"}])
-        reply = await engine.generate(prompt, SamplingParams(max_tokens=6, seed=index), session=str(index))
+        response = await engine.generate(prompt, SamplingParams(max_tokens=6, seed=index), session=str(index))
         trajectory = Trajectory("agent", reward=float(index % 2))
-        trajectory.add_step(prompt, reply.token_ids, reply.logprobs, weight_version=reply.weight_version)
+        trajectory.add_step(prompt, response.token_ids, response.logprobs, weight_version=response.weight_version)
         return trajectory
 
-    trajectories = list(await asyncio.gather(*(attempt(index) for index in range(8))))
+    trajectories = list(await asyncio.gather(*(rollout(index) for index in range(8))))
     batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=trajectories)])
     advantages = np.repeat(np.where(np.arange(batch.n_rows) % 2, 1.0, -1.0), batch.row_lengths) * batch.loss_mask
     return batch.with_columns(advantages=advantages.astype(np.float32))
@@ -130,7 +130,7 @@ def test_it_samples_with_the_weights_that_are_trained_after_every_publish(make_p
             before = torch.cat([parameter.flatten() for parameter in engine.model.parameters()])
             await backend.update(batch, make_plan(global_step=step, seed=step))
             assert torch.equal(before, torch.cat([parameter.flatten() for parameter in engine.model.parameters()]))
-            await backend.publish(step + 1)
+            await backend.sync_weights(step + 1)
         return engine
 
     engine = _run(_context(Copy), play)
@@ -148,7 +148,7 @@ def test_it_is_given_the_weights_that_the_model_computes_with(make_plan: Callabl
     async def play(backend: LocalBackend, engine: Copy) -> None:
         batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
         await backend.update(batch, make_plan())
-        await backend.publish(1)
+        await backend.sync_weights(1)
         assert engine.setup.dtype == "bfloat16"
         for name, master in backend._started()[0].trainer.masters.named():
             assert torch.equal(given[name], master.to(torch.bfloat16))
@@ -167,7 +167,7 @@ def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() ->
     assert engine.model.config.architectures == ["LlamaForCausalLM"]
     assert engine.tokenizer.decode([5, 6]) == setup.renderer.text([5, 6])
     assert not [name for name in engine.files if name.endswith("safetensors")]
-    assert not setup.folder.exists()
+    assert not setup.directory.exists()
 
 
 def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path, make_plan: Callable[..., UpdatePlan]) -> None:
@@ -175,12 +175,12 @@ def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path, make_plan: Ca
         batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
         await backend.update(batch, make_plan())
         await backend.save(tmp_path)
-        await backend.publish(1)
+        await backend.sync_weights(1)
         return (await _batch(engine)).tokens.tolist()
 
     async def resume(backend: LocalBackend, engine: Copy) -> list[int]:
         await backend.load(tmp_path)
-        await backend.publish(1)
+        await backend.sync_weights(1)
         return (await _batch(engine)).tokens.tolist()
 
     expected = _run(_context(Copy), train_and_save)

@@ -219,10 +219,10 @@ def test_hosted_engines_are_given_merged_weights(make: Callable[..., Any]) -> No
 
 @pytest.fixture
 def base(tmp_path: Path, tokenizer: Any) -> Path:
-    folder = tmp_path / "base"
-    tiny.build_model(len(tokenizer), 3).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    directory = tmp_path / "base"
+    tiny.build_model(len(tokenizer), 3).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
 @pytest.fixture
@@ -239,14 +239,14 @@ def trained(tmp_path: Path, base: Path, make: Callable[..., Any]) -> tuple[Path,
 
 
 def test_an_adapter_is_a_model_that_can_be_named(trained: tuple[Path, torch.Tensor]) -> None:
-    folder, expected = trained
-    merged = load_model(ModelSection(name=str(folder), device="cpu"), 0)
+    directory, expected = trained
+    merged = load_model(ModelSection(name=str(directory), device="cpu"), 0)
     torch.testing.assert_close(logits(merged.model), expected, rtol=1e-5, atol=1e-5)
     assert not any("lora" in name for name, _ in merged.model.named_parameters())
-    whole, masters = load(name=str(folder), lora_rank=0)
+    whole, masters = load(name=str(directory), lora_rank=0)
     assert torch.equal(logits(whole.model), logits(merged.model))
     assert len(list(masters)) == len(list(whole.model.parameters()))
-    continued, _ = load(name=str(folder))
+    continued, _ = load(name=str(directory))
     assert torch.equal(logits(continued.model), expected)
     assert continued.continues_adapter
     assert adapter_of(continued).base.name.endswith("base"), "of the model below, not of the adapter"
@@ -258,17 +258,17 @@ def test_an_adapter_of_another_shape_than_asked_for_is_refused(trained: tuple[Pa
 
 
 def test_an_adapter_whose_model_is_gone_or_changed_says_so(base: Path, trained: tuple[Path, torch.Tensor]) -> None:
-    folder = trained[0]
-    config = LocalConfig(model=TrainedModelSection(name=str(folder)))
+    directory = trained[0]
+    config = LocalConfig(model=TrainedModelSection(name=str(directory)))
     check_model(config)
     other = load_model(ModelSection(name=str(base), device="cpu"), 0).model
     with torch.no_grad():
         next(other.parameters())[0, 0] += 0.5
     other.save_pretrained(base)
     with pytest.raises(ConfigError, match="which has other weights now than those it was trained on"):
-        load_model(ModelSection(name=str(folder), device="cpu"), 0)
+        load_model(ModelSection(name=str(directory), device="cpu"), 0)
     base.rename(base.parent / "elsewhere")
-    for ask in (lambda: check_model(config), lambda: load_model(ModelSection(name=str(folder)), 0)):
+    for ask in (lambda: check_model(config), lambda: load_model(ModelSection(name=str(directory)), 0)):
         with pytest.raises(ConfigError, match="is a LoRA adapter") as caught:
             ask()
         assert "there is no such folder" in caught.value.message

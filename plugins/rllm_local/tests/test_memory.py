@@ -109,47 +109,47 @@ def test_the_estimate_is_the_measured_peak_within_a_quarter(
     assert sum(parts.values()) == pytest.approx(sum(held.values()) + measured.peak, rel=0.25)
 
 
-def _folder(tmp_path: Path, **changes: int) -> Path:
+def _directory(tmp_path: Path, **changes: int) -> Path:
     Qwen3Config(**(MID_SIZE | changes), architectures=["Qwen3ForCausalLM"]).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def _rows(folder: Path, needs: frozenset[str] = frozenset(), **sections: Any) -> dict[str, str]:
-    config = LocalConfig(**({"model": {"name": str(folder), "device": "cpu"}} | sections))
+def _rows(directory: Path, needs: frozenset[str] = frozenset(), **sections: Any) -> dict[str, str]:
+    config = LocalConfig(**({"model": {"name": str(directory), "device": "cpu"}} | sections))
     found = footprint(config, RunConfig(), needs)
     assert found is not None
     return dict(found.rows)
 
 
 def test_a_config_without_weights_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _folder(tmp_path)
-    assert [path.name for path in folder.iterdir()] == ["config.json"]
-    assert main(["train", "guess", "--dry-run", "--model", str(folder)]) == 0
+    directory = _directory(tmp_path)
+    assert [path.name for path in directory.iterdir()] == ["config.json"]
+    assert main(["train", "guess", "--dry-run", "--model", str(directory)]) == 0
     said = capsys.readouterr().out
     assert "Memory, at most:" in said
     assert "this machine has" in said
 
 
 def test_a_reference_a_critic_and_the_cache_are_counted(tmp_path: Path) -> None:
-    folder = _folder(tmp_path)
-    plain = _rows(folder)
-    both = _rows(folder, frozenset({"ref_logprobs", "values"}))
+    directory = _directory(tmp_path)
+    plain = _rows(directory)
+    both = _rows(directory, frozenset({"ref_logprobs", "values"}))
     assert set(both) - set(plain) == {"reference model", "gradients of the critic"}
-    model = {"name": str(folder), "device": "cpu", "lora_rank": 8}
-    assert "reference model" not in _rows(folder, frozenset({"ref_logprobs"}), model=model)
-    assert _rows(folder, local={"kv_cache_gib": 0.5})["cached keys and values"] == "0.50 GiB"
+    model = {"name": str(directory), "device": "cpu", "lora_rank": 8}
+    assert "reference model" not in _rows(directory, frozenset({"ref_logprobs"}), model=model)
+    assert _rows(directory, local={"kv_cache_gib": 0.5})["cached keys and values"] == "0.50 GiB"
 
 
 def test_copies_that_sample_pinned_rounds_are_counted(tmp_path: Path) -> None:
-    folder = _folder(tmp_path)
-    settings = LocalConfig(model=TrainedModelSection(name=str(folder)))
+    directory = _directory(tmp_path)
+    settings = LocalConfig(model=TrainedModelSection(name=str(directory)))
     ahead = {"enable": True, "staleness_threshold": 2}
     run = RunConfig.model_validate({"rllm": {"async_training": ahead}})
     found = footprint(settings, run, frozenset())
     assert found is not None
     weights, copies = (_gibs(dict(found.rows)[name]) for name in ("weights", "weights that sample"))
     assert copies == pytest.approx(3 * weights, rel=0.02)
-    assert "weights that sample" not in _rows(folder)
+    assert "weights that sample" not in _rows(directory)
 
 
 @pytest.mark.parametrize(("rank", "partial"), [*product((0, 8), (False, True))])
@@ -157,7 +157,7 @@ def test_what_a_process_that_trains_takes_is_counted(
     rank: int, partial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rllm_local.footprint._gib", lambda size: f"{size} GiB")  # rounded, they say too little
-    model = TrainedModelSection(name=str(_folder(tmp_path)), lora_rank=rank)
+    model = TrainedModelSection(name=str(_directory(tmp_path)), lora_rank=rank)
     ahead = {"enable": True, "staleness_threshold": 2, "partial_rollout": partial}
     run = RunConfig.model_validate({"rllm": {"async_training": ahead}})
     apart, here = (
@@ -182,8 +182,8 @@ def _gibs(text: str) -> float:
 
 
 def test_what_does_not_fit_is_a_warning_that_names_keys(tmp_path: Path) -> None:
-    folder = _folder(tmp_path, hidden_size=8192, intermediate_size=32768, num_hidden_layers=80)
-    found = footprint(LocalConfig(model=TrainedModelSection(name=str(folder))), RunConfig(), frozenset())
+    directory = _directory(tmp_path, hidden_size=8192, intermediate_size=32768, num_hidden_layers=80)
+    found = footprint(LocalConfig(model=TrainedModelSection(name=str(directory))), RunConfig(), frozenset())
     assert found is not None
     (warning,) = found.warnings
     for key in ("gradient_checkpointing=true", "max_tokens_per_microbatch", "lora_rank=32", "dtype=bfloat16"):
@@ -216,8 +216,8 @@ def test_nothing_is_said_of_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_whose_config_is_damaged_is_left_to_what_loads_it(tmp_path: Path) -> None:
-    folder = _folder(tmp_path)
-    (folder / "config.json").write_text(json.dumps({"model_type": "nonsense"}))
-    found = footprint(LocalConfig(model=TrainedModelSection(name=str(folder))), RunConfig(), frozenset())
+    directory = _directory(tmp_path)
+    (directory / "config.json").write_text(json.dumps({"model_type": "nonsense"}))
+    found = footprint(LocalConfig(model=TrainedModelSection(name=str(directory))), RunConfig(), frozenset())
     assert found is not None
     assert found.rows == ()

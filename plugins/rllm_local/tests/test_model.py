@@ -21,7 +21,7 @@ from transformers import (
     Ernie4_5_MoeForCausalLM,
 )
 
-from rllm_backend_kit.model_files import model_folder
+from rllm_backend_kit.model_files import model_directory
 from rllm_core.errors import ConfigError
 from rllm_local import tiny
 from rllm_local.model import LoadedModel, load_model
@@ -58,16 +58,16 @@ def _refusal(name: str | Path, **settings: Any) -> ConfigError:
 def save(tmp_path: Path, tokenizer: Any) -> Callable[..., Path]:
     """Saves a model and a tokenizer as transformers does."""
 
-    def write(model: Any = None, folder: str = "saved", words: Any = tokenizer) -> Path:
-        (model or tiny.build_model(len(tokenizer), 3)).save_pretrained(tmp_path / folder)
-        words.save_pretrained(tmp_path / folder)
-        return tmp_path / folder
+    def write(model: Any = None, directory: str = "saved", words: Any = tokenizer) -> Path:
+        (model or tiny.build_model(len(tokenizer), 3)).save_pretrained(tmp_path / directory)
+        words.save_pretrained(tmp_path / directory)
+        return tmp_path / directory
 
     return write
 
 
-def _edit_config(folder: Path, **changes: Any) -> None:
-    file = folder / "config.json"
+def _edit_config(directory: Path, **changes: Any) -> None:
+    file = directory / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
@@ -116,9 +116,9 @@ def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
             Dots1Config(**sizes, **heads, **experts, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2)
         ),
     }[which]()
-    folder = save(model)
-    ours = _load(folder, dtype=dtype, device="cpu").model
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    directory = save(model)
+    ours = _load(directory, dtype=dtype, device="cpu").model
+    theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
     types = [{name: each.dtype for name, each in model.state_dict().items()} for model in (ours, theirs)]
     assert types[0] == types[1]
     assert ours.config.dtype == theirs.config.dtype
@@ -130,10 +130,10 @@ def test_a_model_in_a_dtype_is_the_one_that_transformers_loads(
 def test_a_saved_folder_loads_with_its_weights_and_tokenizer(
     save: Callable[..., Path], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = save()
+    directory = save()
     expected = tiny.build_model(len(tokenizer), 3)
-    monkeypatch.chdir(folder.parent)
-    for name in (folder, "saved", "./saved", f"../{folder.parent.name}/saved"):
+    monkeypatch.chdir(directory.parent)
+    for name in (directory, "saved", "./saved", f"../{directory.parent.name}/saved"):
         loaded = _load(name)
         assert loaded.stop_ids == {2}
         assert loaded.tokenizer.encode("12 plus 3") == tokenizer.encode("12 plus 3")
@@ -144,7 +144,7 @@ def test_a_saved_folder_loads_with_its_weights_and_tokenizer(
 def test_the_checkpoint_of_a_run_loads(save: Callable[..., Path], tmp_path: Path) -> None:
     inner = tmp_path / "step_000020" / "backend" / "model"
     shutil.copytree(save(), inner)
-    assert model_folder(tmp_path / "step_000020") == inner
+    assert model_directory(tmp_path / "step_000020") == inner
     assert _load(tmp_path / "step_000020").max_context == 512
     (tmp_path / "latest").symlink_to("step_000020")
     assert _load(tmp_path / "latest").max_context == 512
@@ -181,11 +181,11 @@ def test_a_hub_id_that_cannot_be_had_is_not_taken_for_a_typo() -> None:
 
 @pytest.mark.parametrize("size", [0, 20, 4000])
 def test_weights_that_are_cut_off_or_garbage_are_named(save: Callable[..., Path], size: int) -> None:
-    folder = save()
-    weights = folder / "model.safetensors"
+    directory = save()
+    weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:size] if size != 20 else b"this is not weights.")
-    error = _refusal(folder)
-    assert error.message.startswith(f"model.name={str(folder)!r} cannot be loaded: ")
+    error = _refusal(directory)
+    assert error.message.startswith(f"model.name={str(directory)!r} cannot be loaded: ")
     assert "header" in error.message
     assert "\n" not in error.message
 
@@ -194,9 +194,9 @@ def test_weights_that_are_cut_off_or_garbage_are_named(save: Callable[..., Path]
 def test_weights_that_do_not_fill_the_model_are_refused_instead_of_made_up(
     save: Callable[..., Path], changes: dict[str, int]
 ) -> None:
-    folder = save()
-    _edit_config(folder, **changes)
-    error = _refusal(folder)
+    directory = save()
+    _edit_config(directory, **changes)
+    error = _refusal(directory)
     assert "do not hold all weights of its config.json" in error.message
     assert "such as model.layers." in error.message
 
@@ -214,13 +214,13 @@ def test_weights_that_do_not_fill_the_model_are_refused_instead_of_made_up(
 def test_a_damaged_or_missing_file_is_a_config_error(
     save: Callable[..., Path], file: str, text: str | None, expected: str
 ) -> None:
-    folder = save()
+    directory = save()
     if text is None:
-        (folder / file).unlink()
-        (folder / "tokenizer_config.json").unlink()
+        (directory / file).unlink()
+        (directory / "tokenizer_config.json").unlink()
     else:
-        (folder / file).write_text(text)
-    error = _refusal(folder)
+        (directory / file).write_text(text)
+    error = _refusal(directory)
     assert expected in error.message
     assert not error.message.endswith(":.")
 
@@ -272,7 +272,7 @@ def test_a_model_that_could_have_a_window_and_has_none_loads(save: Callable[...,
     mistral = MistralForCausalLM(MistralConfig(vocab_size=100, **SMALL, sliding_window=None))
     qwen = Qwen2ForCausalLM(Qwen2Config(vocab_size=100, **SMALL, sliding_window=16, use_sliding_window=False))
     for index, model in enumerate((mistral, qwen)):
-        assert _load(save(model, folder=f"model {index}")).max_context == 64
+        assert _load(save(model, directory=f"model {index}")).max_context == 64
 
 
 def test_a_model_whose_attention_ignores_the_engines_mask_is_refused(save: Callable[..., Path]) -> None:

@@ -84,7 +84,7 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
             for _ in range(20):
                 await asyncio.sleep(0)  # whatever could run before the publication has
             weights.append(_weights(backend))
-            await backend.publish(step + 1)
+            await backend.sync_weights(step + 1)
         completions: list[Completion] = await asyncio.gather(*calls)
         for index, completion in enumerate(completions):
             prompt = PROMPT[index:]
@@ -118,7 +118,7 @@ def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(
 ) -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         batch = random_batch([(9, 6), (8, 7)], vocabulary=20)
-        newest: dict[int, list[int]] = {}
+        latest: dict[int, list[int]] = {}
 
         async def sample(version: int | None) -> Completion:
             sampling = SamplingParams(max_tokens=30, seed=5, weight_version=version)
@@ -129,15 +129,15 @@ def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(
         for step in range(5):
             completion = await sample(None)
             assert completion.weight_version == step
-            newest[step] = completion.token_ids.tolist()
+            latest[step] = completion.token_ids.tolist()
             for version in range(max(0, step - 2), step + 1):
                 pinned = await sample(version)
                 assert (pinned.weight_version, pinned.version_spans) == (version, ())
-                assert pinned.token_ids.tolist() == newest[version]
+                assert pinned.token_ids.tolist() == latest[version]
             await backend.update(batch, make_plan(global_step=step))
-            assert (await sample(None)).token_ids.tolist() == newest[step]
-            await backend.publish(step + 1)
-        assert len({tuple(tokens) for tokens in newest.values()}) == 5
+            assert (await sample(None)).token_ids.tolist() == latest[step]
+            await backend.sync_weights(step + 1)
+        assert len({tuple(tokens) for tokens in latest.values()}) == 5
 
     _run(play, model, versions_served=3)
 
@@ -145,7 +145,7 @@ def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(
 def test_a_version_that_is_served_no_more_is_refused() -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         for version in range(1, 4):
-            await backend.publish(version)
+            await backend.sync_weights(version)
         with pytest.raises(
             RolloutError, match=r"Version 1 of the weights is not served any more\. Ask for one that is: 2, 3"
         ):
@@ -156,7 +156,7 @@ def test_a_version_that_is_served_no_more_is_refused() -> None:
 
 def test_a_resumed_run_serves_the_version_it_goes_on_with() -> None:
     async def play(backend: LocalBackend, engine: Any) -> int:
-        await backend.publish(40)
+        await backend.sync_weights(40)
         done: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=2, weight_version=40), session="s")
         return done.weight_version
 
@@ -170,7 +170,7 @@ def test_a_reply_goes_on_with_its_version_while_newer_ones_come() -> None:
         for version in (1, 2):
             for _ in range(5):
                 await asyncio.sleep(0)
-            await backend.publish(version)
+            await backend.sync_weights(version)
         done: Completion = await call
         return done
 

@@ -107,7 +107,7 @@ def test_beginnings_of_old_weights_are_not_used(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
-    engine.publish(1)
+    engine.sync_weights(1)
     renamed = [(prompt, params, f"new {name}") for prompt, params, name in calls]
     for (prompt, params, _), answer in zip(renamed, _together(engine, renamed), strict=True):
         assert_as_without_cache(model, prompt, params, answer)

@@ -23,16 +23,16 @@ turns = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=1, ma
 trajectories = st.lists(turns.map(lambda some: [(some[0][0] + 1, some[0][1]), *some[1:]]), min_size=1, max_size=8)
 
 
-@given(lengths=trajectories, attempts=st.integers(1, 4), max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
+@given(lengths=trajectories, rollouts=st.integers(1, 4), max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
 @settings(deadline=None, max_examples=200)
 def test_micro_batches_hold_every_sampled_token_of_the_chosen_rows_exactly_once(
     random_batch: Callable[..., TokenBatch],
     lengths: list[list[tuple[int, int]]],
-    attempts: int,
+    rollouts: int,
     max_tokens: int,
     seed: int,
 ) -> None:
-    batch = random_batch(lengths, attempts=attempts)
+    batch = random_batch(lengths, rollouts=rollouts)
     chosen = np.flatnonzero(np.random.default_rng(seed).random(batch.n_rows) < 0.7)
     rows = np.random.default_rng(seed).permutation(chosen)
     seen: list[int] = []
@@ -64,7 +64,7 @@ def _seen_from(part: MicroBatch, sequence: int, column: int) -> tuple[list[int],
 
 
 def test_attempts_at_a_task_are_one_sequence(random_batch: Callable[..., TokenBatch]) -> None:
-    batch = random_batch([(50, 3)] * 16, attempts=8)
+    batch = random_batch([(50, 3)] * 16, rollouts=8)
     (part,) = micro_batches(batch, np.arange(16), 1000, CPU)
     assert part.input_ids.shape == (2, 50 + 8 * 2)
 
@@ -72,7 +72,7 @@ def test_attempts_at_a_task_are_one_sequence(random_batch: Callable[..., TokenBa
 def test_attempts_that_are_much_longer_than_their_prompt_are_kept_apart(
     random_batch: Callable[..., TokenBatch],
 ) -> None:
-    batch = random_batch([(10, 500)] * 4, attempts=4)
+    batch = random_batch([(10, 500)] * 4, rollouts=4)
     (part,) = micro_batches(batch, np.arange(4), 10_000, CPU)
     assert part.input_ids.shape == (4, 509)
     assert part.attention_mask is None
@@ -148,7 +148,7 @@ def _plain_batch(lengths: list[int], sampled: list[int]) -> TokenBatch:
 def test_the_mask_of_rows_in_one_sequence_is_kept_once_for_all_layers(
     random_batch: Callable[..., TokenBatch], grouped_model: Any
 ) -> None:
-    (part,) = micro_batches(random_batch([(60, 3)] * 8, attempts=8), np.arange(8), 1000, CPU)
+    (part,) = micro_batches(random_batch([(60, 3)] * 8, rollouts=8), np.arange(8), 1000, CPU)
     width = part.input_ids.shape[1]
     masks: set[int] = set()
 

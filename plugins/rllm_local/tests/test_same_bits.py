@@ -89,17 +89,17 @@ def _ids(length: int, seed: int) -> list[int]:
     return np.random.default_rng((seed, length)).integers(6, VOCABULARY, length).tolist()
 
 
-async def _reply(engine: LocalEngine, length: int, count: int, turns: int, seed: int) -> Completion:
+async def _response(engine: LocalEngine, length: int, count: int, turns: int, seed: int) -> Completion:
     for _ in range(turns):
         await asyncio.sleep(0)
     sampling = SamplingParams(max_tokens=count, seed=seed)
     return await engine.generate(_ids(length, seed), sampling, session=str(seed))
 
 
-def _own_reply(engine: LocalEngine, own: tuple[int, int], others: Requests) -> list[Any]:
+def _own_response(engine: LocalEngine, own: tuple[int, int], others: Requests) -> list[Any]:
     async def together() -> Completion:
-        calls = [_reply(engine, *other, seed) for seed, other in enumerate(others)]
-        done = await asyncio.gather(_reply(engine, *own, 3, OWN_SEED), *calls)
+        calls = [_response(engine, *other, seed) for seed, other in enumerate(others)]
+        done = await asyncio.gather(_response(engine, *own, 3, OWN_SEED), *calls)
         return done[0]
 
     done = asyncio.run(together())
@@ -115,8 +115,8 @@ def test_a_reply_among_others_has_the_bits_of_one_alone(
     make_engine: Callable[..., LocalEngine], invariant: tuple[Any, PassShape], own: tuple[int, int], others: Requests
 ) -> None:
     model, shape = invariant
-    alone = _own_reply(make_engine(model, max_context=256, shape=shape), own, [])
-    assert _own_reply(make_engine(model, max_context=256, shape=shape), own, others) == alone
+    alone = _own_response(make_engine(model, max_context=256, shape=shape), own, [])
+    assert _own_response(make_engine(model, max_context=256, shape=shape), own, others) == alone
 
 
 def test_a_conversation_has_the_bits_of_one_prompt(

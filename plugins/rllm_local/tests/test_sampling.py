@@ -129,9 +129,9 @@ def test_the_processors_of_transformers_are_those_of_its_generate(
     prompt = torch.arange(5, 12)[None]
     sampling = {"do_sample": True, "temperature": temperature, "top_k": max(top_k, 0), "top_p": top_p}
     output = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True}
-    reply = model.generate(prompt, max_new_tokens=1, **sampling, **output)
-    expected = _by_transformers(reply.logits[0][0], temperature=temperature, top_k=top_k, top_p=top_p)
-    assert torch.equal(reply.scores[0][0], expected)
+    response = model.generate(prompt, max_new_tokens=1, **sampling, **output)
+    expected = _by_transformers(response.logits[0][0], temperature=temperature, top_k=top_k, top_p=top_p)
+    assert torch.equal(response.scores[0][0], expected)
 
 
 @given(

@@ -137,38 +137,38 @@ def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
 ) -> None:
     messages = list(first)
     tokens = renderer.prompt(first).tolist()
-    for reply, heard in rest:
-        tokens += [*_encode(tokenizer, reply), END]
-        assert renderer.text([*_encode(tokenizer, reply), END]) == reply
+    for response, heard in rest:
+        tokens += [*_encode(tokenizer, response), END]
+        assert renderer.text([*_encode(tokenizer, response), END]) == response
         tokens += renderer.continuation(END, heard).tolist()
-        messages += [{"role": "assistant", "content": reply}, *heard]
+        messages += [{"role": "assistant", "content": response}, *heard]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokens == _encode(tokenizer, whole)
 
 
-@given(reply=words.filter(bool), heard=turn)
+@given(response=words.filter(bool), heard=turn)
 @settings(deadline=None, max_examples=100)
 def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
-    renderer: Renderer, tokenizer: Any, reply: str, heard: list[dict[str, str]]
+    renderer: Renderer, tokenizer: Any, response: str, heard: list[dict[str, str]]
 ) -> None:
-    sampled = _encode(tokenizer, reply)
+    sampled = _encode(tokenizer, response)
     continuation = renderer.continuation(sampled[-1], heard)
     assert continuation[0] == END
     first = [{"role": "user", "content": "go."}]
-    messages = [*first, {"role": "assistant", "content": reply}, *heard]
+    messages = [*first, {"role": "assistant", "content": response}, *heard]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert [*renderer.prompt(first), *sampled, *continuation] == _encode(tokenizer, whole)
 
 
-@given(said=words.filter(bool), reply=words.filter(bool), heard=words)
+@given(said=words.filter(bool), response=words.filter(bool), heard=words)
 @settings(deadline=None, max_examples=100)
 def test_a_conversation_always_has_the_text_of_the_template(
-    renderer: Renderer, tokenizer: Any, said: str, reply: str, heard: str
+    renderer: Renderer, tokenizer: Any, said: str, response: str, heard: str
 ) -> None:
     """Also where tokens differ: after `1` a reply of `5` stays two tokens, and the template's text would give `15`."""
     first, second = {"role": "user", "content": said}, {"role": "user", "content": heard}
-    tokens = [*renderer.prompt([first]), *_encode(tokenizer, reply), END, *renderer.continuation(END, [second])]
-    messages = [first, {"role": "assistant", "content": reply}, second]
+    tokens = [*renderer.prompt([first]), *_encode(tokenizer, response), END, *renderer.continuation(END, [second])]
+    messages = [first, {"role": "assistant", "content": response}, second]
     whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(tokens, skip_special_tokens=False) == whole
 

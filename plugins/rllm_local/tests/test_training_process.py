@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan, UpdateResult
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, LossError
@@ -112,9 +112,9 @@ def _pid(backend: LocalBackend) -> int:
     return int(backend._started()[0].pid)  # type: ignore[attr-defined]
 
 
-def _chosen(qualified_name: str, **params: Any) -> Chosen[Any]:
+def _chosen(qualified_name: str, **params: Any) -> PluginChoice[Any]:
     registered = resolve("loss", qualified_name)
-    return Chosen(registered=registered, params=registered.plugin.params(**params))
+    return PluginChoice(registered=registered, params=registered.plugin.params(**params))
 
 
 def _plan(loss: str = "rllm-core/ppo", params: Mapping[str, Any] | None = None, **changes: Any) -> UpdatePlan:
@@ -152,7 +152,7 @@ def _plain(result: UpdateResult) -> list[Any]:
     return [dict(result.metrics), columns, result.optimizer_steps]
 
 
-async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, folder: Path) -> list[Any]:
+async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, directory: Path) -> list[Any]:
     """What two steps with everything give, what is sampled after each, and what a checkpoint holds."""
     seen: list[Any] = []
     for number in range(2):
@@ -161,17 +161,17 @@ async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, folder: 
         seen += [getattr(filled, name).tolist() for name in sorted(NEEDS | {"old_logprobs"})]
         plan = _plan(global_step=number, seed=number, kl=KlTerm(beta=0.1, estimator="k3"), trace=True)
         seen += _plain(await backend.update(filled, plan))
-        await backend.publish(number + 1)
+        await backend.sync_weights(number + 1)
         completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session=f"{number}")
         seen += [completion.token_ids.tolist(), completion.logprobs.tolist(), completion.weight_version]
-    folder.mkdir()
-    await backend.save(folder)
-    for file in sorted(folder.rglob("*.safetensors")):
+    directory.mkdir()
+    await backend.save(directory)
+    for file in sorted(directory.rglob("*.safetensors")):
         seen += [(name, tensor.tolist()) for name, tensor in sorted(load_file(file).items())]
     return seen
 
 
-@pytest.mark.parametrize("versions", [1, 2], ids=["newest", "pinned"])
+@pytest.mark.parametrize("versions", [1, 2], ids=["latest", "fixed"])
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
 def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process(
     model: dict[str, Any], versions: int, batch: TokenBatch, tmp_path: Path
@@ -179,7 +179,7 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     here, apart = (
         _run(
             _context(apart=apart, model=model, needs=NEEDS, versions_served=versions),
-            lambda backend, engine, folder=tmp_path / str(apart): _steps(backend, engine, batch, folder),
+            lambda backend, engine, directory=tmp_path / str(apart): _steps(backend, engine, batch, directory),
         )
         for apart in (False, True)
     )
@@ -199,7 +199,7 @@ def test_a_checkpoint_of_one_goes_on_in_the_other(model: dict[str, Any], batch: 
         return await go_on(backend, engine)
 
     async def go_on(backend: LocalBackend, engine: Any) -> list[Any]:
-        await backend.publish(2)
+        await backend.sync_weights(2)
         sampled: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
         result = await backend.update(await backend.process(batch, frozenset()), _plan(global_step=2))
         return [sampled.token_ids.tolist(), sampled.weight_version, dict(result.metrics)]
@@ -303,7 +303,7 @@ def test_a_death_within_an_update_is_named(loss: str, how: str, batch: TokenBatc
     assert error.details.endswith("about to quit") == (loss == "quits")
 
 
-@pytest.mark.parametrize("versions", [1, 2], ids=["newest", "pinned"])
+@pytest.mark.parametrize("versions", [1, 2], ids=["latest", "fixed"])
 def test_a_death_between_updates_ends_what_samples_at_once(versions: int) -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         os.kill(_pid(backend), signal.SIGKILL)

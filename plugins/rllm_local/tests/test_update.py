@@ -101,10 +101,10 @@ def _old_logprobs_near(model: Any, batch: TokenBatch, spread: float, temperature
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize(("loss", "attempts"), [("ppo", 1), ("ppo", 3), ("importance_sampling", 1), ("reinforce", 2)])
+@pytest.mark.parametrize(("loss", "rollouts"), [("ppo", 1), ("ppo", 3), ("importance_sampling", 1), ("reinforce", 2)])
 def test_loss_and_gradient_equal_the_naive_reference(
     loss: str,
-    attempts: int,
+    rollouts: int,
     aggregation: str,
     build_tiny: Callable[[int], Any],
     random_batch: Callable[..., TokenBatch],
@@ -113,7 +113,7 @@ def test_loss_and_gradient_equal_the_naive_reference(
     gradient_of: Callable[[Any], torch.Tensor],
 ) -> None:
     model = build_tiny(0)
-    batch = _old_logprobs_near(model, random_batch(MULTI_TURN, attempts=attempts), 0.3, 1.0)
+    batch = _old_logprobs_near(model, random_batch(MULTI_TURN, rollouts=rollouts), 0.3, 1.0)
     expected, gradient = _reference(
         model, batch, {"agent": loss}, aggregation=aggregation, entropy=0.0, temperature=1.0
     )

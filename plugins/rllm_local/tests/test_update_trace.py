@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "token correction": {"rollout_correction": TOKEN},
     "everything": EVERYTHING,
     "several micro-batches": EVERYTHING | {"settings": {"max_tokens_per_microbatch": 40}},
-    "packed rows": EVERYTHING | {"attempts": 3, "rows": [[(20, 3 + row)] for row in range(6)]},
+    "packed rows": EVERYTHING | {"rollouts": 3, "rows": [[(20, 3 + row)] for row in range(6)]},
     "several roles": EVERYTHING | {"roles": ("solver", "judge")},
     "temperature": {"settings": {"temperature": 0.7}, "entropy_coeff": 0.1},
     "clipped": EVERYTHING | {"settings": {"max_grad_norm": 0.01}},
@@ -150,7 +150,7 @@ def test_coefficients_times_gradients_of_log_probs_are_the_gradient(
     settings = SETTINGS | given.pop("settings", {})
     temperature = settings.get("temperature", 1.0)
     roles = given.pop("roles", ("agent",))
-    batch = filled(given.pop("rows", MULTI_TURN), roles=roles, attempts=given.pop("attempts", 1))
+    batch = filled(given.pop("rows", MULTI_TURN), roles=roles, rollouts=given.pop("rollouts", 1))
     model = build_tiny(0)
     updater = make_updater(model, **settings)
     steps = watched(updater, model)

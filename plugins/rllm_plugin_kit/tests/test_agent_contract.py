@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rllm_core.contracts import Agent, AgentPlugin, NoParams
-from rllm_core.data.messages import Message, Reply
+from rllm_core.data.messages import Message, Response
 from rllm_plugin_kit import AgentContract
 
 
@@ -26,15 +26,15 @@ class Polite(Agent):
         self.asked = True
         return [*opening, *said]
 
-    def act(self, reply: Reply) -> Any:
-        if reply.tool_calls:
-            return {"tool": reply.tool_calls[0].name, "arguments": dict(reply.tool_calls[0].arguments)}
-        return reply.content
+    def act(self, response: Response) -> Any:
+        if response.tool_calls:
+            return {"tool": response.tool_calls[0].name, "arguments": dict(response.tool_calls[0].arguments)}
+        return response.content
 
 
 class Asynchronous(Polite):
-    async def act(self, reply: Reply) -> Any:
-        return reply.content
+    async def act(self, response: Response) -> Any:
+        return response.content
 
 
 class HandsOnText(Polite):
@@ -53,18 +53,18 @@ class KnowsTextAlone(Polite):
 
 
 class ReadsANumber(Polite):
-    def act(self, reply: Reply) -> Any:
-        return str(int(reply.content))
+    def act(self, response: Response) -> Any:
+        return str(int(response.content))
 
 
 class ActsByNothing(Polite):
-    def act(self, reply: Reply) -> Any:
-        return reply.content or None
+    def act(self, response: Response) -> Any:
+        return response.content or None
 
 
 class ActsByAPath(Polite):
-    def act(self, reply: Reply) -> Any:
-        return {"path": Path(reply.content[:5])}
+    def act(self, response: Response) -> Any:
+        return {"path": Path(response.content[:5])}
 
 
 class SaysEverythingAgain(Polite):
@@ -85,16 +85,16 @@ class AddsToTheMessages(Polite):
 
 
 class ChangesArguments(Polite):
-    def act(self, reply: Reply) -> Any:
-        for call in reply.tool_calls:
+    def act(self, response: Response) -> Any:
+        for call in response.tool_calls:
             call.arguments["seen"] = True  # type: ignore[index]
-        return reply.content
+        return response.content
 
 
 class Counts(Polite):
     acts: ClassVar[list[int]] = []
 
-    def act(self, reply: Reply) -> Any:
+    def act(self, response: Response) -> Any:
         self.acts.append(1)
         return f"{len(self.acts)}"
 
@@ -108,14 +108,14 @@ class RemembersOthers(Polite):
         self.heard.append(observation)
         return super().observe(observation)
 
-    def act(self, reply: Reply) -> Any:
+    def act(self, response: Response) -> Any:
         return f"{len(self.heard)}"
 
 
 class SetsAVariable(Polite):
-    def act(self, reply: Reply) -> Any:
-        os.environ["MY_AGENT"] = reply.content[:5].replace("\x00", "")
-        return reply.content
+    def act(self, response: Response) -> Any:
+        os.environ["MY_AGENT"] = response.content[:5].replace("\x00", "")
+        return response.content
 
 
 def plugin(make: Any) -> AgentPlugin[Any]:

@@ -107,14 +107,14 @@ class Table(Backend):
         self.logits = self.logits + RATE * self.momentum
         return UpdateResult(metrics={"actor/loss": float(gradient.sum())})
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         self.engine.logits, self.engine.version = self.logits.copy(), version
 
-    async def save(self, folder: Path) -> None:
-        (folder / "state.json").write_text(json.dumps([self.logits.tolist(), self.momentum.tolist()]))
+    async def save(self, directory: Path) -> None:
+        (directory / "state.json").write_text(json.dumps([self.logits.tolist(), self.momentum.tolist()]))
 
-    async def load(self, folder: Path) -> None:
-        self.logits, self.momentum = (np.array(part) for part in json.loads((folder / "state.json").read_text()))
+    async def load(self, directory: Path) -> None:
+        self.logits, self.momentum = (np.array(part) for part in json.loads((directory / "state.json").read_text()))
 
 
 class CannotStart(Table):
@@ -150,12 +150,12 @@ class Drifts(Table):
 
 
 class NeverPublishes(Table):
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         self.engine.version = version
 
 
 class KeepsTheFirstVersion(Table):
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         self.engine.logits = self.logits.copy()
 
 
@@ -230,22 +230,22 @@ class TracesUnknownNumbers(Traces):
 
 
 class SavesNothing(Table):
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         pass
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         pass
 
 
 class ForgetsTheOptimiser(Table):
-    async def load(self, folder: Path) -> None:
-        await super().load(folder)
+    async def load(self, directory: Path) -> None:
+        await super().load(directory)
         self.momentum = np.zeros(VOCABULARY)
 
 
 class Pickles(Table):
-    async def save(self, folder: Path) -> None:
-        (folder / "state.pkl").write_bytes(pickle.dumps(self.logits))
+    async def save(self, directory: Path) -> None:
+        (directory / "state.pkl").write_bytes(pickle.dumps(self.logits))
 
 
 class ClosesOnce(Table):

@@ -44,7 +44,7 @@ class Good:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         self.renderer, self.max_context = setup.renderer, setup.max_context
-        self.model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.folder)).eval()
+        self.model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(setup.directory)).eval()
 
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
         _, strange = self.model.load_state_dict(dict(weights), strict=False)
@@ -55,7 +55,7 @@ class Good:
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
         version = self.version
-        tokens, logprobs, reason = await self.reply(prompt.tolist(), sampling, room)
+        tokens, logprobs, reason = await self.response(prompt.tolist(), sampling, room)
         return Completion(
             token_ids=np.array(tokens, np.int32),
             logprobs=np.array(logprobs, np.float32),
@@ -63,7 +63,9 @@ class Good:
             weight_version=version,
         )
 
-    async def reply(self, prompt: list[int], sampling: SamplingParams, room: int) -> tuple[list[int], list[float], Any]:
+    async def response(
+        self, prompt: list[int], sampling: SamplingParams, room: int
+    ) -> tuple[list[int], list[float], Any]:
         tokens: list[int] = []
         logprobs: list[float] = []
         while len(tokens) < room:
@@ -107,14 +109,14 @@ class StartsAtOnce(Good):
 
 
 class LeavesTheStopTokenOut(Good):
-    async def reply(self, *arguments: Any) -> Any:
-        tokens, logprobs, reason = await super().reply(*arguments)
+    async def response(self, *arguments: Any) -> Any:
+        tokens, logprobs, reason = await super().response(*arguments)
         kept = slice(None, -1) if reason == "stop" and len(tokens) > 1 else slice(None)
         return tokens[kept], logprobs[kept], reason
 
 
 class NeverStops(Good):
-    async def reply(self, prompt: list[int], sampling: SamplingParams, room: int) -> Any:
+    async def response(self, prompt: list[int], sampling: SamplingParams, room: int) -> Any:
         tokens: list[int] = []
         logprobs: list[float] = []
         for number in range(room):
@@ -136,8 +138,8 @@ class LogProbsWithoutTemperature(Good):
 
 
 class NoLogProbs(Good):
-    async def reply(self, *arguments: Any) -> Any:
-        tokens, _, reason = await super().reply(*arguments)
+    async def response(self, *arguments: Any) -> Any:
+        tokens, _, reason = await super().response(*arguments)
         return tokens, [np.nan] * len(tokens), reason
 
 
@@ -217,7 +219,7 @@ class SaysNoVersion(Good):
         await super().load_weights(weights, 0)
 
 
-class SaysTheNewestVersion(Good):
+class SaysTheLatestVersion(Good):
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         completion = await super().generate(prompt_ids, sampling, session=session)
         return replace(completion, weight_version=self.version)
@@ -280,12 +282,12 @@ class LeavesAVariable(Good):
 
 
 class DrawsFromTheSharedGenerator(Good):
-    async def reply(self, *arguments: Any) -> Any:
+    async def response(self, *arguments: Any) -> Any:
         random.random()
-        return await super().reply(*arguments)
+        return await super().response(*arguments)
 
 
-class ReadsTheFolderLater(Good):
+class ReadsTheDirectoryLater(Good):
     async def start(self, setup: EngineSetup) -> None:
         self.setup = setup
 
@@ -354,7 +356,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (KeepsTheFirstWeights, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
     (SharesTheTensors, "new_weights_are_sampled_with", "after new weights were loaded that are up to"),
     (SaysNoVersion, "new_weights_are_sampled_with", "says [0, 0, 0] of completions"),
-    (SaysTheNewestVersion, "a_reply_under_way_says_the_older_weights", "during which weights changed that are up to"),
+    (SaysTheLatestVersion, "a_reply_under_way_says_the_older_weights", "during which weights changed that are up to"),
     (
         TellsVersionsApartTooLate,
         "a_reply_under_way_says_the_older_weights",
@@ -406,7 +408,7 @@ def test_one_that_starts_when_it_is_made_is_named(complaint: Any, monkeypatch: p
 
 def test_one_that_reads_the_folder_of_the_model_later_cannot_be_started(started: Start) -> None:
     with pytest.raises(AssertionError, match="cannot be started"):
-        started(ReadsTheFolderLater)
+        started(ReadsTheDirectoryLater)
 
 
 def test_a_promise_of_stop_texts_is_held_to(complaint: Any, started: Start) -> None:
@@ -418,10 +420,10 @@ def test_a_promise_of_stop_texts_is_held_to(complaint: Any, started: Start) -> N
 
 def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, started: Start) -> None:
     class Unknown(NoLogProbs):
-        async def reply(self, prompt: Any, sampling: SamplingParams, room: int) -> Any:
-            known = await Good.reply(self, prompt, sampling, room)
+        async def response(self, prompt: Any, sampling: SamplingParams, room: int) -> Any:
+            known = await Good.response(self, prompt, sampling, room)
             cut = sampling.top_k > 0 or sampling.top_p < 1
-            return await super().reply(prompt, sampling, room) if cut else known
+            return await super().response(prompt, sampling, room) if cut else known
 
     record = replace(plugin(Unknown), full_logprobs=False)
     given = {"session": started(Unknown)}

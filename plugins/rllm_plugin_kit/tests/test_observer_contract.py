@@ -90,7 +90,7 @@ class ScalesRewards(Curious):
                 trajectory.reward = 2 * (trajectory.reward or 0.0) + 1
 
 
-class AddsAFigure(Curious):
+class AddsAValidationMetric(Curious):
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
         metrics["val/mine"] = 1.0
 
@@ -125,7 +125,11 @@ def test_the_example_of_the_hook_is_a_good_observer(complaints: Any, example: An
         (VetoesOnceInAProcess, "the_same_run_gets_the_same_vetoes", "votes otherwise in a second run"),
         (AddsAMetric, "it_leaves_steps_as_they_are", "changes metrics in on_batch_end"),
         (ScalesRewards, "it_leaves_steps_as_they_are", "changes rewards in on_policy_updated"),
-        (AddsAFigure, "it_leaves_steps_as_they_are", "changes the metrics of a validation in on_validation_end"),
+        (
+            AddsAValidationMetric,
+            "it_leaves_steps_as_they_are",
+            "changes the metrics of a validation in on_validation_end",
+        ),
         (Draws, "it_changes_nothing_that_others_share", "leaves Python's random numbers changed"),
         (lambda params: object(), "it_watches_any_run", "has not all methods of an observer"),
     ],

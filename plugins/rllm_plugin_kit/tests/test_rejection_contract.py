@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rejection import RejectionPlugin, Verdict
+from rllm_core.contracts.rejection import RejectionPlugin, RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_plugin_kit import RejectionContract
@@ -21,13 +21,13 @@ class Pairs:
         self.kept: list[TrajectoryGroup] = []
         self.steps = 0
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self.steps += 1
         self.kept += groups
         if self.steps % 2:
-            return Verdict(train=[], waiting=tuple(self.kept))
+            return RejectionResult(train=[], waiting=tuple(self.kept))
         ready, self.kept = self.kept, []
-        return Verdict(train=ready)
+        return RejectionResult(train=ready)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kept": [codec.group_to_json(group) for group in self.kept], "steps": self.steps}
@@ -38,52 +38,52 @@ class Pairs:
 
 
 class DropsInSilence(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         return super().__call__([group for group in groups if len(group.trajectories) > 1])
 
 
 class TrainsTwice(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        return Verdict(train=groups[:1] * len(groups))
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        return RejectionResult(train=groups[:1] * len(groups))
 
 
 class ChangesGroups(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         for group in groups:
             group.metadata.clear()
         return super().__call__(groups)
 
 
 class EmptiesTheList(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        verdict = super().__call__(list(groups))
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        result = super().__call__(list(groups))
         groups.clear()
-        return verdict
+        return result
 
 
 class NamesGroupsOfEarlierSteps(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self.kept += groups
-        return Verdict(train=list(self.kept))
+        return RejectionResult(train=list(self.kept))
 
 
 class CountsRightAndNamesWrong(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        return Verdict(train=groups[1:], dropped={"first": groups[1:2]} if groups else {})
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        return RejectionResult(train=groups[1:], dropped={"first": groups[1:2]} if groups else {})
 
 
 class ChangesWhatWaits(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        verdict = super().__call__(groups)
-        for group in verdict.train:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        result = super().__call__(groups)
+        for group in result.train:
             group.metadata.clear()
-        return verdict
+        return result
 
 
 class ReturnsCopies(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        verdict = super().__call__(groups)
-        return replace(verdict, train=[replace(group, metadata=[]) for group in verdict.train])
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        result = super().__call__(groups)
+        return replace(result, train=[replace(group, metadata=[]) for group in result.train])
 
 
 class ForgetsGroups(Pairs):
@@ -104,39 +104,39 @@ class KeepsObjects(Pairs):
 class ShareState(Pairs):
     rounds: ClassVar[list[int]] = []
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self.rounds.append(1)
         self.steps = len(self.rounds)
         return super().__call__(groups)
 
 
 class NeverHasEnough(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self.kept += groups
-        return Verdict(train=[], waiting=tuple(self.kept), more=True)
+        return RejectionResult(train=[], waiting=tuple(self.kept), more=True)
 
 
 class AsksForMoreAndTrains(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        return Verdict(train=groups, more=bool(groups))
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        return RejectionResult(train=groups, more=bool(groups))
 
 
 class ReturnsGroups(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         return groups  # type: ignore[return-value]
 
 
 class ExpectsGroups(Pairs):
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        return Verdict(train=[groups[0], *groups[1:]])
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        return RejectionResult(train=[groups[0], *groups[1:]])
 
 
 class NoState:
     def __init__(self, params: NoParams) -> None:
         pass
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        return Verdict(train=groups)
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        return RejectionResult(train=groups)
 
 
 class TakesNoOptions(Pairs):

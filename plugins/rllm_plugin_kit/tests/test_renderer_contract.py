@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rllm_core.contracts import NoParams, RendererPlugin, RendererSetup
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_plugin_kit import RendererContract
 
@@ -39,25 +39,25 @@ class Lists(Good):
         return super().prompt(*arguments).tolist()
 
 
-class TokenisesTheReplyAgain(Good):
-    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        return super().bridge(prompt_ids, self.reply_ids(self.text(reply_ids)), messages, tools)
+class TokenisesTheResponseAgain(Good):
+    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return super().bridge(prompt_ids, self.response_ids(self.text(response_ids)), messages, tools)
 
 
 class StopsTwice(Good):
-    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        return super().bridge(prompt_ids, [*reply_ids, min(self.stop_ids)], messages, tools)
+    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        return super().bridge(prompt_ids, [*response_ids, min(self.stop_ids)], messages, tools)
 
 
 class BridgesOneByOne(Good):
-    def bridge(self, prompt_ids: Any, reply_ids: Any, messages: Any, tools: Any = ()) -> Any:
-        bridged = super().bridge(prompt_ids, reply_ids, messages, tools)
+    def bridge(self, prompt_ids: Any, response_ids: Any, messages: Any, tools: Any = ()) -> Any:
+        bridged = super().bridge(prompt_ids, response_ids, messages, tools)
         return np.array([*bridged, min(self.stop_ids)], np.int32)
 
 
-class NoStopInReplies(Good):
-    def reply_ids(self, text: str) -> Any:
-        ids = super().reply_ids(text)
+class NoStopInResponses(Good):
+    def response_ids(self, text: str) -> Any:
+        ids = super().response_ids(text)
         return ids[:-1] if len(ids) > 1 else ids
 
 
@@ -67,20 +67,20 @@ class ShowsStops(Good):
 
 
 class ParsesText(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Any:
-        return self.text(reply_ids)
+    def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Any:
+        return self.text(response_ids)
 
 
 class RaisesOnJunk(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Reply:
-        assert reply_ids[-1] in self.stop_ids
-        return super().parse(prompt_ids, reply_ids)
+    def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Response:
+        assert response_ids[-1] in self.stop_ids
+        return super().parse(prompt_ids, response_ids)
 
 
 class CutsTheText(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Reply:
-        reply = super().parse(prompt_ids, reply_ids)
-        return replace(reply, text=reply.text[:3])
+    def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Response:
+        response = super().parse(prompt_ids, response_ids)
+        return replace(response, text=response.text[:3])
 
 
 class Counts(Good):
@@ -113,9 +113,9 @@ class LeavesToolsOut(Good):
 
 
 class SetsAVariable(Good):
-    def parse(self, prompt_ids: Any, reply_ids: Any, tools: Any = ()) -> Reply:
+    def parse(self, prompt_ids: Any, response_ids: Any, tools: Any = ()) -> Response:
         os.environ["MY_RENDERER"] = "parsed"
-        return super().parse(prompt_ids, reply_ids)
+        return super().parse(prompt_ids, response_ids)
 
 
 def plugin(make: Any) -> RendererPlugin[Any]:
@@ -136,10 +136,10 @@ def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: An
     [
         (NoStops, "a_reply_can_end", "has the stop ids set()"),
         (Lists, "tokens_are_int32", "from prompt"),
-        (TokenisesTheReplyAgain, "a_bridge_keeps_every_token", "does not begin with the prompt and the reply"),
+        (TokenisesTheResponseAgain, "a_bridge_keeps_every_token", "does not begin with the prompt and the reply"),
         (StopsTwice, "a_bridge_is_what_the_whole_conversation_gives", "goes on after the reply '7' otherwise"),
         (BridgesOneByOne, "a_bridge_is_what_the_whole_conversation_gives", "goes on after the reply '7' otherwise"),
-        (NoStopInReplies, "a_reply_that_is_known_as_text_reads_back", "does not end the reply '7' with a stop token"),
+        (NoStopInResponses, "a_reply_that_is_known_as_text_reads_back", "does not end the reply '7' with a stop token"),
         (ShowsStops, "a_reply_that_is_known_as_text_reads_back", "reads '7<end>' from the tokens of '7'"),
         (ParsesText, "any_tokens_can_be_parsed", "as '7'"),
         (RaisesOnJunk, "any_tokens_can_be_parsed", "fails in parse: AssertionError"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rllm_core.contracts import Attempt, NoParams, RewardPlugin, Score
+from rllm_core.contracts import NoParams, RewardPlugin, Rollout, Score
 from rllm_plugin_kit import RewardContract
 
 
@@ -18,77 +18,77 @@ class Exact:
     def __init__(self, params: NoParams) -> None:
         pass
 
-    async def __call__(self, attempt: Attempt) -> Any:
+    async def __call__(self, rollout: Rollout) -> Any:
         await asyncio.sleep(0)
-        return self.score(attempt)
+        return self.score(rollout)
 
-    def score(self, attempt: Attempt) -> Any:
-        correct = attempt.reply.content.strip() == str(attempt.data["answer"])
+    def score(self, rollout: Rollout) -> Any:
+        correct = rollout.response.content.strip() == str(rollout.data["answer"])
         return Score(value=float(correct), correct=correct, components={"exact": float(correct)})
 
 
 class Plain(Exact):
-    def __call__(self, attempt: Attempt) -> Any:  # type: ignore[override]
-        return float(attempt.reply.content == attempt.data["answer"])
+    def __call__(self, rollout: Rollout) -> Any:  # type: ignore[override]
+        return float(rollout.response.content == rollout.data["answer"])
 
 
 class InAMapping(Exact):
-    def score(self, attempt: Attempt) -> Any:
-        return {"value": float(attempt.reply.content == attempt.data["answer"])}
+    def score(self, rollout: Rollout) -> Any:
+        return {"value": float(rollout.response.content == rollout.data["answer"])}
 
 
 class ReadsTheQuestion(Exact):
-    def score(self, attempt: Attempt) -> Any:
-        return float(len(attempt.data["question"]))
+    def score(self, rollout: Rollout) -> Any:
+        return float(len(rollout.data["question"]))
 
 
 class ReadsANumber(Exact):
-    def score(self, attempt: Attempt) -> Any:
-        return float(int(attempt.reply.content) == int(attempt.data["answer"]))
+    def score(self, rollout: Rollout) -> Any:
+        return float(int(rollout.response.content) == int(rollout.data["answer"]))
 
 
 class Infinite(Exact):
-    def score(self, attempt: Attempt) -> Any:
-        return -float("inf") if attempt.reply.finish_reason == "length" else 1.0
+    def score(self, rollout: Rollout) -> Any:
+        return -float("inf") if rollout.response.finish_reason == "length" else 1.0
 
 
 class NothingSaid(Exact):
-    def score(self, attempt: Attempt) -> Any:
+    def score(self, rollout: Rollout) -> Any:
         return Score(value=None)
 
 
 class AnotherField(Exact):
-    def score(self, attempt: Attempt) -> Any:
+    def score(self, rollout: Rollout) -> Any:
         return {"value": 1.0, "reason": "it is right"}
 
 
 class Backwards(Exact):
-    def score(self, attempt: Attempt) -> Any:
-        return 1.0 - super().score(attempt).value
+    def score(self, rollout: Rollout) -> Any:
+        return 1.0 - super().score(rollout).value
 
 
 class Counts(Exact):
     asked: ClassVar[list[int]] = []
 
-    def score(self, attempt: Attempt) -> Any:
+    def score(self, rollout: Rollout) -> Any:
         self.asked.append(1)
         return float(len(self.asked))
 
 
-class KeepsTheAttempt(Exact):
-    async def __call__(self, attempt: Attempt) -> Any:
-        self.attempt = attempt
+class KeepsTheRollout(Exact):
+    async def __call__(self, rollout: Rollout) -> Any:
+        self.rollout = rollout
         await asyncio.sleep(0)
-        return float(len(self.attempt.reply.text))
+        return float(len(self.rollout.response.text))
 
 
 class TakesTheAnswer(Exact):
-    def score(self, attempt: Attempt) -> Any:
-        return float(attempt.reply.content == attempt.data.pop("answer"))  # type: ignore[attr-defined]
+    def score(self, rollout: Rollout) -> Any:
+        return float(rollout.response.content == rollout.data.pop("answer"))  # type: ignore[attr-defined]
 
 
 class SetsAVariable(Exact):
-    def score(self, attempt: Attempt) -> Any:
+    def score(self, rollout: Rollout) -> Any:
         os.environ["MY_REWARD"] = "scored"
         return 1.0
 
@@ -120,7 +120,7 @@ def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any)
         (AnotherField, "any_reply_is_scored", "says reason, which no score has"),
         (Backwards, "right_replies_earn_more_than_wrong_ones", "gives 0 to the right reply '42', and 1 to the wrong"),
         (Counts, "the_same_attempt_earns_the_same", "scores the same attempt otherwise a second time"),
-        (KeepsTheAttempt, "attempts_scored_at_the_same_time_do_not_mix", "when others are scored at the same time"),
+        (KeepsTheRollout, "attempts_scored_at_the_same_time_do_not_mix", "when others are scored at the same time"),
         (TakesTheAnswer, "it_leaves_the_attempt_as_it_is", "changes the attempt that it looks at"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
     ],

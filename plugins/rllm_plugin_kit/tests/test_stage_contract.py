@@ -88,7 +88,7 @@ class MovesEpisodes(Stage):
             episode.data_source = "somewhere"
 
 
-class RenamesAttempts(Stage):
+class RenamesRollouts(Stage):
     async def __call__(self, step: TrainStep) -> None:
         for group in step.trajectory_groups:
             for trajectory in group.trajectories:
@@ -176,7 +176,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
     assert complaints(StageContract, record(ClipsAdvantages, reads="batch", writes="batch.advantages")) == {}
     assert complaints(StageContract, record(LooksAtAdvantages, reads="batch batch.advantages")) == {}
     assert complaints(StageContract, record(SkipsAhead, writes="weights")) == {}
-    assert complaints(StageContract, record(KeepsNothing, reads="episodes", plays=True)) == {}
+    assert complaints(StageContract, record(KeepsNothing, reads="episodes", is_rollout_stage=True)) == {}
 
 
 CHANGES = "it_changes_only_what_it_declares"
@@ -207,7 +207,7 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         (record(ShapesRewards, writes="trajectory_groups"), CHANGES, "changes rewards of the step"),
         (record(EditsTasks, reads="tasks"), CHANGES, "changes tasks of the step"),
         (record(MovesEpisodes, reads="episodes"), CHANGES, "changes generated of the step"),
-        (record(RenamesAttempts), CHANGES, "changes tokens of trajectories of the step"),
+        (record(RenamesRollouts), CHANGES, "changes tokens of trajectories of the step"),
         (record(Skips), CHANGES, "changes skip_reason of the step"),
         (record(TimesItself), CHANGES, "No stage may; leave notes"),
         (record(RenamesTrajectories), CHANGES, "changes trajectory_names of the step"),
@@ -226,9 +226,9 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         (record(KeepsMoreThanItSays), RESUMED, "take all of it up in load_state_dict."),
         (record(KeepsObjects), RESUMED, "has a state that is not JSON data: Object of type set"),
         (
-            record(Stage, plays=True),
+            record(Stage, is_rollout_stage=True),
             "it_keeps_nothing_between_steps_if_it_plays",
-            "stage 'mine' plays, and keeps something between steps (it has a state_dict). Take `plays=True` out",
+            "stage 'mine' plays, and keeps something between steps (it has a state_dict). Take `is_rollout_stage=True` out",
         ),
         (
             record(TakesOptionsAlone),

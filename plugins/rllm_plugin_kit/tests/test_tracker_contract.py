@@ -19,7 +19,7 @@ class Lines(Observer):
     """One JSON line per step; steps that come again are dropped."""
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self.path = run.folder / "mine.jsonl"
+        self.path = run.directory / "mine.jsonl"
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         kept = [line for line in read(self.path) if first_step and line[0] < first_step]
@@ -50,7 +50,7 @@ class WritesWhereItStands(Lines):
 
 class WritesBesideTheRun(Lines):
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self.path = run.folder.parent / "mine.jsonl"
+        self.path = run.directory.parent / "mine.jsonl"
 
 
 class FiniteNumbersOnly(Lines):
@@ -137,8 +137,8 @@ def plugin(make: Any) -> TrackerPlugin[Any]:
     return TrackerPlugin(name="mine", summary="For tests.", params=NoParams, load=lambda: make)
 
 
-def read_back(self: TrackerContract, folder: Path) -> list[Any]:
-    return read(folder / "mine.jsonl")
+def read_back(self: TrackerContract, directory: Path) -> list[Any]:
+    return read(directory / "mine.jsonl")
 
 
 def test_a_good_tracker_is_not_complained_about(complaints: Any, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ class OneAnswer(Workflow):
         trajectory = Trajectory("solver", uid=f"{uid}/solver", reward=0.0)
         conversation = Conversation(self.context, trajectory, session=f"{uid}/solver")
         try:
-            conversation.hear(await environment.reset(task))  # type: ignore[misc]
-            step = await conversation.reply()
+            conversation.add_observation(await environment.reset(task))  # type: ignore[misc]
+            step = await conversation.generate()
             outcome = await environment.step(step.text)  # type: ignore[misc]
             trajectory.reward = outcome.reward
             self.episode.trajectories.append(self.finished(trajectory))
@@ -71,7 +71,7 @@ class NoReward(OneAnswer):
 class TokenisesAgain(OneAnswer):
     def finished(self, trajectory: Trajectory) -> Trajectory:
         (step,) = trajectory.steps
-        ids = self.context.engine.renderer.reply_ids(step.text + " ")
+        ids = self.context.engine.renderer.response_ids(step.text + " ")
         return Trajectory("solver", [Step(step.prompt_ids, ids)], reward=0.0)
 
 
@@ -109,12 +109,12 @@ class OneSession(OneAnswer):
 
 
 class LastOneCounts(OneAnswer):
-    newest: ClassVar[list[str]] = []
+    latest: ClassVar[list[str]] = []
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        self.newest[:] = [uid]
+        self.latest[:] = [uid]
         episode = await super().run(task, uid)
-        episode.is_correct = self.newest == [uid]
+        episode.is_correct = self.latest == [uid]
         return episode
 
 
@@ -264,6 +264,6 @@ def test_what_is_wrong_is_named(
 
 @pytest.mark.parametrize("key", ["rllm.agent.name", "rllm.agent.max_steps"])
 def test_a_key_that_it_honours_in_word_alone_is_named(key: str, complaint: Any) -> None:
-    record = plugin(OneAnswer, honours=frozenset({key}))
+    record = plugin(OneAnswer, config_keys=frozenset({key}))
     said = complaint(WorkflowContract, record, "it_acts_on_the_keys_that_it_honours_and_on_no_others")
     assert f"does not act on {key}, and says that it does" in said

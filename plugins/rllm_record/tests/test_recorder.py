@@ -16,7 +16,7 @@ from rllm_record.options import RecordParams
 from rllm_record.recorder import make_recorder
 from rllm_record.steps import RecordError, StepFiles
 
-from .steps.made_steps import attempt, group, step
+from .steps.made_steps import group, rollout, step
 
 CONFIG = {
     "rllm": {"backend": "local"},
@@ -25,8 +25,8 @@ CONFIG = {
 }
 
 
-def recorder(folder: Path, **options: Any) -> Tracker:
-    run = TrackedRun(folder=folder, project_name="numbers", experiment_name="first", config=CONFIG)
+def recorder(directory: Path, **options: Any) -> Tracker:
+    run = TrackedRun(directory=directory, project_name="numbers", experiment_name="first", config=CONFIG)
     return make_recorder(run, RecordParams(**options))
 
 
@@ -41,17 +41,17 @@ def play(watching: Tracker, *steps: TrainStep, first: int = 0) -> None:
 
 
 def test_every_step_is_recorded(tmp_path: Path) -> None:
-    a, b = attempt("t:0"), attempt("t:0")
+    a, b = rollout("t:0"), rollout("t:0")
     play(recorder(tmp_path), step(0, [a], [group("t:agent", a)]), step(1, [b], []))
 
     files = StepFiles(tmp_path / "record")
     assert files.steps() == [0, 1]
-    assert [each.fate.fate for number in (0, 1) for each in files.fates(number)] == ["trained", "dropped"]
+    assert [each.outcome.outcome for number in (0, 1) for each in files.outcomes(number)] == ["trained", "dropped"]
     assert files.episode_table(0)["task"].to_pylist() == [None]
 
 
 def test_texts_and_tokens_are_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
-    made = step(0, [attempt("t:0")], [], tasks=[Task(id="t", data={"number": 7})])
+    made = step(0, [rollout("t:0")], [], tasks=[Task(id="t", data={"number": 7})])
     play(recorder(tmp_path, record="tokens"), made)
 
     (played,) = StepFiles(tmp_path / "record").episodes(0)
@@ -125,17 +125,17 @@ def test_nothing_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_forgets_what_it_makes_again_and_knows_what_waits(tmp_path: Path) -> None:
-    a = attempt("t:0")
+    a = rollout("t:0")
     waiting = group("t:agent", a)
     first = step(0, [a], [])
     first.decide("waiting", "reject/waiting", a.trajectories, waiting)
     play(recorder(tmp_path), first, step(1, [], []), step(2, [], []))
 
-    play(recorder(tmp_path), step(1, [], [group("t:agent", attempt("t:0"))]), first=1)
+    play(recorder(tmp_path), step(1, [], [group("t:agent", rollout("t:0"))]), first=1)
 
     files = StepFiles(tmp_path / "record")
     assert files.steps() == [0, 1]
-    assert [(each.fate.trajectory, each.fate.fate) for each in files.fates(1)] == [("0.0:t:0/0", "trained")]
+    assert [(each.outcome.trajectory, each.outcome.outcome) for each in files.outcomes(1)] == [("0.0:t:0/0", "trained")]
 
 
 @pytest.mark.parametrize("value", ["all", None, True])

@@ -57,8 +57,8 @@ for line in sys.stdin:
 """
 
 
-def spawn(folder: Path, program: str) -> ChildProcess:
-    return ChildProcess.spawn([sys.executable, "-c", program], folder / "log", {"SAID": "yes"})
+def spawn(directory: Path, program: str) -> ChildProcess:
+    return ChildProcess.spawn([sys.executable, "-c", program], directory / "log", {"SAID": "yes"})
 
 
 def alive(pid: int) -> bool:

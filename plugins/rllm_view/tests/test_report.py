@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rllm.runs.run_folder import REPORT
+from rllm.runs.run_directory import REPORT
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_view.report import ReportTracker
@@ -22,7 +22,7 @@ def tracked(tmp_path: Path) -> TrackedRun:
     folder = make_run(tmp_path / "p" / "r", Made(steps=1))
     config = {"rllm": {"rollout": {"n": 8}, "trainer": {"seed": 1}}}
     origins = {"rllm.rollout.n": "recipe", "rllm.trainer.seed": "default"}
-    return TrackedRun(folder=folder, project_name="p", experiment_name="r", config=config, origins=origins)
+    return TrackedRun(directory=folder, project_name="p", experiment_name="r", config=config, origins=origins)
 
 
 def test_a_run_that_ended_leaves_its_pages_with_what_is_no_default(tracked: TrackedRun) -> None:
@@ -30,7 +30,7 @@ def test_a_run_that_ended_leaves_its_pages_with_what_is_no_default(tracked: Trac
     tracker.on_train_start(1, 0)
     tracker.close()
 
-    (found,) = held(tracked.folder / REPORT)["runs"].values()
+    (found,) = held(tracked.directory / REPORT)["runs"].values()
     assert found["overview"]["given"] == [{"key": "rllm.rollout.n", "value": "8", "origin": "recipe"}]
     assert len(found["episode"]["0"]) == 8
 
@@ -40,10 +40,10 @@ def test_pages_are_written_after_steps_that_double(tracked: TrackedRun) -> None:
     tracker.on_train_start(9, 0)
     written = []
     for step in range(9):
-        write_step(tracked.folder, step, Made())
-        (tracked.folder / REPORT).unlink(missing_ok=True)
+        write_step(tracked.directory, step, Made())
+        (tracked.directory / REPORT).unlink(missing_ok=True)
         tracker.log(step, STEP)
-        if (tracked.folder / REPORT).exists():
+        if (tracked.directory / REPORT).exists():
             written.append(step + 1)
 
     assert written == [1, 2, 4, 8]
@@ -55,12 +55,12 @@ def test_a_validation_alone_writes_nothing(tracked: TrackedRun) -> None:
 
     tracker.log(0, {"val/guess/pass@1": 0.5})
 
-    assert not (tracked.folder / REPORT).exists()
+    assert not (tracked.directory / REPORT).exists()
 
 
 def test_a_run_that_never_began_leaves_what_another_left_there(tracked: TrackedRun) -> None:
-    (tracked.folder / REPORT).write_text("of another run")
+    (tracked.directory / REPORT).write_text("of another run")
 
     ReportTracker(tracked, NoParams()).close()
 
-    assert (tracked.folder / REPORT).read_text() == "of another run"
+    assert (tracked.directory / REPORT).read_text() == "of another run"

@@ -10,7 +10,7 @@ import pytest
 
 from rllm_core.errors import ConfigError
 from rllm_view.reading import searching
-from rllm_view.reading.attempts import AttemptRow
+from rllm_view.reading.rollouts import RolloutRow
 
 from .asking import Asking
 from .made_runs import Made, make_run, write_step
@@ -89,7 +89,7 @@ def test_search_without_recorded_text_is_not_offered(tmp_path: Path) -> None:
 
 def test_search_damaged_file_finds_other_steps(asking: Asking, tmp_path: Path) -> None:
     (run,) = asking.library.runs()
-    copy = shutil.copytree(run.place.folder, tmp_path / "copy")
+    copy = shutil.copytree(run.place.directory, tmp_path / "copy")
     again = Asking(copy)
     again.library.runs()[0].index.refresh()
     (copy / "record" / "episodes" / "step_000002.parquet").write_bytes(b"PAR1")
@@ -105,7 +105,7 @@ def test_list_any_column_sorts_in_both_directions(asking: Asking, order: str, de
     field = {"reward": "reward_given", "tokens": "sampled_tokens", "task": "task_id", "solved": "is_correct"}
     values = [row[field.get(order, order)] for row in rows]
     known = [value for value in values if value is not None]
-    assert field.get(order, order) in AttemptRow.__annotations__
+    assert field.get(order, order) in RolloutRow.__annotations__
     assert values == known + [None] * (len(values) - len(known))
     if order in ("trajectory", "task"):
         known = [[int(number) for number in re.findall(r"\d+", value)] for value in known]

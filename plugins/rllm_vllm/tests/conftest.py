@@ -15,7 +15,7 @@ from rllm_local import tiny
 @pytest.fixture
 def setup(tmp_path: Path) -> EngineSetup:
     return EngineSetup(
-        folder=tmp_path,
+        directory=tmp_path,
         renderer=TemplateRenderer(tiny.build_tokenizer(), {2, 7}),
         max_context=99,
         max_concurrency=5,
@@ -29,9 +29,9 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     """Puts a package `vllm` in the way of server processes; its code is all that they find of vLLM."""
 
     def put(code: str) -> None:
-        folder = tmp_path / "in-the-way"
-        (folder / "vllm").mkdir(parents=True)
-        (folder / "vllm" / "__init__.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+        directory = tmp_path / "in-the-way"
+        (directory / "vllm").mkdir(parents=True)
+        (directory / "vllm" / "__init__.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", str(directory), prepend=":")
 
     return put

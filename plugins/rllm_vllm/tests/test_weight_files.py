@@ -23,12 +23,12 @@ def test_every_tensor_arrives_unchanged(in_memory: bool, tmp_path: Path, monkeyp
         monkeypatch.setattr(module, "IN_MEMORY", tmp_path / "no-such-place")
     weights = {f"layer.{index}": torch.randn(index + 1, 20) for index in range(9)}
     weights |= {"turned": torch.randn(4, 6).T, "half": torch.ones(3, dtype=torch.bfloat16)}
-    with weight_files(weights.items()) as folder:
-        files = sorted(folder.iterdir())
-        arrived = dict(_tensors(folder))
+    with weight_files(weights.items()) as directory:
+        files = sorted(directory.iterdir())
+        arrived = dict(_tensors(directory))
         assert len(files) > 3
         assert max(path.stat().st_size for path in files) < 2000
-    assert not folder.exists()
+    assert not directory.exists()
     assert arrived.keys() == weights.keys()
     assert all(torch.equal(arrived[name], weights[name]) for name in weights)
 
@@ -50,5 +50,5 @@ def test_weights_that_are_missing_are_an_error(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "vllm.config", config)
     worker = RllmWorker()
     worker.vllm_config, worker.model_runner = None, SimpleNamespace(get_model=lambda: Model(2, 2))
-    with weight_files([("weight", torch.ones(2, 2))]) as folder, pytest.raises(ValueError, match=r"1 weights.*bias"):
-        worker.rllm_load_weights(str(folder))
+    with weight_files([("weight", torch.ones(2, 2))]) as directory, pytest.raises(ValueError, match=r"1 weights.*bias"):
+        worker.rllm_load_weights(str(directory))

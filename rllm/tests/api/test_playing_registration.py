@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rllm_core import register_rllm_environment, register_rllm_reward, register_rllm_workflow
-from rllm_core.contracts import Attempt, Environment, Outcome, Params, Score, Workflow
-from rllm_core.data.messages import Reply
+from rllm_core.contracts import Environment, Outcome, Params, Rollout, Score, Workflow
+from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import PluginError
 from rllm_core.plugins.choice import choose
@@ -18,7 +18,7 @@ from rllm_core.rollout.scoring import Scorer, WeightedReward
 
 pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
 
-ATTEMPT = Attempt(data={"answer": "2"}, messages=[], reply=Reply(text="2", content="2"), response_tokens=1)
+ROLLOUT = Rollout(data={"answer": "2"}, messages=[], response=Response(text="2", content="2"), response_tokens=1)
 
 
 class World(Environment):
@@ -54,9 +54,9 @@ class Strength(Params):
 
 
 def scored(choice: Any) -> Score:
-    """What a reward says of `ATTEMPT`, chosen as in a configuration."""
+    """What a reward says of `ROLLOUT`, chosen as in a configuration."""
     chosen = choose(Registry.load(), "reward", choice, "rllm.reward[0]")
-    return asyncio.run(Scorer([WeightedReward(chosen=chosen, weight=1.0)])(ATTEMPT))
+    return asyncio.run(Scorer([WeightedReward(chosen=chosen, weight=1.0)])(ROLLOUT))
 
 
 def test_an_environment_is_made_with_its_options() -> None:
@@ -87,20 +87,20 @@ def test_a_workflow_may_have_a_model_of_its_options() -> None:
 
 def test_a_reward_is_a_function_of_the_attempt() -> None:
     @register_rllm_reward("mine")
-    def mine(attempt: Attempt) -> float:
-        return float(attempt.reply.content == attempt.data["answer"])
+    def mine(rollout: Rollout) -> float:
+        return float(rollout.response.content == rollout.data["answer"])
 
     assert scored("mine").value == 1.0
-    assert mine(ATTEMPT) == 1.0
+    assert mine(ROLLOUT) == 1.0
 
 
 def test_a_reward_with_options_is_given_them() -> None:
     @register_rllm_reward("plain", params=Strength)
-    def plain(attempt: Attempt, params: Strength) -> float:
+    def plain(rollout: Rollout, params: Strength) -> float:
         return params.strength
 
     @register_rllm_reward("waiting", params=Strength)
-    async def waiting(attempt: Attempt, params: Strength) -> float:
+    async def waiting(rollout: Rollout, params: Strength) -> float:
         await asyncio.sleep(0)
         return params.strength
 
@@ -114,7 +114,7 @@ def test_a_reward_may_be_a_class_that_is_made_with_its_options() -> None:
         def __init__(self, params: Strength) -> None:
             self.strength = params.strength
 
-        def __call__(self, attempt: Attempt) -> float:
+        def __call__(self, rollout: Rollout) -> float:
             return self.strength
 
     assert scored("mine").value == 2.0
@@ -122,7 +122,7 @@ def test_a_reward_may_be_a_class_that_is_made_with_its_options() -> None:
 
 def test_what_a_reward_needs_and_how_long_it_may_take_is_said() -> None:
     @register_rllm_reward("mine", needs={"solution"}, timeout=0.5)
-    def mine(attempt: Attempt) -> float:
+    def mine(rollout: Rollout) -> float:
         return 1.0
 
     assert "'solution'" in scored("mine").feedback

@@ -74,7 +74,7 @@ def test_a_classic_estimator_is_a_record_like_any_other() -> None:
     register_rllm_adv_estimator("plain")(by_batch_mean)
     plain = record_of("estimator", "plain")
     assert (plain.level, plain.scope, plain.params) == ("trajectory", "group", NoParams)
-    assert (plain.default_loss, plain.needs, plain.honours) == (None, frozenset(), frozenset())
+    assert (plain.default_loss, plain.needs, plain.config_keys) == (None, frozenset(), frozenset())
     assert plain.summary == "Reward minus the mean of the role."
 
     register_rllm_adv_estimator(
@@ -82,13 +82,13 @@ def test_a_classic_estimator_is_a_record_like_any_other() -> None:
         scope="group",
         default_loss="ppo",
         needs={"ref_logprobs"},
-        honours={"rllm.algorithm.norm_adv_by_std_in_grpo"},
+        config_keys={"rllm.algorithm.norm_adv_by_std_in_grpo"},
         summary="Mine.",
     )(by_batch_mean)
     rich = record_of("estimator", "rich")
     assert (rich.scope, rich.default_loss, rich.summary) == ("group", "ppo", "Mine.")
     assert rich.needs == frozenset({"ref_logprobs"})
-    assert rich.honours == frozenset({"rllm.algorithm.norm_adv_by_std_in_grpo"})
+    assert rich.config_keys == frozenset({"rllm.algorithm.norm_adv_by_std_in_grpo"})
 
 
 def test_a_function_without_a_docstring_is_summed_up_by_its_name() -> None:
@@ -146,7 +146,7 @@ def test_an_unusable_name_or_argument_is_refused_at_once(decorator: Any) -> None
     with pytest.raises(PluginError, match="a name is lower-case letters"):
         decorator("My-Own")(by_batch_mean)
     with pytest.raises(PluginError, match="honours must be a frozenset of names, not 'rllm"):
-        decorator("mine", honours="rllm.algorithm.kl_beta")(by_batch_mean)
+        decorator("mine", config_keys="rllm.algorithm.kl_beta")(by_batch_mean)
 
 
 def test_a_function_of_another_signature_is_refused_at_once() -> None:
@@ -183,7 +183,7 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     class Mode(KeepAll):
         """Keeps everything, too."""
 
-    own = {"needs": {"ref_logprobs"}, "honours": {"rllm.algorithm.kl_beta"}}
+    own = {"needs": {"ref_logprobs"}, "config_keys": {"rllm.algorithm.kl_beta"}}
     own |= {"corrects_rollouts": True, "has_ratio": False}
     register_rllm_loss("mine", params=Strength, **own)(loss)
     register_rllm_grouping("mine", params=Strength, summary="Mine.")(grouping)
@@ -196,7 +196,7 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     assert records["loss"].needs == {"ref_logprobs"}
     assert records["loss"].corrects_rollouts
     assert not records["loss"].has_ratio
-    assert records["loss"].honours == {"rllm.algorithm.kl_beta"}
+    assert records["loss"].config_keys == {"rllm.algorithm.kl_beta"}
     assert [records[kind].summary for kind in ("grouping", "rejection")] == ["Mine.", "Keeps everything, too."]
 
 

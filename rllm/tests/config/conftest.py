@@ -104,8 +104,8 @@ def add_backend(registry: Registry, tmp_path: Path) -> Callable[..., Path]:
     """Adds a backend whose file holds `text`, in a folder of its own, which is returned. `fields` are its record's."""
 
     def add(name: str, text: str, *, distribution: str = "", **fields: Any) -> Path:
-        folder = tmp_path / f"of_{distribution}_{name}"
-        file = folder / "rllm" / "backend" / f"{name}.yaml"
+        directory = tmp_path / f"of_{distribution}_{name}"
+        file = directory / "rllm" / "backend" / f"{name}.yaml"
         file.parent.mkdir(parents=True)
         file.write_text(text)
         given = {
@@ -117,7 +117,7 @@ def add_backend(registry: Registry, tmp_path: Path) -> Callable[..., Path]:
             "capabilities": Capabilities(),
         }
         registry.add(BackendPlugin(**given | fields), distribution=distribution or f"rllm-{name}")
-        return folder
+        return directory
 
     return add
 

@@ -58,12 +58,12 @@ def test_of_two_sources_the_later_one_wins(
     user_layers = layers_from_overrides(["rllm.env.name=guess"])
     for source, value in values.items():
         if source == "base.yaml":
-            shutil.copytree(packaged.FOLDER, tmp_path / "yaml")
+            shutil.copytree(packaged.DIRECTORY, tmp_path / "yaml")
             changed = tmp_path / "yaml" / "rllm" / "base.yaml"
             text = changed.read_text()
             changed.write_text(text.replace("    n: 8\n", f"    n: {value}\n"))
             assert changed.read_text() != text
-            monkeypatch.setattr(packaged, "FOLDER", tmp_path / "yaml")
+            monkeypatch.setattr(packaged, "DIRECTORY", tmp_path / "yaml")
         elif source == "backend":
             backend_yaml.write_text(backend_yaml.read_text() + f"\nrllm: {{rollout: {{n: {value}}}}}\n")
         elif source == "environment":
@@ -250,7 +250,7 @@ def test_any_tree_is_a_configuration_or_a_config_error(composed: Compose, trees:
 def test_composing_is_fast(composed: Compose, tmp_path: Path) -> None:
     words = [f"rllm.env.env_args.option_{number}={number}" for number in range(20)]
     file = tmp_path / "my.yaml"
-    file.write_text((packaged.FOLDER / "rllm" / "base.yaml").read_text())
+    file.write_text((packaged.DIRECTORY / "rllm" / "base.yaml").read_text())
     layers = [*layers_from_overrides(["rllm.trainer.seed=${rllm.rollout.n}", *words]), layer_from_file(file)]
     composed(*layers)
     started = time.process_time()

@@ -17,7 +17,7 @@ from pydantic import Field
 from rllm.config.compose import Composed, compose
 from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm.config.save import save_config
-from rllm.runs.run_folder import run_folder_path
+from rllm.runs.run_directory import run_directory_path
 from rllm.training.resuming import plan_resumed
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, DerivedKey
 from rllm_core.contracts.environment import EnvironmentPlugin
@@ -262,9 +262,9 @@ def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
         return _compose(registry, *beneath, *words), registry
 
     first = compose_over([], started)[0]
-    folder = run_folder_path(first.config.rllm.trainer)
-    folder.mkdir(parents=True)
-    save_config(first.whole(), folder)
+    directory = run_directory_path(first.config.rllm.trainer)
+    directory.mkdir(parents=True)
+    save_config(first.whole(), directory)
     if problem:
         with expect_error(ConfigError, "run-changed", problem):
             plan_resumed(compose_over)

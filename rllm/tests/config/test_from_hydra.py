@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rllm.config.compose import Composed, compose
 from rllm.config.from_python import layer_from_python, without_packaged
 from rllm.config.layers import layer_from_dotted, layers_from_overrides
-from rllm.config.packaged import FOLDER, HYDRA_VERSION_BASE
+from rllm.config.packaged import DIRECTORY, HYDRA_VERSION_BASE
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
@@ -31,7 +31,7 @@ class Script:
 
     def config(self, *words: str) -> DictConfig:
         """What Hydra hands to it for the words of its command line."""
-        with initialize_config_dir(str(FOLDER), version_base=HYDRA_VERSION_BASE):
+        with initialize_config_dir(str(DIRECTORY), version_base=HYDRA_VERSION_BASE):
             config = hydra_compose("unified", list(words), return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])

@@ -92,8 +92,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, on a machine where only the plugin above is installed."""
     site, place = tmp_path / "site", tmp_path / "place"
     backends = site / "conf" / "rllm" / "backend"
-    for folder in (backends, place):
-        folder.mkdir(parents=True)
+    for directory in (backends, place):
+        directory.mkdir(parents=True)
     write_distribution(site, "scripted", PLUGIN)
     for name in ("local", "other"):
         (backends / f"{name}.yaml").write_text(

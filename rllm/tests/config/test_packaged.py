@@ -34,7 +34,7 @@ def _layer(registry: Registry, name: str) -> Layer:
 
 
 def test_the_cores_defaults_are_the_lowest_layer() -> None:
-    file = packaged.FOLDER / "rllm" / "base.yaml"
+    file = packaged.DIRECTORY / "rllm" / "base.yaml"
     assert base_layer() == layer_from_file(file, "default", Tier.PACKAGED)
 
 
@@ -60,9 +60,9 @@ def test_a_file_may_forget_to_name_its_backend(add_backend: AddBackend, composed
 
 def test_a_file_may_ask_for_others_with_a_defaults_list(registry: Registry, add_backend: AddBackend) -> None:
     text = "defaults:\n  - /schedules@training: cosine\n  - _self_\ntraining:\n  betas: [0.5, 0.9]\n"
-    folder = add_backend("far", HEADER + text)
-    (folder / "schedules").mkdir()
-    (folder / "schedules" / "cosine.yaml").write_text("betas: [0, 0]\nschedule: {name: cosine, end: 0.1}\n")
+    directory = add_backend("far", HEADER + text)
+    (directory / "schedules").mkdir()
+    (directory / "schedules" / "cosine.yaml").write_text("betas: [0, 0]\nschedule: {name: cosine, end: 0.1}\n")
     training = {"betas": [0.5, 0.9], "schedule": {"name": "cosine", "end": 0.1}}
     assert _layer(registry, "far").tree == {"rllm": {"backend": "far"}, "training": training}
 
@@ -177,12 +177,12 @@ def test_scripts_find_the_backends_that_can_be_used_and_are_told_of_the_others(
 ) -> None:
     forget_warnings()
     monkeypatch.setattr(Registry, "load", lambda **_: registry)
-    folder = add_backend("far", "model: ]")
+    directory = add_backend("far", "model: ]")
     add_backend("farther", "", config_yaml=lambda: backend_yaml)
     assert search_path_entries() == [
-        ("rllm-core", f"file://{packaged.FOLDER}"),
+        ("rllm-core", f"file://{packaged.DIRECTORY}"),
         ("backend local", f"file://{backend_yaml.parents[2]}"),
-        ("backend far", f"file://{folder}"),
+        ("backend far", f"file://{directory}"),
     ]
     assert "backend farther cannot be composed: " in capsys.readouterr().err
 

@@ -24,9 +24,9 @@ Run = Callable[..., Composed]
 
 @pytest.fixture
 def run(registry: Registry, add_backend: Callable[..., Path]) -> Run:
-    folder = add_backend("far", PLAIN, profiles={"small": "Little memory.", "lost": "Has no file."})
-    (folder / "rllm" / "backend" / "far").mkdir()
-    (folder / "rllm" / "backend" / "far" / "small.yaml").write_text(SMALL)
+    directory = add_backend("far", PLAIN, profiles={"small": "Little memory.", "lost": "Has no file."})
+    (directory / "rllm" / "backend" / "far").mkdir()
+    (directory / "rllm" / "backend" / "far" / "small.yaml").write_text(SMALL)
 
     def composed(*given: str | Layer) -> Composed:
         layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from rllm.config.keys import choice_keys, known_keys, matches, named_sections
 from rllm.config.layers import layer_from_file
-from rllm.config.packaged import FOLDER
+from rllm.config.packaged import DIRECTORY
 from rllm.config.paths import leaves
 from rllm_core.contracts.plugin import Params
 from rllm_core.schema.run_config import RunConfig
@@ -41,7 +41,7 @@ def test_every_section_refuses_unknown_keys_and_changes(section: type[BaseModel]
 
 
 def test_base_yaml_holds_exactly_the_defaults_of_the_schema() -> None:
-    in_file = dict(leaves(layer_from_file(FOLDER / "rllm" / "base.yaml").tree))
+    in_file = dict(leaves(layer_from_file(DIRECTORY / "rllm" / "base.yaml").tree))
     in_schema = dict(leaves(RunConfig().model_dump(mode="json")))
     assert in_file.keys() - in_schema.keys() == set()
     assert in_schema.keys() - in_file.keys() == set()
@@ -49,7 +49,7 @@ def test_base_yaml_holds_exactly_the_defaults_of_the_schema() -> None:
 
 
 def test_base_yaml_has_the_types_of_the_defaults() -> None:
-    in_file = dict(leaves(layer_from_file(FOLDER / "rllm" / "base.yaml").tree))
+    in_file = dict(leaves(layer_from_file(DIRECTORY / "rllm" / "base.yaml").tree))
     in_schema = dict(leaves(RunConfig().model_dump(mode="json")))
     assert {key: type(value) for key, value in in_file.items()} == {key: type(in_schema[key]) for key in in_file}
 
@@ -84,7 +84,7 @@ def test_sections_with_a_name_and_options_beside_it_are_found() -> None:
     assert named_sections(RunConfig) == {("rllm", section): key for section, key in options.items()}
 
 
-@pytest.mark.parametrize("module", sorted(file.stem for file in (FOLDER.parent / "config").glob("[a-z]*.py")))
+@pytest.mark.parametrize("module", sorted(file.stem for file in (DIRECTORY.parent / "config").glob("[a-z]*.py")))
 def test_importing_does_not_import_omegaconf_or_yaml(module: str) -> None:
     program = f"import sys, rllm.config.{module}; print({{'omegaconf', 'yaml', 'hydra'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import pytest
 
 from rllm.endpoint import carried
 from rllm.endpoint.carried import CarriedMessages
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_core.errors import RolloutError
 
 ASKED = [{"role": "user", "content": "1+1"}]
@@ -25,7 +25,7 @@ def test_a_prompt_s_ids_depend_on_its_content_alone() -> None:
 def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "_handle", lambda content, numbers: (7,) * numbers)
     renderer = CarriedMessages()
-    ids = [renderer.carry(Reply(text=text, content=text), 2) for text in ("a", "b", "a")]
+    ids = [renderer.carry(Response(text=text, content=text), 2) for text in ("a", "b", "a")]
     assert [renderer.text(each) for each in ids] == ["a", "b", "a"]
 
 
@@ -37,7 +37,7 @@ def test_ids_of_a_tokenizer_are_refused() -> None:
 def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "KEPT", 2)
     renderer = CarriedMessages()
-    ids = [renderer.reply_ids(text) for text in ("a", "b", "c")]
+    ids = [renderer.response_ids(text) for text in ("a", "b", "c")]
     assert [renderer.text(each) for each in ids] == ["", "b", "c"]
 
 
@@ -49,5 +49,5 @@ def test_messages_are_json_data(message: Any) -> None:
 
 def test_a_reply_of_which_a_server_counts_no_token_is_kept() -> None:
     renderer = CarriedMessages()
-    assert renderer.text(renderer.carry(Reply(text="42", content="42"), 0)) == "42"
-    assert len(renderer.carry(Reply(text="", content=""), 0)) == 0
+    assert renderer.text(renderer.carry(Response(text="42", content="42"), 0)) == "42"
+    assert len(renderer.carry(Response(text="", content=""), 0)) == 0

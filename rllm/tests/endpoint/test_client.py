@@ -14,7 +14,7 @@ from rllm.endpoint.client import EndpointClient
 from rllm.endpoint.engine import EndpointEngine
 from rllm.endpoint.settings import EndpointSection
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import BackendError, UnsupportedSamplingError
 from rllm_core.rollout.conversation import PromptTooLongError
 
@@ -40,7 +40,7 @@ def with_engine(server: Scripted, work: Work, **settings: Any) -> Any:
 def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = None, **settings: Any) -> Any:
     """The completion of one prompt, and the reply that it stands for."""
 
-    async def work(engine: EndpointEngine) -> tuple[Completion, Reply]:
+    async def work(engine: EndpointEngine) -> tuple[Completion, Response]:
         prompt = engine.renderer.prompt(ASKED, tools)
         params = SamplingParams(max_tokens=5, **(sampling or {}))
         sampled = await engine.generate(prompt, params, session="s")
@@ -50,15 +50,15 @@ def ask(server: Scripted, tools: Any = (), sampling: dict[str, Any] | None = Non
 
 
 def test_a_reply_is_as_long_as_the_server_counts_and_has_no_log_probs() -> None:
-    sampled, reply = ask(Scripted(completion("two", tokens=4, finish_reason="length")))
+    sampled, response = ask(Scripted(completion("two", tokens=4, finish_reason="length")))
     assert sampled.token_ids.shape == sampled.logprobs.shape == (4,)
     assert np.isnan(sampled.logprobs).all()
-    assert (sampled.finish_reason, reply.content, reply.finish_reason) == ("length", "two", "length")
+    assert (sampled.finish_reason, response.content, response.finish_reason) == ("length", "two", "length")
 
 
 def test_an_empty_reply_is_empty() -> None:
-    sampled, reply = ask(Scripted(completion(None, tokens=0)))
-    assert (sampled.token_ids.size, reply.content) == (0, "")
+    sampled, response = ask(Scripted(completion(None, tokens=0)))
+    assert (sampled.token_ids.size, response.content) == (0, "")
 
 
 def test_a_request_says_how_to_sample() -> None:
@@ -82,10 +82,10 @@ def test_thoughts_and_tool_calls_are_read() -> None:
         {"id": "b", "type": "function", "function": {"name": "add", "arguments": "[1]"}},
     ]
     server = Scripted(completion(None, reasoning_content="hm", tool_calls=calls, finish_reason="tool_calls"))
-    _, reply = ask(server, tools=[TOOL])
-    assert reply.reasoning == "hm"
-    assert reply.tool_calls == (ToolCall(name="add", arguments={"x": 1}, id="a"),)
-    assert reply.malformed_calls == (MalformedToolCall(text="add([1])", problem="the arguments are no JSON object"),)
+    _, response = ask(server, tools=[TOOL])
+    assert response.reasoning == "hm"
+    assert response.tool_calls == (ToolCall(name="add", arguments={"x": 1}, id="a"),)
+    assert response.malformed_calls == (MalformedToolCall(text="add([1])", problem="the arguments are no JSON object"),)
     assert server.requests[0]["tools"] == [TOOL]
 
 

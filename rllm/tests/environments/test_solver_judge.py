@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
-from attempt_context import context_of
 from pydantic import ValidationError
+from rollout_context import context_of
 
 from rllm.environments.options import JUDGE_PROMPT, SolverJudgeParams
 from rllm.environments.plugin import workflows
@@ -21,9 +21,9 @@ from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.runner import RolloutRunner, RunnerSettings
@@ -64,8 +64,8 @@ class ScriptedEngine:
         self.prompts.append(prompt)
         self.seeds.append(sampling.seed)
         self.sessions.append(session)
-        reply = self.answer(prompt, sampling)
-        text = (reply if isinstance(reply, str) else await reply)[: sampling.max_tokens]
+        response = self.answer(prompt, sampling)
+        text = (response if isinstance(response, str) else await response)[: sampling.max_tokens]
         return Completion(
             token_ids=np.array([ord(character) for character in text], np.int32),
             logprobs=np.full(len(text), -0.5, np.float32),
@@ -107,9 +107,9 @@ class Paid(Environment):
         self.closed = True
 
 
-def in_turn(*replies: str) -> Answer:
+def in_turn(*responses: str) -> Answer:
     """These replies, in the order of the calls: the solvers' and then the judge's."""
-    remaining = iter(replies)
+    remaining = iter(responses)
     return lambda prompt, sampling: next(remaining)
 
 
@@ -155,7 +155,7 @@ def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "pick"),
+    ("response", "pick"),
     [
         ("2", 1),
         (" 1.", 0),
@@ -172,8 +172,8 @@ def test_as_many_solvers_answer_as_the_option_says(n_solvers: int) -> None:
         ("1" * 5000, None),
     ],
 )
-def test_the_first_number_of_the_reply_is_the_pick_if_there_is_such_an_answer(reply: str, pick: int | None) -> None:
-    assert read_pick(reply, 3) == pick
+def test_the_first_number_of_the_reply_is_the_pick_if_there_is_such_an_answer(response: str, pick: int | None) -> None:
+    assert read_pick(response, 3) == pick
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,14 @@ def test_solvers_have_seeds_of_their_own_that_depend_on_the_attempt_alone() -> N
 def test_solvers_answer_side_by_side() -> None:
     together = asyncio.Barrier(3)
 
-    async def reply(prompt: str, sampling: SamplingParams) -> str:
+    async def response(prompt: str, sampling: SamplingParams) -> str:
         if prompt == "3+4|":
             await together.wait()
             return "7$"
         return "1$"
 
     async def run() -> Episode:
-        workflow = SolverJudge(context(ScriptedEngine(reply), lambda: Paid({"7": 1.0})), n_solvers=3)
+        workflow = SolverJudge(context(ScriptedEngine(response), lambda: Paid({"7": 1.0})), n_solvers=3)
         return await asyncio.wait_for(workflow.run({}, "t:0"), timeout=100)
 
     assert asyncio.run(run()).is_correct
@@ -224,12 +224,12 @@ def _hanging_at(call: int) -> Answer:
     """Says ``7`` and ``1``, but the `call`-th call never ends."""
     calls = iter(range(3))
 
-    async def reply(prompt: str, sampling: SamplingParams) -> str:
+    async def response(prompt: str, sampling: SamplingParams) -> str:
         if next(calls) == call:
             await asyncio.sleep(3600)
         return "1$" if "1. 7" in prompt else "7$"
 
-    return reply
+    return response
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_after_a_timeout_what_was_played_is_the_result(
 
     settings = RunnerSettings(n_parallel_tasks=1, retry_limit=1, raise_on_error=True, trajectory_timeout=0.2)
     runner = RolloutRunner(
-        lambda attempt: SolverJudge(context(engine, make_environment, sampling=attempt.sampling)), settings
+        lambda rollout: SolverJudge(context(engine, make_environment, sampling=rollout.sampling)), settings
     )
-    order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=40), label="train")
+    order = RolloutRequest(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=40), label="train")
     (episode,) = virtual_time.run(runner.run(order))
     assert episode.termination_reason is TerminationReason.TIMEOUT
     assert rewards_of(episode) == expected
@@ -264,12 +264,12 @@ def test_after_a_timeout_what_was_played_is_the_result(
 
 
 def test_the_error_of_one_solver_ends_the_others_and_goes_on_as_it_is() -> None:
-    async def reply(prompt: str, sampling: SamplingParams) -> str:
+    async def response(prompt: str, sampling: SamplingParams) -> str:
         if len(engine.prompts) == 1:
             await asyncio.sleep(3600)
         return "unheard of$"
 
-    engine = ScriptedEngine(reply)
+    engine = ScriptedEngine(response)
     worlds = [Paid({}), Paid({})]
     remaining = iter(worlds)
     with pytest.raises(KeyError, match="unheard of"):
@@ -321,8 +321,8 @@ def test_the_judge_sees_what_the_agent_made_of_the_replies_without_their_thought
         def observe(self, observation: Any) -> Any:
             return [{"role": "system", "content": "shout"}, {"role": "user", "content": observation}]
 
-        def act(self, reply: Reply) -> str:
-            return reply.text.upper()
+        def act(self, response: Response) -> str:
+            return response.text.upper()
 
     engine = ScriptedEngine(in_turn("a$", "<think>b?</think> c$", "1$"))
     rewards = {"A": 1.0, "<THINK>B?</THINK> C": 0.0}
@@ -366,7 +366,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
 
 def test_the_record_offers_the_workflow_with_its_own_defaults() -> None:
     (record,) = workflows()
-    assert (record.name, record.load(), record.honours) == ("solver_judge", SolverJudge, SolverJudge.honours)
+    assert (record.name, record.load(), record.config_keys) == ("solver_judge", SolverJudge, SolverJudge.config_keys)
     assert SolverJudgeParams().model_dump() == SolverJudge.__init__.__kwdefaults__
     assert SolverJudgeParams().judge_prompt == JUDGE_PROMPT
     with pytest.raises(ConfigError, match="has no option solvers"):

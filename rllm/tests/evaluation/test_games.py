@@ -7,8 +7,8 @@ from rllm.evaluation.playing import Played
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 
 
-def played(task: str, index: int, reply: str = "7") -> Played:
-    step = Step([1], [2, 3], text=reply, messages=[{"role": "user", "content": "guess"}])
+def played(task: str, index: int, response: str = "7") -> Played:
+    step = Step([1], [2, 3], text=response, messages=[{"role": "user", "content": "guess"}])
     episode = Episode(
         id=f"{task}:{index}",
         trajectories=[Trajectory("agent", [step], reward=0.5)],
@@ -48,6 +48,6 @@ def test_the_first_are_shown_in_their_order_whichever_ends_first() -> None:
 def test_what_a_model_wrote_does_nothing_to_the_terminal() -> None:
     games = Games(1)
     games.expect("sums", iter([(Task(id="a"), 0)]))
-    games.take("sums", played("a", 0, reply="\x1b[2J\u202e"))
+    games.take("sums", played("a", 0, response="\x1b[2J\u202e"))
 
     assert "→ \\x1b[2J\\u202e" in list(games.lines())

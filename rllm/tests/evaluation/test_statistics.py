@@ -14,8 +14,8 @@ from rllm.evaluation.student import student_quantile
 @pytest.mark.parametrize("correct", range(7))
 @pytest.mark.parametrize("k", range(1, 7))
 def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt(correct: int, k: int) -> None:
-    attempts = [True] * correct + [False] * (6 - correct)
-    draws = [any(draw) for draw in combinations(attempts, k)]
+    rollouts = [True] * correct + [False] * (6 - correct)
+    draws = [any(draw) for draw in combinations(rollouts, k)]
     assert pass_at_k(6, correct, k) == pytest.approx(np.mean(draws))
 
 
@@ -29,7 +29,7 @@ def test_pass_at_k_of_too_few_attempts_is_refused() -> None:
 
 
 def test_the_ks_are_powers_of_two_and_all_attempts() -> None:
-    assert [ks_of(attempts) for attempts in (1, 2, 3, 8, 10)] == [
+    assert [ks_of(rollouts) for rollouts in (1, 2, 3, 8, 10)] == [
         [1],
         [1, 2],
         [1, 2, 3],
@@ -47,34 +47,34 @@ def test_student_s_points_are_those_of_the_tables(freedom: int, point: float) ->
 
 def test_one_attempt_per_task_has_wilson_s_interval() -> None:
     of_tasks = [1.0] * 7 + [0.0] * 3
-    estimate = share(of_tasks, attempts=10)
+    estimate = share(of_tasks, rollouts=10)
     assert (estimate.low, estimate.high) == pytest.approx(wilson(0.7, 10))
     assert wilson(0.7, 10) == pytest.approx((0.39678, 0.89221), abs=1e-5)  # statsmodels' proportion_confint
 
 
 def test_attempts_that_end_alike_within_each_task_count_once() -> None:
     of_tasks = [1.0] * 7 + [0.0] * 3
-    assert share(of_tasks, attempts=160) == share(of_tasks, attempts=10)
+    assert share(of_tasks, rollouts=160) == share(of_tasks, rollouts=10)
 
 
 def test_an_interval_has_a_width_where_every_attempt_is_right() -> None:
-    estimate = share([1.0] * 16, attempts=256)
+    estimate = share([1.0] * 16, rollouts=256)
     assert estimate.low == pytest.approx(0.8064, abs=1e-4)
     assert estimate.high == 1.0
 
 
 def test_one_task_has_no_interval() -> None:
-    assert (share([0.5], attempts=64).low, mean_of([0.5]).low) == (None, None)
+    assert (share([0.5], rollouts=64).low, mean_of([0.5]).low) == (None, None)
 
 
 @pytest.mark.parametrize("alike", [0.2, 1.0, 50.0])
 def test_19_of_20_intervals_hold_the_truth_however_alike_attempts_are(alike: float) -> None:
     """Chances of tasks are drawn from a beta distribution: the smaller `alike`, the more do attempts end alike."""
     draw = np.random.default_rng(1)
-    tasks, attempts, held = 40, 8, []
+    tasks, rollouts, held = 40, 8, []
     for _ in range(2000):
         chances = draw.beta(0.3 * alike, 0.7 * alike, tasks)
-        estimate = share((draw.binomial(attempts, chances) / attempts).tolist(), tasks * attempts)
+        estimate = share((draw.binomial(rollouts, chances) / rollouts).tolist(), tasks * rollouts)
         assert estimate.low is not None and estimate.high is not None
         held.append(estimate.low <= 0.3 <= estimate.high)
     assert 0.93 <= np.mean(held) <= 0.99
@@ -98,7 +98,7 @@ def test_rewards_that_are_all_the_same_bound_have_wilson_s_interval(same: float)
 def test_rewards_of_0_and_1_have_the_interval_of_passes() -> None:
     rewards = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
     shares = [float(np.mean(of_task)) for of_task in rewards]
-    assert mean_reward(rewards) == share(shares, attempts=12)
+    assert mean_reward(rewards) == share(shares, rollouts=12)
 
 
 def test_rewards_that_hardly_vary_have_a_narrow_interval() -> None:
@@ -123,9 +123,9 @@ def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
 def test_19_of_20_intervals_of_rare_rewards_hold_the_truth(chance: float) -> None:
     """Each attempt earns nothing, or with this chance half or all of 1."""
     draw = np.random.default_rng(3)
-    tasks, attempts, held = 100, 2, []
+    tasks, rollouts, held = 100, 2, []
     for _ in range(2000):
-        rewards = draw.choice([0.0, 0.5, 1.0], (tasks, attempts), p=[1 - chance, chance / 2, chance / 2])
+        rewards = draw.choice([0.0, 0.5, 1.0], (tasks, rollouts), p=[1 - chance, chance / 2, chance / 2])
         estimate = mean_reward(rewards.tolist())
         assert estimate.low is not None and estimate.high is not None
         held.append(estimate.low <= 0.75 * chance <= estimate.high)

@@ -11,19 +11,19 @@ import pytest
 from rllm.evaluation.weights import weights_of
 
 
-def digest(folder: Path) -> str:
-    weights = weights_of(str(folder))
+def digest(directory: Path) -> str:
+    weights = weights_of(str(directory))
     assert weights is not None
     return weights.sha256
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"weights")
-    (folder / "config.json").write_text("{}")
-    return folder
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "model.safetensors").write_bytes(b"weights")
+    (directory / "config.json").write_text("{}")
+    return directory
 
 
 def test_the_same_files_elsewhere_are_the_same_weights(model: Path, tmp_path: Path) -> None:

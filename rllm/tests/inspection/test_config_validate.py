@@ -12,13 +12,13 @@ import pytest
 from rllm.cli.main import main
 
 
-class Verdict(NamedTuple):
+class RejectionResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Judge = Callable[..., Verdict]
+Judge = Callable[..., RejectionResult]
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     for name, value in (("RLLM_BLOCK_PLUGINS", ""), ("RLLM_DEBUG", "0"), ("COLUMNS", "200")):
         monkeypatch.setenv(name, value)
 
-    def run(*words: str) -> Verdict:
-        return Verdict(main(words), *capsys.readouterr())
+    def run(*words: str) -> RejectionResult:
+        return RejectionResult(main(words), *capsys.readouterr())
 
     return run
 
@@ -101,13 +101,13 @@ BAD = [
 @pytest.mark.parametrize(("text", "message"), BAD, ids=[text for text, _ in BAD])
 def test_a_mistake_in_a_file_gets_the_same_answer_as_from_a_run(judge: Judge, text: str, message: str) -> None:
     Path("my.yaml").write_text(text)
-    verdict = judge("config", "validate", "my.yaml", "sum")
-    assert message in verdict.err
-    assert (verdict.code, verdict.out) == (2, "")
-    assert verdict.err.startswith("error: ")
-    assert "Traceback" not in verdict.err
-    assert "\n\n" not in verdict.err.strip(), "one paragraph"
-    assert judge("train", "sum", "--config", "my.yaml") == verdict
+    result = judge("config", "validate", "my.yaml", "sum")
+    assert message in result.err
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+    assert "\n\n" not in result.err.strip(), "one paragraph"
+    assert judge("train", "sum", "--config", "my.yaml") == result
     assert [path.name for path in Path().iterdir()] == ["my.yaml"]
 
 
@@ -128,10 +128,10 @@ def test_a_mistake_in_the_words_gets_the_same_answer_as_from_a_run(
     judge: Judge, words: list[str], message: str
 ) -> None:
     Path("my.yaml").write_text("rllm: {rollout: {n: 4}}")
-    verdict = judge("config", "validate", *words)
-    assert (verdict.code, verdict.out) == (2, "")
-    assert message in verdict.err
-    assert judge("train", "--config", *words) == verdict
+    result = judge("config", "validate", *words)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert judge("train", "--config", *words) == result
 
 
 def test_a_file_that_is_no_text_is_named(judge: Judge) -> None:
@@ -146,11 +146,11 @@ def test_a_plugin_that_cannot_be_loaded_is_found_as_a_run_finds_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     Path("my.yaml").write_text("rllm: {trainer: {logger: [wandb]}}")
-    verdict = judge("config", "validate", "my.yaml", "sum")
-    assert verdict.code == 2
-    assert "wandb" in verdict.err
+    result = judge("config", "validate", "my.yaml", "sum")
+    assert result.code == 2
+    assert "wandb" in result.err
     trained = judge("train", "sum", "--config", "my.yaml")
-    assert (trained.code, trained.err) == (2, verdict.err)
+    assert (trained.code, trained.err) == (2, result.err)
 
 
 @pytest.mark.slow
@@ -168,12 +168,12 @@ def test_a_good_file_is_valid_and_trains(judge: Judge, text: str) -> None:
     Path("tasks.jsonl").write_text('{"a": 1, "b": 2}\n')
     Path("others.jsonl").write_text('{"a": 1, "b": 3}\n')
     quick = ("sum", "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
-    verdict = judge("config", "validate", "my.yaml", *quick)
-    assert verdict.code == 0, verdict.err
-    assert verdict.out.startswith("my.yaml is valid: backend local, workflow single_turn_workflow, estimator ")
+    result = judge("config", "validate", "my.yaml", *quick)
+    assert result.code == 0, result.err
+    assert result.out.startswith("my.yaml is valid: backend local, workflow single_turn_workflow, estimator ")
     assert not Path("runs").exists()
     trained = judge("train", "--config", "my.yaml", *quick)
-    assert (trained.code, trained.err) == (0, verdict.err), "the same warnings"
+    assert (trained.code, trained.err) == (0, result.err), "the same warnings"
 
 
 def test_a_valid_file_says_what_would_run(judge: Judge) -> None:

@@ -56,8 +56,8 @@ def test_info_lays_out_what_is_a_list(rllm) -> None:
     for heading, row in (
         ("Acts on:", ["rllm.renderer"]),
         ("Shared keys:", ["trainer.save_freq", "rllm.trainer.save_freq"]),
-        ("Idle keys:", ["trainer.resume_mode", "Checkpoints"]),
-        ("Idle keys of profiles:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "It"]),
+        ("Unused keys:", ["trainer.resume_mode", "Checkpoints"]),
+        ("Unused keys by profile:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "It"]),
     ):
         after = rows[rows.index(heading.split()) + 1 :]
         section = after[: after.index([])] if [] in after else after

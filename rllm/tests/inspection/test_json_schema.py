@@ -137,9 +137,9 @@ def test_a_saved_configuration_is_valid(valid: Callable[[Any], bool], tmp_path: 
     assert valid(layer_from_file(tmp_path / "config.yaml").tree)
 
 
-def _backend(folder: Path) -> BackendPlugin[Sections]:
+def _backend(directory: Path) -> BackendPlugin[Sections]:
     """The backend `far` with the keys of `Sections`."""
-    file = folder / "rllm" / "backend" / "far.yaml"
+    file = directory / "rllm" / "backend" / "far.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("# @package _global_\nmodel: {name: tiny}\n")
     return BackendPlugin(

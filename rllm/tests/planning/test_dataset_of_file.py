@@ -15,8 +15,8 @@ from rllm_core.plugins.registry import Registry
 WHERE = "data.train_dataset"
 
 
-def dataset(name: str, *endings: str) -> DatasetPlugin[object]:
-    return DatasetPlugin(name=name, summary="For tests.", load=lambda: None, endings=frozenset(endings))
+def dataset(name: str, *suffixes: str) -> DatasetPlugin[object]:
+    return DatasetPlugin(name=name, summary="For tests.", load=lambda: None, suffixes=frozenset(suffixes))
 
 
 @pytest.fixture
@@ -75,5 +75,5 @@ def test_two_datasets_of_one_ending_are_both_named(registry: Registry) -> None:
 
 
 def test_endings_are_a_set_of_names() -> None:
-    with pytest.raises(PluginError, match="endings must be a frozenset of names"):
-        Registry().add(DatasetPlugin(name="mine", summary="For tests.", load=lambda: None, endings=".csv"))  # type: ignore[arg-type]
+    with pytest.raises(PluginError, match="suffixes must be a frozenset of names"):
+        Registry().add(DatasetPlugin(name="mine", summary="For tests.", load=lambda: None, suffixes=".csv"))  # type: ignore[arg-type]

@@ -20,10 +20,10 @@ from rllm_core.errors import CheckpointError, RolloutError
 WEIGHTS = bytes(range(256)) * 40
 
 
-async def _write_backend(folder: Path) -> None:
-    (folder / "weights.bin").write_bytes(WEIGHTS)
-    (folder / "nested").mkdir()
-    (folder / "nested" / "optimizer.bin").write_bytes(WEIGHTS[::-1])
+async def _write_backend(directory: Path) -> None:
+    (directory / "weights.bin").write_bytes(WEIGHTS)
+    (directory / "nested").mkdir()
+    (directory / "nested" / "optimizer.bin").write_bytes(WEIGHTS[::-1])
 
 
 def _save(store: CheckpointStore, step: int) -> Path:
@@ -31,69 +31,69 @@ def _save(store: CheckpointStore, step: int) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
 @pytest.fixture
-def store(folder: Path) -> CheckpointStore:
-    return CheckpointStore(folder, keep=3)
+def store(directory: Path) -> CheckpointStore:
+    return CheckpointStore(directory, keep=3)
 
 
 @pytest.fixture
-def saved(store: CheckpointStore, folder: Path) -> Path:
+def saved(store: CheckpointStore, directory: Path) -> Path:
     """The folder with checkpoints of steps 1 and 2."""
     _save(store, 1)
     _save(store, 2)
-    return folder
+    return directory
 
 
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_checkpoint_comes_back_as_it_was_saved(store: CheckpointStore, folder: Path) -> None:
+def test_a_checkpoint_comes_back_as_it_was_saved(store: CheckpointStore, directory: Path) -> None:
     state = {"finished_steps": 7, "nested": {"list": [1, 2.5, None, "ü"]}}
     path = asyncio.run(store.save(7, state, _write_backend))
-    found = store.newest_usable(pytest.fail)
+    found = store.latest_usable(pytest.fail)
     assert found is not None
-    assert (found.folder, found.state) == (path, state)
-    assert (found.backend_folder / "weights.bin").read_bytes() == WEIGHTS
-    assert _names(folder) == ["latest", "step_000007"]
+    assert (found.directory, found.state) == (path, state)
+    assert (found.backend_directory / "weights.bin").read_bytes() == WEIGHTS
+    assert _names(directory) == ["latest", "step_000007"]
 
 
-def test_a_new_run_has_none(store: CheckpointStore, folder: Path) -> None:
-    assert store.newest_usable(pytest.fail) is None
-    folder.mkdir()
-    assert store.newest_usable(pytest.fail) is None
+def test_a_new_run_has_none(store: CheckpointStore, directory: Path) -> None:
+    assert store.latest_usable(pytest.fail) is None
+    directory.mkdir()
+    assert store.latest_usable(pytest.fail) is None
 
 
 def test_the_newest_is_used_and_linked_to(store: CheckpointStore, saved: Path) -> None:
-    found = store.newest_usable(pytest.fail)
+    found = store.latest_usable(pytest.fail)
     assert found is not None
     assert found.state == {"finished_steps": 2}
-    assert (saved / "latest").resolve() == found.folder
+    assert (saved / "latest").resolve() == found.directory
 
 
-def test_the_newest_is_the_one_of_the_highest_step(folder: Path) -> None:
-    store = CheckpointStore(folder, keep=5)
+def test_the_newest_is_the_one_of_the_highest_step(directory: Path) -> None:
+    store = CheckpointStore(directory, keep=5)
     for step in (999_999, 1_000_000):
         _save(store, step)
-    found = store.newest_usable(pytest.fail)
+    found = store.latest_usable(pytest.fail)
     assert found is not None
     assert found.state == {"finished_steps": 1_000_000}
 
 
-def test_only_the_newest_are_kept(store: CheckpointStore, folder: Path) -> None:
+def test_only_the_newest_are_kept(store: CheckpointStore, directory: Path) -> None:
     for step in range(6):
         _save(store, step)
-    assert _names(folder) == ["latest", "step_000003", "step_000004", "step_000005"]
+    assert _names(directory) == ["latest", "step_000003", "step_000004", "step_000005"]
 
 
 def test_folders_of_other_names_are_left_alone(store: CheckpointStore, saved: Path) -> None:
     shutil.copytree(saved / "step_000001", saved / "step_000001_backup")
     _save(store, 3)
-    found = store.newest_usable(pytest.fail)
+    found = store.latest_usable(pytest.fail)
     assert found is not None
     assert found.state == {"finished_steps": 3}
     assert (saved / "step_000001_backup").is_dir()
@@ -148,7 +148,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(
 ) -> None:
     damage(saved / "step_000002")
     warnings: list[str] = []
-    found = store.newest_usable(warnings.append)
+    found = store.latest_usable(warnings.append)
     assert found is not None
     assert found.state == {"finished_steps": 1}
     (warning,) = warnings
@@ -165,7 +165,7 @@ def test_every_byte_of_the_manifest_matters_or_does_no_harm(store: CheckpointSto
             content = bytearray(whole)
             content[position] ^= 1 << bit
             manifest.write_bytes(content)
-            found = store.newest_usable(lambda warning: None)
+            found = store.latest_usable(lambda warning: None)
             assert found is not None, position
             assert found.state in ({"finished_steps": 1}, {"finished_steps": 2})
 
@@ -177,7 +177,7 @@ def test_when_all_are_damaged_it_is_an_error_that_tells_what_is_wrong_with_each(
     _flip_a_byte(saved / "step_000002" / "state.json")
     warnings: list[str] = []
     with pytest.raises(CheckpointError) as caught:
-        store.newest_usable(warnings.append)
+        store.latest_usable(warnings.append)
     assert warnings == []  # there is none to continue from
     assert caught.value.message == (
         f"No checkpoint in {saved} can be used "
@@ -186,22 +186,22 @@ def test_when_all_are_damaged_it_is_an_error_that_tells_what_is_wrong_with_each(
     assert "--overwrite" in caught.value.hint
 
 
-def test_a_run_that_goes_on_before_damaged_checkpoints_keeps_what_it_saves(folder: Path) -> None:
-    store = CheckpointStore(folder, keep=2)
+def test_a_run_that_goes_on_before_damaged_checkpoints_keeps_what_it_saves(directory: Path) -> None:
+    store = CheckpointStore(directory, keep=2)
     for step in (10, 20, 30):
-        _save(CheckpointStore(folder, keep=3), step)
+        _save(CheckpointStore(directory, keep=3), step)
     for step in (20, 30):
-        (folder / f"step_0000{step}" / "manifest.json").unlink()
+        (directory / f"step_0000{step}" / "manifest.json").unlink()
     _save(store, 12)
-    found = store.newest_usable(lambda warning: None)
+    found = store.latest_usable(lambda warning: None)
     assert found is not None
     assert found.state == {"finished_steps": 12}
-    assert (folder / "step_000010").exists()
-    assert (folder / "latest").resolve() == folder / "step_000012"
+    assert (directory / "step_000010").exists()
+    assert (directory / "latest").resolve() == directory / "step_000012"
 
 
-async def _fail(folder: Path) -> None:
-    (folder / "half.bin").write_bytes(b"half")
+async def _fail(directory: Path) -> None:
+    (directory / "half.bin").write_bytes(b"half")
     raise RuntimeError("disk full, says the library")
 
 
@@ -232,7 +232,7 @@ def test_what_is_intact_is_checked_and_not_assumed(store: CheckpointStore, saved
 def test_a_state_that_is_no_json_data_is_an_error_before_anything_is_written(
     store: CheckpointStore, saved: Path, state: dict[str, object]
 ) -> None:
-    async def never(folder: Path) -> None:
+    async def never(directory: Path) -> None:
         raise AssertionError("the backend must not be asked to write")
 
     (saved / ".step_000009.1.tmp").mkdir()  # a leftover, which any write would remove
@@ -245,12 +245,12 @@ def test_a_state_that_is_no_json_data_is_an_error_before_anything_is_written(
     assert _names(saved) == before
 
 
-def test_a_state_that_holds_itself_is_no_json_data_either(store: CheckpointStore, folder: Path) -> None:
+def test_a_state_that_holds_itself_is_no_json_data_either(store: CheckpointStore, directory: Path) -> None:
     state: dict[str, object] = {}
     state["itself"] = state
     with pytest.raises(CheckpointError, match="The state of step 1 is not JSON data"):
         asyncio.run(store.save(1, state, _write_backend))
-    assert not folder.exists()
+    assert not directory.exists()
 
 
 def test_the_link_can_be_pointed_at_an_older_checkpoint(store: CheckpointStore, saved: Path) -> None:
@@ -263,15 +263,15 @@ def test_the_link_can_be_pointed_at_an_older_checkpoint(store: CheckpointStore, 
     assert (saved / "latest").readlink() == Path("step_000002")
 
 
-def test_a_first_save_that_fails_says_that_there_is_nothing_earlier(store: CheckpointStore, folder: Path) -> None:
+def test_a_first_save_that_fails_says_that_there_is_nothing_earlier(store: CheckpointStore, directory: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         asyncio.run(store.save(1, {}, _fail))
     assert caught.value.hint.startswith("No earlier checkpoint exists.")
-    assert _names(folder) == []
+    assert _names(directory) == []
 
 
 def test_an_error_on_purpose_of_the_backend_is_passed_on(store: CheckpointStore, saved: Path) -> None:
-    async def refuse(folder: Path) -> None:
+    async def refuse(directory: Path) -> None:
         raise RolloutError("made-up", "The engine has stopped.")
 
     with pytest.raises(RolloutError, match="The engine has stopped"):
@@ -301,8 +301,8 @@ from pathlib import Path
 from rllm.runs.checkpoint import CheckpointStore
 from rllm_core.errors import CheckpointError
 
-folder, first, largest_file = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-store = CheckpointStore(folder, keep=2)
+directory, first, largest_file = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+store = CheckpointStore(directory, keep=2)
 
 async def write(backend):
     for index in range(3):
@@ -332,34 +332,34 @@ def test_a_disk_that_takes_no_more_is_an_error_and_leaves_the_older_ones(store: 
     assert "File too large" in message
     assert hint == "step_000002 is intact: make room, then continue from it with --resume."
     assert _names(saved) == ["latest", "step_000001", "step_000002"]
-    found = store.newest_usable(pytest.fail)
+    found = store.latest_usable(pytest.fail)
     assert found is not None
     assert found.state == {"finished_steps": 2}
 
 
 @pytest.mark.slow
-def test_a_process_killed_while_saving_always_leaves_a_usable_newest_checkpoint(folder: Path) -> None:
+def test_a_process_killed_while_saving_always_leaves_a_usable_newest_checkpoint(directory: Path) -> None:
     moments = random.Random(0)
-    newest = 0
+    latest = 0
     for _ in range(12):
         process = subprocess.Popen(
-            [sys.executable, "-c", SAVES, str(folder), str(newest + 1), "0"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SAVES, str(directory), str(latest + 1), "0"], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         process.stdout.readline()  # one is finished
         time.sleep(moments.random() * 0.05)
         process.kill()
-        told = [newest + 1, *(int(line) for line in process.stdout if line.endswith("\n"))]
+        told = [latest + 1, *(int(line) for line in process.stdout if line.endswith("\n"))]
         process.wait()
         process.stdout.close()
-        found = CheckpointStore(folder, keep=2).newest_usable(pytest.fail)
+        found = CheckpointStore(directory, keep=2).latest_usable(pytest.fail)
         assert found is not None
         assert found.state["finished_steps"] in (told[-1], told[-1] + 1)
-        assert find_damage((folder / "latest").resolve(strict=True)) is None
-        newest = found.state["finished_steps"]
-    assert newest >= 12
-    _save(CheckpointStore(folder, keep=2), newest + 1)
-    assert _names(folder) == ["latest", f"step_{newest:06d}", f"step_{newest + 1:06d}"]
+        assert find_damage((directory / "latest").resolve(strict=True)) is None
+        latest = found.state["finished_steps"]
+    assert latest >= 12
+    _save(CheckpointStore(directory, keep=2), latest + 1)
+    assert _names(directory) == ["latest", f"step_{latest:06d}", f"step_{latest + 1:06d}"]
 
 
 def test_the_manifest_lists_every_file_but_itself(store: CheckpointStore, saved: Path) -> None:

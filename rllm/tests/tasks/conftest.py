@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rllm.tasks import plugin
-from rllm_core.contracts.reward import Attempt, RewardPlugin
-from rllm_core.data.messages import Reply
+from rllm_core.contracts.reward import RewardPlugin, Rollout
+from rllm_core.data.messages import Response
 
-MakeAttempt = Callable[..., Attempt]
+MakeRollout = Callable[..., Rollout]
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,12 @@ def make(rewards: dict[str, RewardPlugin[Any]]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def attempt() -> Iterator[MakeAttempt]:
+def rollout() -> Iterator[MakeRollout]:
     """An attempt with this reply at a task with these columns."""
 
-    def made(said: str, tokens: int = 1, **data: Any) -> Attempt:
-        reply = Reply(text=said, content=said)
+    def made(said: str, tokens: int = 1, **data: Any) -> Rollout:
+        response = Response(text=said, content=said)
         asked = {"role": "user", "content": str(data.get("question", "?"))}
-        return Attempt(data=data, messages=[asked, reply.message], reply=reply, response_tokens=tokens)
+        return Rollout(data=data, messages=[asked, response.message], response=response, response_tokens=tokens)
 
     return made

@@ -1,5 +1,5 @@
 """A reward function as users write them, for the contract."""
 
 
-def score(attempt):
-    return float(attempt.reply.content.strip() == str(attempt.data.get("answer")))
+def score(rollout):
+    return float(rollout.response.content.strip() == str(rollout.data.get("answer")))

@@ -13,26 +13,28 @@ import pytest
 from rllm.tasks.python_reward import python_reward
 from rllm.tasks.reward_options import PythonParams
 from rllm.tasks.worker_pool import WorkerPool
-from rllm_core.contracts.reward import Attempt, Score
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_serving.line_process import DiedError
 
-MakeAttempt = Callable[..., Attempt]
+MakeRollout = Callable[..., Rollout]
 
 
 @pytest.fixture
-def scored(tmp_path: Path, attempt: MakeAttempt) -> Callable[..., list[Any]]:
+def scored(tmp_path: Path, rollout: MakeRollout) -> Callable[..., list[Any]]:
     """What the function `score` of this source says of these replies, all at once."""
 
-    def score(source: str, *replies: str, **options: Any) -> list[Any]:
+    def score(source: str, *responses: str, **options: Any) -> list[Any]:
         file = tmp_path / "rewards.py"
         file.write_text(source)
         reward = python_reward(PythonParams(function=f"{file}:score", **options))
 
         async def at_once() -> list[Any]:
-            return await asyncio.gather(*(call(reward, attempt(each, answer="4"), blocking=False) for each in replies))
+            return await asyncio.gather(
+                *(call(reward, rollout(each, answer="4"), blocking=False) for each in responses)
+            )
 
         return asyncio.run(at_once())
 
@@ -50,14 +52,14 @@ WAITS = "import time; time.sleep(600)"
 
 @pytest.mark.parametrize("hanging", [SPINS, HOLDS_THE_LOCK, WAITS], ids=["spins", "holds_the_lock", "waits"])
 def test_a_call_that_hangs_is_killed_and_the_others_go_on(hanging: str, scored: Callable[..., list[Any]]) -> None:
-    source = f"def score(attempt):\n    if attempt.reply.content == 'hang':\n        {hanging}\n    return 1.0\n"
+    source = f"def score(rollout):\n    if rollout.response.content == 'hang':\n        {hanging}\n    return 1.0\n"
     scores = scored(source, "4", "hang", "5", "hang", "6", deadline=2.0, processes=2)
     assert values(scores) == [1.0, None, 1.0, None, 1.0]
     assert scores[1].feedback == "not there after 2 s"
 
 
 def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..., list[Any]]) -> None:
-    source = "import asyncio\n\nasync def score(attempt):\n"
+    source = "import asyncio\n\nasync def score(rollout):\n"
     source += "    await asyncio.sleep(600 * (attempt.reply.content == 'hang'))\n    return 1.0\n"
     scores = scored(source, "4", "hang", deadline=1.0)
     assert scores[0] == 1.0
@@ -65,16 +67,16 @@ def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..
 
 
 def test_threads_of_the_run_where_there_are_no_processes(scored: Callable[..., list[Any]]) -> None:
-    source = "import os, time\n\ndef score(attempt):\n"
-    source += "    time.sleep(600 * (attempt.reply.content == 'hang'))\n    return float(os.getpid())\n"
+    source = "import os, time\n\ndef score(rollout):\n"
+    source += "    time.sleep(600 * (rollout.response.content == 'hang'))\n    return float(os.getpid())\n"
     scores = scored(source, "4", "hang", deadline=1.0, processes=0)
     assert scores[0] == os.getpid()
     assert scores[1].feedback == "not there after 1 s"
 
 
 def test_a_process_that_dies_is_replaced(scored: Callable[..., list[Any]]) -> None:
-    source = "import os\n\ndef score(attempt):\n"
-    source += "    if attempt.reply.content == 'die':\n        os._exit(3)\n    return 1.0\n"
+    source = "import os\n\ndef score(rollout):\n"
+    source += "    if rollout.response.content == 'die':\n        os._exit(3)\n    return 1.0\n"
     scores = scored(source, "die", "4", "die", "5", processes=1)
     assert values(scores) == [None, 1.0, None, 1.0]
     assert scores[0].feedback == "its process ended with 3"
@@ -84,7 +86,7 @@ NOISY = """
 import signal, sys
 import numpy as np
 
-def score(attempt):
+def score(rollout):
     print("a line that is no answer")
     assert sys.stdin.read() == ""
     with_alarm = signal.signal(signal.SIGALRM, signal.SIG_IGN)
@@ -98,7 +100,7 @@ def test_a_function_may_print_read_set_alarms_and_return_numbers_of_numpy(scored
 
 
 def test_the_whole_attempt_arrives(tmp_path: Path) -> None:
-    reply = Reply(
+    response = Response(
         text="t",
         content="c",
         reasoning="r",
@@ -106,37 +108,39 @@ def test_the_whole_attempt_arrives(tmp_path: Path) -> None:
         malformed_calls=(MalformedToolCall(text="{", problem="cut off"),),
         finish_reason="length",
     )
-    whole = Attempt(data={"a": {"b": None}}, messages=[reply.message], reply=reply, response_tokens=7, state=[1])
-    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return {'value': 0, 'feedback': repr(attempt)}\n")
+    whole = Rollout(
+        data={"a": {"b": None}}, messages=[response.message], response=response, response_tokens=7, state=[1]
+    )
+    (tmp_path / "rewards.py").write_text("def score(rollout):\n    return {'value': 0, 'feedback': repr(rollout)}\n")
     reward = python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score"))
     assert asyncio.run(reward(whole))["feedback"] == repr(whole)
 
 
-def test_data_that_are_no_json_need_the_process_of_the_run(tmp_path: Path, attempt: MakeAttempt) -> None:
-    (tmp_path / "rewards.py").write_text("def score(attempt):\n    return float(attempt.data['answer'].imag)\n")
+def test_data_that_are_no_json_need_the_process_of_the_run(tmp_path: Path, rollout: MakeRollout) -> None:
+    (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.data['answer'].imag)\n")
 
     def scored(**options: Any) -> Any:
         reward = python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score", **options))
-        return asyncio.run(reward(attempt("4", answer=4j)))
+        return asyncio.run(reward(rollout("4", answer=4j)))
 
     assert "set its option `processes` to 0" in scored().feedback
     assert scored(processes=0) == 4.0
 
 
-def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Path, attempt: MakeAttempt) -> None:
+def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Path, rollout: MakeRollout) -> None:
     file = tmp_path / "rewards.py"
-    file.write_text("def score(attempt):\n    import os; os._exit(3)\n")
+    file.write_text("def score(rollout):\n    import os; os._exit(3)\n")
     reward = python_reward(PythonParams(function=f"{file}:score", processes=1))
-    asyncio.run(reward(attempt("4")))
-    file.write_text("def score(attempt):\n    return 1.0\n")
-    assert asyncio.run(reward(attempt("4"))).feedback == f"{file}:score changed while the run went on."
+    asyncio.run(reward(rollout("4")))
+    file.write_text("def score(rollout):\n    return 1.0\n")
+    assert asyncio.run(reward(rollout("4"))).feedback == f"{file}:score changed while the run went on."
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import no_such_module\ndef score(attempt):\n    pass\n", "line 1: there is no module 'no_such_module'"),
-        ("import os\nos._exit(3)\ndef score(attempt):\n    pass\n", "function_worker` does not start"),
+        ("import no_such_module\ndef score(rollout):\n    pass\n", "line 1: there is no module 'no_such_module'"),
+        ("import os\nos._exit(3)\ndef score(rollout):\n    pass\n", "function_worker` does not start"),
         ("score = 3\n", "has no function 'score'"),
     ],
 )

@@ -14,12 +14,12 @@ import pytest
 from rllm.tasks import math_reward, plugin
 from rllm.tasks.reward_options import MathParams
 from rllm.tasks.worker_pool import WorkerPool
-from rllm_core.contracts.reward import Attempt
+from rllm_core.contracts.reward import Rollout
 from rllm_core.errors import ConfigError, PluginError
 from rllm_serving.line_process import DiedError, LineProcess
 
 Make = Callable[..., Any]
-MakeAttempt = Callable[..., Attempt]
+MakeRollout = Callable[..., Rollout]
 ENDLESS = "The answer is $9^{9^{9^9}}$."
 
 
@@ -46,23 +46,23 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
         (r"\boxed{", "72", 0.0),
     ],
 )
-def test_equal_mathematics_is_right(said: str, answer: str, value: float, make: Make, attempt: MakeAttempt) -> None:
-    assert make("math")(attempt(said, answer=answer)).value == value
+def test_equal_mathematics_is_right(said: str, answer: str, value: float, make: Make, rollout: MakeRollout) -> None:
+    assert make("math")(rollout(said, answer=answer)).value == value
 
 
-def test_an_answer_that_is_no_mathematics_is_said(make: Make, attempt: MakeAttempt) -> None:
-    score = make("math")(attempt("4", answer="$$"))
+def test_an_answer_that_is_no_mathematics_is_said(make: Make, rollout: MakeRollout) -> None:
+    score = make("math")(rollout("4", answer="$$"))
     assert score.value is None
     assert "the answer '$$' cannot be read as mathematics" in score.feedback
 
 
 def test_comparisons_that_hang_are_killed_and_the_others_go_on(
-    pool: WorkerPool, make: Make, attempt: MakeAttempt
+    pool: WorkerPool, make: Make, rollout: MakeRollout
 ) -> None:
     reward = make("math", deadline=1.0)
     said = [ENDLESS, "7"] * 8
     with ThreadPoolExecutor(len(said)) as threads:
-        scores = list(threads.map(lambda words: reward(attempt(words, answer=7)), said))
+        scores = list(threads.map(lambda words: reward(rollout(words, answer=7)), said))
     assert [score.value for score in scores] == [None, 1.0] * 8
     assert "cannot be compared with '7' in 1 s" in scores[0].feedback
 
@@ -111,9 +111,9 @@ def test_a_module_that_does_not_start_is_named() -> None:
         WorkerPool("rllm.tasks.no_such_module", 1).ask({})
 
 
-def test_no_thread_is_left_behind(make: Make, attempt: MakeAttempt) -> None:
+def test_no_thread_is_left_behind(make: Make, rollout: MakeRollout) -> None:
     before = set(threading.enumerate())
-    make("math")(attempt("4", answer="4"))
+    make("math")(rollout("4", answer="4"))
     assert set(threading.enumerate()) <= before
 
 

@@ -12,12 +12,12 @@ import pytest
 from rllm.tasks.plugin import rewards
 from rllm.tasks.reward_file import check_function, load_function
 from rllm.tasks.reward_options import PythonParams
-from rllm_core.contracts.chosen import Chosen, Registered
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.chosen import PluginChoice, Registered
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 
-MakeAttempt = Callable[..., Attempt]
+MakeRollout = Callable[..., Rollout]
 PYTHON = next(record for record in rewards() if record.name == "python")
 WORDS = [{"role": "user", "content": "2+2?"}]
 
@@ -27,26 +27,26 @@ def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sco
     """What a run makes of an attempt, by the function `score` of this source."""
     monkeypatch.chdir(tmp_path)
 
-    def score(source: str, attempt: Attempt) -> Score:
+    def score(source: str, rollout: Rollout) -> Score:
         Path("rewards.py").write_text(source)
         params = PythonParams(function="rewards.py:score")
         registered = Registered(plugin=PYTHON, distribution="rllm", version="0")
-        chosen = WeightedReward(chosen=Chosen(registered=registered, params=params), weight=1.0)
-        return asyncio.run(Scorer([chosen])(attempt))
+        chosen = WeightedReward(chosen=PluginChoice(registered=registered, params=params), weight=1.0)
+        return asyncio.run(Scorer([chosen])(rollout))
 
     return score
 
 
 NATIVE = """
-def score(attempt):
-    return float(attempt.reply.content == attempt.data["answer"])
+def score(rollout):
+    return float(rollout.response.content == rollout.data["answer"])
 """
 AWAITED = """
 import asyncio
 
-async def score(attempt):
+async def score(rollout):
     await asyncio.sleep(0)
-    return {"value": float(attempt.reply.content == attempt.data["answer"])}
+    return {"value": float(rollout.response.content == rollout.data["answer"])}
 """
 WITH_A_DEFAULT = """
 from __future__ import annotations
@@ -56,8 +56,8 @@ from dataclasses import dataclass
 class Right:
     answer: str
 
-def score(attempt, most: float = 1.0):
-    return most * (Right(attempt.reply.content) == Right(attempt.data["answer"]))
+def score(rollout, most: float = 1.0):
+    return most * (Right(rollout.response.content) == Right(rollout.data["answer"]))
 """
 TRL = """
 def score(completions, answer, **kwargs):
@@ -82,37 +82,37 @@ def score(solution_str, ground_truth, **others):
 @pytest.mark.parametrize("source", [NATIVE, AWAITED, WITH_A_DEFAULT, TRL, TRL_AWAITED, VERL, VERL_MAPPING])
 @pytest.mark.parametrize(("said", "value"), [("4", 1.0), ("5", 0.0)])
 def test_a_function_of_each_signature_scores(
-    source: str, said: str, value: float, scored: Callable[..., Score], attempt: MakeAttempt
+    source: str, said: str, value: float, scored: Callable[..., Score], rollout: MakeRollout
 ) -> None:
     data = {"data_source": "gsm8k", "extra_info": {"index": 3}, "level": 3}
-    score = scored(source, attempt(said, question="2+2?", answer="4", **data))
+    score = scored(source, rollout(said, question="2+2?", answer="4", **data))
     assert (score.value, score.feedback) == (value, "")
     digits = {"reward.python.digits": 1.0} if source == VERL_MAPPING else {}
     assert score.metrics == {"reward.python": value, **digits}
 
 
-def test_trl_gets_messages_where_the_prompt_is_messages(scored: Callable[..., Score], attempt: MakeAttempt) -> None:
+def test_trl_gets_messages_where_the_prompt_is_messages(scored: Callable[..., Score], rollout: MakeRollout) -> None:
     source = (
         "def score(prompts, completions):\n    return [float(completions[0][0]['content'] == prompts[0][0]['role'])]\n"
     )
-    assert scored(source, attempt("user", prompt=WORDS)).value == 1.0
+    assert scored(source, rollout("user", prompt=WORDS)).value == 1.0
 
 
 @pytest.mark.parametrize(
     "data", [{"reward_model": {"ground_truth": "4"}, "answer": "5"}, {"ground_truth": "4"}, {"answer": "4"}]
 )
 def test_verl_gets_the_answer_from_its_own_place_first(
-    data: dict[str, Any], scored: Callable[..., Score], attempt: MakeAttempt
+    data: dict[str, Any], scored: Callable[..., Score], rollout: MakeRollout
 ) -> None:
-    assert scored(VERL_MAPPING, attempt("4", **data)).value == 1.0
+    assert scored(VERL_MAPPING, rollout("4", **data)).value == 1.0
 
 
 FAILING = """
-def score(attempt):
-    number = helper(attempt)
+def score(rollout):
+    number = helper(rollout)
     return number
 
-def helper(attempt):
+def helper(rollout):
     return 1 / 0
 """
 
@@ -122,11 +122,11 @@ def helper(attempt):
     [
         (FAILING, "rewards.py, line 7: ZeroDivisionError: division by zero"),
         (FAILING.replace("def score", "async def score"), "rewards.py, line 7: ZeroDivisionError"),
-        ("def score(attempt):\n    import json\n    json.loads('{')\n", "rewards.py, line 3: JSONDecodeError"),
-        ("def score(attempt):\n    exit(3)\n", "rewards.py, line 2: SystemExit: 3"),
-        ("def score(attempt):\n    pass\n", "score in rewards.py: it returned None"),
-        ("def score(attempt):\n    return float('nan')\n", "score in rewards.py: it returned nan"),
-        ("def score(attempt):\n    return [1.0]\n", "score in rewards.py: it returned [1.0], which is no number"),
+        ("def score(rollout):\n    import json\n    json.loads('{')\n", "rewards.py, line 3: JSONDecodeError"),
+        ("def score(rollout):\n    exit(3)\n", "rewards.py, line 2: SystemExit: 3"),
+        ("def score(rollout):\n    pass\n", "score in rewards.py: it returned None"),
+        ("def score(rollout):\n    return float('nan')\n", "score in rewards.py: it returned nan"),
+        ("def score(rollout):\n    return [1.0]\n", "score in rewards.py: it returned [1.0], which is no number"),
         ("def score(completions):\n    return 1.0\n", "it returned 1.0 for one completion, not a list of one number"),
         ("def score(completions):\n    return [1.0, 2.0]\n", "not a list of one number"),
         ("def score(completions):\n    return [None]\n", "it returned None"),
@@ -138,28 +138,28 @@ def helper(attempt):
     ],
 )
 def test_what_goes_wrong_is_a_missing_reward_that_says_where(
-    source: str, said: str, scored: Callable[..., Score], attempt: MakeAttempt
+    source: str, said: str, scored: Callable[..., Score], rollout: MakeRollout
 ) -> None:
-    score = scored(source, attempt("4", answer="4"))
+    score = scored(source, rollout("4", answer="4"))
     assert score.value is None
     assert said in score.feedback
     assert "\n" not in score.feedback
 
 
-def test_verl_without_an_answer_is_a_missing_reward(scored: Callable[..., Score], attempt: MakeAttempt) -> None:
-    assert "neither reward_model.ground_truth nor" in scored(VERL_MAPPING, attempt("4")).feedback
+def test_verl_without_an_answer_is_a_missing_reward(scored: Callable[..., Score], rollout: MakeRollout) -> None:
+    assert "neither reward_model.ground_truth nor" in scored(VERL_MAPPING, rollout("4")).feedback
 
 
 UNUSABLE = [
     (None, "rewards.py cannot be read: No such file or directory"),
-    ("def score(attempt):\n    return (\n", r"rewards.py, line 2: syntax error: '\(' was never closed"),
-    ("def scores(attempt):\n    return 1\n", "rewards.py has no function 'score'. Did you mean 'scores'"),
+    ("def score(rollout):\n    return (\n", r"rewards.py, line 2: syntax error: '\(' was never closed"),
+    ("def scores(rollout):\n    return 1\n", "rewards.py has no function 'score'. Did you mean 'scores'"),
     ("x = 1\n", "rewards.py has no function 'score'. Its functions: none"),
     (
-        "import os\n\ndef score(reply, answer):\n    return 1\n",
+        "import os\n\ndef score(response, answer):\n    return 1\n",
         r"rewards.py, line 3: score\(reply, answer\) is not a reward function",
     ),
-    ("def score(attempt, scale):\n    return 1\n", r"score\(attempt, scale\) is not a reward function"),
+    ("def score(rollout, scale):\n    return 1\n", r"score\(attempt, scale\) is not a reward function"),
     ("def score(solution_str, scale):\n    return 1\n", r"score\(solution_str, scale\) is not a reward function"),
 ]
 
@@ -178,7 +178,7 @@ def test_what_can_be_seen_before_the_run_is_refused_then(
 
 def test_a_file_without_a_function_lists_those_it_has(tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
-    file.write_text("def helper(x):\n    return x\n\ndef right(attempt):\n    return 1.0\n")
+    file.write_text("def helper(x):\n    return x\n\ndef right(rollout):\n    return 1.0\n")
     with pytest.raises(ConfigError, match="names a file and no function of it") as caught:
         check_function(str(file))
     assert caught.value.hint == f"Name a function: {file}:right. Functions of the file: helper, right."
@@ -188,11 +188,11 @@ def test_a_file_without_a_function_lists_those_it_has(tmp_path: Path) -> None:
     "source",
     [
         "score = lambda attempt: 1.0\n",
-        "if True:\n    def score(attempt):\n        return 1.0\n",
-        "from functools import lru_cache\n\n@lru_cache\ndef score(attempt):\n    return 1.0\n",
-        "try:\n    import no_such_module\nexcept ImportError:\n    pass\ndef score(attempt):\n    return 1.0\n",
-        "import os.path, json\nfrom collections.abc import Mapping\n\ndef score(attempt):\n    return 1.0\n",
-        "class Score:\n    def __call__(self, attempt):\n        return 1.0\n\nscore: object = Score()\n",
+        "if True:\n    def score(rollout):\n        return 1.0\n",
+        "from functools import lru_cache\n\n@lru_cache\ndef score(rollout):\n    return 1.0\n",
+        "try:\n    import no_such_module\nexcept ImportError:\n    pass\ndef score(rollout):\n    return 1.0\n",
+        "import os.path, json\nfrom collections.abc import Mapping\n\ndef score(rollout):\n    return 1.0\n",
+        "class Score:\n    def __call__(self, rollout):\n        return 1.0\n\nscore: object = Score()\n",
     ],
 )
 def test_looking_at_a_file_refuses_nothing_that_running_it_shows_to_be_right(source: str, tmp_path: Path) -> None:
@@ -205,14 +205,14 @@ def test_looking_at_a_file_refuses_nothing_that_running_it_shows_to_be_right(sou
 @pytest.mark.parametrize("line", ["import no_such_module", "from no_such_module.inner import thing"])
 def test_a_file_that_imports_what_is_not_there_is_refused_before_the_run(line: str, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
-    file.write_text(f"import os\n{line}\n\ndef score(attempt):\n    return 1.0\n")
+    file.write_text(f"import os\n{line}\n\ndef score(rollout):\n    return 1.0\n")
     with pytest.raises(ConfigError, match=r"rewards\.py, line 2: there is no module 'no_such_module'\. Install it"):
         check_function(f"{file}:score")
 
 
 def test_a_file_that_fails_while_it_is_run_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
-    file.write_text("import os\nimport rllm.tasks.no_such_module\n\ndef score(attempt):\n    return 1.0\n")
+    file.write_text("import os\nimport rllm.tasks.no_such_module\n\ndef score(rollout):\n    return 1.0\n")
     check_function(f"{file}:score")
     with pytest.raises(ConfigError, match=r"rewards\.py, line 2: ModuleNotFoundError: No module named"):
         load_function(f"{file}:score")
@@ -221,6 +221,6 @@ def test_a_file_that_fails_while_it_is_run_names_the_line(tmp_path: Path) -> Non
 def test_a_file_is_read_anew_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     for value in (1.0, 2.0):
-        file.write_text(f"def score(attempt):\n    return {value}\n")
+        file.write_text(f"def score(rollout):\n    return {value}\n")
         assert load_function(f"{file}:score")[0](None) == value
     assert list(tmp_path.iterdir()) == [file]

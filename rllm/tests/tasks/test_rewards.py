@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rllm_core.contracts.reward import Attempt
+from rllm_core.contracts.reward import Rollout
 
 Make = Callable[..., Any]
-MakeAttempt = Callable[..., Attempt]
+MakeRollout = Callable[..., Rollout]
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ MakeAttempt = Callable[..., Attempt]
         ("", "Paris", 0.0),
     ],
 )
-def test_exact(said: str, answer: Any, value: float, make: Make, attempt: MakeAttempt) -> None:
-    score = make("exact")(attempt(said, answer=answer))
+def test_exact(said: str, answer: Any, value: float, make: Make, rollout: MakeRollout) -> None:
+    score = make("exact")(rollout(said, answer=answer))
     assert (score.value, score.correct) == (value, value == 1.0)
 
 
-def test_exact_may_mind_the_case(make: Make, attempt: MakeAttempt) -> None:
-    assert make("exact", ignore_case=False)(attempt("paris", answer="Paris")).value == 0.0
+def test_exact_may_mind_the_case(make: Make, rollout: MakeRollout) -> None:
+    assert make("exact", ignore_case=False)(rollout("paris", answer="Paris")).value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_exact_may_mind_the_case(make: Make, attempt: MakeAttempt) -> None:
         ("", "B", 0.0),
     ],
 )
-def test_choice(said: str, answer: Any, value: float, make: Make, attempt: MakeAttempt) -> None:
-    assert make("choice")(attempt(said, answer=answer)).value == value
+def test_choice(said: str, answer: Any, value: float, make: Make, rollout: MakeRollout) -> None:
+    assert make("choice")(rollout(said, answer=answer)).value == value
 
 
 @pytest.mark.parametrize("answer", ["42", 7, "Z"])
-def test_choice_says_which_answer_is_no_option(answer: Any, make: Make, attempt: MakeAttempt) -> None:
-    score = make("choice")(attempt("B", answer=answer))
+def test_choice_says_which_answer_is_no_option(answer: Any, make: Make, rollout: MakeRollout) -> None:
+    score = make("choice")(rollout("B", answer=answer))
     assert score.value is None
     assert f"holds {answer!r}, which names none of ABCDE" in score.feedback
 
@@ -66,25 +66,25 @@ def test_choice_says_which_answer_is_no_option(answer: Any, make: Make, attempt:
     [("answer: 7; answer: 42", 1.0, "42"), ("answer: 42; answer: 7", 0.0, "7"), ("42", 0.0, None)],
 )
 def test_regex_compares_the_last_match(
-    said: str, value: float, extracted: str | None, make: Make, attempt: MakeAttempt
+    said: str, value: float, extracted: str | None, make: Make, rollout: MakeRollout
 ) -> None:
-    score = make("regex", pattern=r"answer: (\d+)")(attempt(said, answer=42))
+    score = make("regex", pattern=r"answer: (\d+)")(rollout(said, answer=42))
     assert (score.value, score.extracted) == (value, extracted)
 
 
 @pytest.mark.parametrize(("said", "value"), [("<a>4\n2</a>\n", 1.0), ("so <a>42</a>", 0.0), ("<a>42", 0.0), ("", 0.0)])
-def test_format_matches_the_whole_reply(said: str, value: float, make: Make, attempt: MakeAttempt) -> None:
-    score = make("format", pattern="<a>.*</a>")(attempt(said))
+def test_format_matches_the_whole_reply(said: str, value: float, make: Make, rollout: MakeRollout) -> None:
+    score = make("format", pattern="<a>.*</a>")(rollout(said))
     assert (score.value, score.correct) == (value, None)
 
 
 @pytest.mark.parametrize(("tokens", "value"), [(100, 0.0), (150, -0.5), (50, -0.5), (0, -1.0), (1000, -1.0)])
 def test_length_costs_by_the_distance_from_the_target(
-    tokens: int, value: float, make: Make, attempt: MakeAttempt
+    tokens: int, value: float, make: Make, rollout: MakeRollout
 ) -> None:
-    score = make("length", target=100)(attempt("", tokens=tokens))
+    score = make("length", target=100)(rollout("", tokens=tokens))
     assert (score.value, score.correct) == (value, None)
-    forgiving = make("length", target=100, shorter_is_fine=True)(attempt("", tokens=tokens))
+    forgiving = make("length", target=100, shorter_is_fine=True)(rollout("", tokens=tokens))
     assert forgiving.value == (0.0 if tokens < 100 else value)
 
 
@@ -100,16 +100,16 @@ def test_length_costs_by_the_distance_from_the_target(
     ],
 )
 def test_without_an_answer_the_reward_is_missing(
-    name: str, data: dict[str, Any], said: str, make: Make, attempt: MakeAttempt
+    name: str, data: dict[str, Any], said: str, make: Make, rollout: MakeRollout
 ) -> None:
-    score = make(name)(attempt("4", **data))
+    score = make(name)(rollout("4", **data))
     assert score.value is None
     assert said in score.feedback
 
 
 @pytest.mark.parametrize("data", [{"reward_model.truth": "4"}, {"reward_model": {"truth": "4"}}])
-def test_the_answer_may_lie_deeper(data: dict[str, Any], make: Make, attempt: MakeAttempt) -> None:
-    assert make("exact", column="reward_model.truth")(attempt("4", **data)).value == 1.0
+def test_the_answer_may_lie_deeper(data: dict[str, Any], make: Make, rollout: MakeRollout) -> None:
+    assert make("exact", column="reward_model.truth")(rollout("4", **data)).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, An
 
 @pytest.mark.parametrize(("name", "pattern"), [("regex", "((a+)+)b"), ("format", "(a+)+b")])
 def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_reply_is_scored(
-    name: str, pattern: str, make: Make, attempt: MakeAttempt
+    name: str, pattern: str, make: Make, rollout: MakeRollout
 ) -> None:
     reward = make(name, pattern=pattern, deadline=1.0)
-    score = reward(attempt("a" * 60, answer="aa"))
+    score = reward(rollout("a" * 60, answer="aa"))
     assert score.value is None
     assert "is not matched in 1 s" in score.feedback
-    assert reward(attempt("aab", answer="aa")).value == 1.0
+    assert reward(rollout("aab", answer="aa")).value == 1.0

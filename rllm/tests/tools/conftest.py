@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempt_context import context_of
+from rollout_context import context_of
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
@@ -56,14 +56,14 @@ class Characters:
 class Scripted:
     """An engine that gives these replies in turn; one that ends with ``$`` has stopped by itself."""
 
-    replies: list[str]
+    responses: list[str]
     max_context: int = 5000
     renderer: Any = field(default_factory=lambda: TemplateRenderer(Characters(), [STOP]))
     prompts: list[str] = field(default_factory=list)
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         self.prompts.append("".join(map(chr, prompt_ids)))
-        text = self.replies[len(self.prompts) - 1]
+        text = self.responses[len(self.prompts) - 1]
         return Completion(
             token_ids=np.array([*map(ord, text)], np.int32),
             logprobs=np.full(len(text), -0.5, np.float32),

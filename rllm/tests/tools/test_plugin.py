@@ -35,7 +35,7 @@ def test_files_are_tried_before_a_run_and_opened_once_for_it(tool_file: Callable
         record.check(ToolCallingParams(tools=[params.tools[0].removesuffix("d")]))
 
     async def opened() -> list[str]:
-        run = OpenedRun(config=RunConfig(), engine=None, folder=None)  # type: ignore[arg-type]
+        run = OpenedRun(config=RunConfig(), engine=None, directory=None)  # type: ignore[arg-type]
         async with record.open(run, params) as tools:
             return [tool.name for tool in tools]
 

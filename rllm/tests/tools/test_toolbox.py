@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rllm.tools.toolbox import Answer, Toolbox, as_text, in_the_loop, runnable
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import ConfigError
 
 HANG = 3600.0
@@ -54,10 +54,10 @@ def answered(*calls: Any, seconds: float = 60.0, finish_reason: str = "stop") ->
     toolbox = Toolbox([runnable(function) for function in functions], seconds)
     read = [ToolCall(name=call[0], arguments=call[1], id=f"id{n}") for n, call in enumerate(calls) if len(call) == 2]
     malformed = [MalformedToolCall(text="x", problem=call[0]) for call in calls if len(call) == 1]
-    reply = Reply(
+    response = Response(
         text="", content="", tool_calls=tuple(read), malformed_calls=tuple(malformed), finish_reason=finish_reason
     )
-    return asyncio.run(toolbox.answers(reply))
+    return asyncio.run(toolbox.answers(response))
 
 
 @pytest.mark.parametrize("name", ["add", "add_later"])
@@ -112,7 +112,7 @@ def test_calls_of_one_reply_run_at_the_same_time() -> None:
 
     toolbox = Toolbox([runnable(meet)], 60.0)
     calls = tuple(ToolCall(name="meet", arguments={"name": name}, id=name) for name in "ab")
-    answers = asyncio.run(toolbox.answers(Reply(text="", content="", tool_calls=calls)))
+    answers = asyncio.run(toolbox.answers(Response(text="", content="", tool_calls=calls)))
     assert [(answer.message["tool_call_id"], answer.message["content"]) for answer in answers] == [
         ("a", "a"),
         ("b", "b"),
@@ -123,10 +123,10 @@ def test_a_cancelled_attempt_stays_cancelled() -> None:
     async def cancel() -> None:
         toolbox = Toolbox([runnable(hang)], 60.0)
         call = ToolCall(name="hang", arguments={})
-        attempt = asyncio.ensure_future(toolbox.answers(Reply(text="", content="", tool_calls=(call,))))
+        rollout = asyncio.ensure_future(toolbox.answers(Response(text="", content="", tool_calls=(call,))))
         await asyncio.sleep(0.01)
-        attempt.cancel()
-        await attempt
+        rollout.cancel()
+        await rollout
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancel())
@@ -141,7 +141,7 @@ def test_functions_that_return_at_once_may_do_without_a_thread(threads: bool) ->
 
     tool = runnable(look) if threads else in_the_loop(runnable(look))
     asyncio.run(
-        Toolbox([tool], 60.0).answers(Reply(text="", content="", tool_calls=(ToolCall(name="look", arguments={}),)))
+        Toolbox([tool], 60.0).answers(Response(text="", content="", tool_calls=(ToolCall(name="look", arguments={}),)))
     )
     assert (seen[0] is not threading.main_thread()) == threads
 

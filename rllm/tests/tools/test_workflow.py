@@ -41,10 +41,10 @@ def test_a_reply_that_calls_a_tool_hears_its_result(scripted: Any, world: Any, c
 def test_every_sampled_token_is_kept_and_no_other_is_trained_on(
     scripted: Any, world: Any, context: MakeContext
 ) -> None:
-    replies = [f"{ADD}{ADD}$", "<call>add(1", "so: 3$"]
-    episode = play(context(scripted(replies), world([add])))
+    responses = [f"{ADD}{ADD}$", "<call>add(1", "so: 3$"]
+    episode = play(context(scripted(responses), world([add])))
     tokens = episode.trajectories[0].tokens
-    assert "".join(map(chr, tokens.ids[tokens.sampled])) == "".join(replies)
+    assert "".join(map(chr, tokens.ids[tokens.sampled])) == "".join(responses)
     assert tokens.prefix_breaks == 0
 
 

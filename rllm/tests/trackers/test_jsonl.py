@@ -46,7 +46,7 @@ def test_a_line_has_step_time_and_metrics_and_is_there_at_once(run: TrackedRun) 
     tracker = JsonLinesTracker(run, JsonLinesParams())
     tracker.on_train_start(2, 0)
     tracker.log(0, {"reward/agent/mean": 0.5, "batch/solved": 1})
-    (line,) = _lines(run.folder / "tracker.jsonl")
+    (line,) = _lines(run.directory / "tracker.jsonl")
     assert line.keys() == {"step", "time", "metrics"}
     assert (line["step"], line["metrics"]) == (0, {"batch/solved": 1.0, "reward/agent/mean": 0.5})
     assert before <= line["time"] <= time.time()
@@ -57,22 +57,22 @@ def test_numbers_json_does_not_know_become_null(run: TrackedRun) -> None:
     tracker = JsonLinesTracker(run, JsonLinesParams())
     tracker.log(0, {"a": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 1.0})
     tracker.close()
-    assert _lines(run.folder / "tracker.jsonl")[0]["metrics"] == {"a": None, "b": None, "c": None, "d": 1.0}
+    assert _lines(run.directory / "tracker.jsonl")[0]["metrics"] == {"a": None, "b": None, "c": None, "d": 1.0}
 
 
 def test_a_line_cut_off_by_a_crash_is_forgotten(run: TrackedRun, write: Write) -> None:
     write(range(2), 0)
-    with (run.folder / "tracker.jsonl").open("a") as file:
+    with (run.directory / "tracker.jsonl").open("a") as file:
         file.write('{"step": 2, "ti')
     write(range(2, 3), 2)
-    assert [step for step, _ in _values(run.folder / "tracker.jsonl")] == [0, 1, 2]
+    assert [step for step, _ in _values(run.directory / "tracker.jsonl")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("path", ["lines.jsonl", "deep/down/lines.jsonl"])
 def test_a_path_is_one_in_the_run_folder(run: TrackedRun, write: Write, path: str) -> None:
     write(range(1), 0, path=path)
-    assert len(_lines(run.folder / path)) == 1
-    assert not (run.folder / "tracker.jsonl").exists()
+    assert len(_lines(run.directory / path)) == 1
+    assert not (run.directory / "tracker.jsonl").exists()
 
 
 def test_a_path_may_be_anywhere_else(run: TrackedRun, write: Write, tmp_path: Path) -> None:
@@ -83,16 +83,16 @@ def test_a_path_may_be_anywhere_else(run: TrackedRun, write: Write, tmp_path: Pa
 
 @pytest.mark.parametrize("content", ['{"step": 0, "reward": 0.5}\n', "[1]\n", "no JSON\n"])
 def test_a_file_that_somebody_else_wrote_is_left_alone(run: TrackedRun, content: str) -> None:
-    (run.folder / "theirs.jsonl").write_text(content)
+    (run.directory / "theirs.jsonl").write_text(content)
     tracker = JsonLinesTracker(run, JsonLinesParams(path="theirs.jsonl"))
     with pytest.raises(RllmError, match=r"theirs\.jsonl holds "):
         tracker.on_train_start(10, 0)
-    assert (run.folder / "theirs.jsonl").read_text() == content
+    assert (run.directory / "theirs.jsonl").read_text() == content
 
 
 def test_nothing_is_written_before_there_is_something_to_write(run: TrackedRun, write: Write) -> None:
     write(range(0), 0)
-    assert not (run.folder / "tracker.jsonl").exists()
+    assert not (run.directory / "tracker.jsonl").exists()
 
 
 # A file that several runs write

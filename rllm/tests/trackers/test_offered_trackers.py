@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rllm.runs.run_folder import WRITTEN, RunFolder
+from rllm.runs.run_directory import WRITTEN, RunDirectory
 from rllm.tracking.fan_out import Trackers
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import choose
@@ -22,7 +22,7 @@ from rllm_core.plugins.registry import Registry
 NEEDS = [("tensorboard", "tensorboardX"), ("wandb", "wandb")]
 
 
-def _choose(*choices: str | dict[str, Any]) -> list[Chosen[Any]]:
+def _choose(*choices: str | dict[str, Any]) -> list[PluginChoice[Any]]:
     registry = Registry.load(allow=["rllm"], environ={})
     return [choose(registry, "tracker", choice, f"rllm.trainer.logger[{i}]") for i, choice in enumerate(choices)]
 
@@ -31,53 +31,55 @@ def _metrics(path: Path) -> list[dict[str, float]]:
     return [json.loads(line)["metrics"] for line in path.read_text().splitlines()]
 
 
-def test_several_trackers_with_and_without_options_get_the_same_metrics(folder: RunFolder, run: TrackedRun) -> None:
+def test_several_trackers_with_and_without_options_get_the_same_metrics(
+    directory: RunDirectory, run: TrackedRun
+) -> None:
     warnings: list[str] = []
     chosen = _choose("console", "jsonl", {"name": "jsonl", "path": "more/lines.jsonl"}, "tensorboard")
-    trackers = Trackers(chosen, folder, run, warnings.append)
+    trackers = Trackers(chosen, directory, run, warnings.append)
     trackers.tell("on_train_start", 2, 0)
     for step in range(2):
         trackers.log(step, {"reward/agent/mean": step / 2})
     trackers.close()
     assert warnings == []
-    assert _metrics(run.folder / "tracker.jsonl") == [{"reward/agent/mean": 0.0}, {"reward/agent/mean": 0.5}]
-    assert _metrics(run.folder / "more" / "lines.jsonl") == _metrics(run.folder / "tracker.jsonl")
-    assert len(list((run.folder / "tensorboard").iterdir())) == 1
-    assert len(folder.history()) == 2
+    assert _metrics(run.directory / "tracker.jsonl") == [{"reward/agent/mean": 0.0}, {"reward/agent/mean": 0.5}]
+    assert _metrics(run.directory / "more" / "lines.jsonl") == _metrics(run.directory / "tracker.jsonl")
+    assert len(list((run.directory / "tensorboard").iterdir())) == 1
+    assert len(directory.history()) == 2
 
 
-def test_a_tracker_whose_files_cannot_be_written_is_switched_off(folder: RunFolder, run: TrackedRun) -> None:
+def test_a_tracker_whose_files_cannot_be_written_is_switched_off(directory: RunDirectory, run: TrackedRun) -> None:
     warnings: list[str] = []
-    (run.folder / "tensorboard").write_text("in the way")
-    trackers = Trackers(_choose("tensorboard", "jsonl"), folder, run, warnings.append)
+    (run.directory / "tensorboard").write_text("in the way")
+    trackers = Trackers(_choose("tensorboard", "jsonl"), directory, run, warnings.append)
     trackers.tell("on_train_start", 2, 0)
     trackers.log(0, {"reward": 0.5})
     trackers.close()
     assert len(warnings) == 1
     assert warnings[0].startswith("tracker 'tensorboard' failed and is switched off: FileExistsError: ")
-    assert _metrics(run.folder / "tracker.jsonl") == [{"reward": 0.5}]
+    assert _metrics(run.directory / "tracker.jsonl") == [{"reward": 0.5}]
 
 
 @pytest.mark.parametrize(("tracker", "package"), NEEDS)
 def test_a_missing_package_stops_the_run_and_says_what_to_install(
-    tracker: str, package: str, folder: RunFolder, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
+    tracker: str, package: str, directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PluginError) as raised:
-        Trackers(_choose(tracker), folder, run, lambda warning: None)
+        Trackers(_choose(tracker), directory, run, lambda warning: None)
     assert raised.value.message == f"tracker {tracker!r} needs the package {package}, which is not installed."
     assert raised.value.hint == f"pip install 'rllm[{tracker}]'"
 
 
 def test_a_package_that_lacks_another_is_not_called_missing(
-    folder: RunFolder, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
+    directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(name: str) -> None:
         raise ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf")
 
     monkeypatch.setattr("rllm.trackers.packages.import_module", broken)
     with pytest.raises(PluginError, match=r"tensorboard cannot be loaded: .* No module named 'google.protobuf'"):
-        Trackers(_choose("tensorboard"), folder, run, lambda warning: None)
+        Trackers(_choose("tensorboard"), directory, run, lambda warning: None)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_package_that_lacks_another_is_not_called_missing(
     [
         {"name": "wandb", "mode": "sometimes"},
         {"name": "wandb", "project": "elsewhere"},
-        {"name": "tensorboard", "folder": ""},
+        {"name": "tensorboard", "directory": ""},
         {"name": "jsonl", "path": 3},
     ],
 )
@@ -110,7 +112,7 @@ def test_a_tracker_s_module_can_be_imported_without_its_package(module: str, mon
     importlib.import_module(f"rllm.trackers.{module}")
 
 
-@pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "folder")])
+@pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "directory")])
 @pytest.mark.parametrize("path", [*sorted({*WRITTEN, ".lock"}), "checkpoints/x", "./metrics.jsonl", "a/../episodes"])
 def test_a_tracker_may_not_write_onto_what_the_run_writes(tracker: str, option: str, path: str) -> None:
     if path == {"jsonl": "tracker.jsonl", "tensorboard": "tensorboard"}[tracker]:
@@ -125,7 +127,7 @@ def test_a_tracker_may_not_write_onto_what_the_run_writes(tracker: str, option: 
 @pytest.mark.parametrize(
     "path", ["mine", "deep/metrics.jsonl", "../metrics.jsonl", "/elsewhere/metrics.jsonl", "~/config.yaml"]
 )
-@pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "folder")])
+@pytest.mark.parametrize(("tracker", "option"), [("jsonl", "path"), ("tensorboard", "directory")])
 def test_a_tracker_may_write_anywhere_else(tracker: str, option: str, path: str) -> None:
     (chosen,) = _choose({"name": tracker, option: path})
     assert getattr(chosen.params, option) == path

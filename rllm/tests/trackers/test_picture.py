@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rllm.runs.run_folder import PICTURE as FILE_NAME
+from rllm.runs.run_directory import PICTURE as FILE_NAME
 from rllm.trackers.picture import draw_reward_curve
 
 HISTORY: list[dict[str, Any]] = [
@@ -23,10 +23,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that were closed, for a look at what is on them."""
     from matplotlib import pyplot
 
-    figures: list[Any] = []
+    metrics: list[Any] = []
     close = pyplot.close
-    monkeypatch.setattr(pyplot, "close", lambda figure: (figures.append(figure), close(figure)))
-    return figures
+    monkeypatch.setattr(pyplot, "close", lambda metric: (metrics.append(metric), close(metric)))
+    return metrics
 
 
 def _lines(axes: Any) -> dict[str, tuple[list[float], list[float]]]:

@@ -7,7 +7,7 @@ import pytest
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import PICTURE, RunFolder
+from rllm.runs.run_directory import PICTURE, RunDirectory
 from rllm.trackers.picture_tracker import PictureTracker
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
@@ -15,10 +15,10 @@ from rllm_core.plugins.registry import Registry
 
 
 @pytest.fixture
-def tracker(folder: RunFolder, run: TrackedRun) -> PictureTracker:
+def tracker(directory: RunDirectory, run: TrackedRun) -> PictureTracker:
     """Of a run with one step and the validations before and after it."""
-    folder.log(-1, {"val/guess/pass@1": 0.125})
-    folder.log(0, {"reward/agent/mean": 0.5, "val/guess/pass@1": 0.25})
+    directory.log(-1, {"val/guess/pass@1": 0.125})
+    directory.log(0, {"reward/agent/mean": 0.5, "val/guess/pass@1": 0.25})
     return PictureTracker(run, NoParams())
 
 
@@ -26,15 +26,15 @@ def test_a_run_that_began_leaves_a_picture(tracker: PictureTracker, run: Tracked
     tracker.on_train_start(1, 0)
     tracker.close()
 
-    assert (run.folder / PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (run.directory / PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_that_never_began_leaves_what_another_left_there(tracker: PictureTracker, run: TrackedRun) -> None:
-    (run.folder / PICTURE).write_text("of another run")
+    (run.directory / PICTURE).write_text("of another run")
 
     tracker.close()
 
-    assert (run.folder / PICTURE).read_text() == "of another run"
+    assert (run.directory / PICTURE).read_text() == "of another run"
 
 
 @pytest.mark.parametrize("chosen", ["[console]", "[console,picture]", "[]"])

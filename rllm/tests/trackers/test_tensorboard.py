@@ -32,21 +32,21 @@ def write(run: TrackedRun) -> Write:
     return write
 
 
-def _read(folder: Path) -> Any:
+def _read(directory: Path) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    return EventAccumulator(str(folder)).Reload()
+    return EventAccumulator(str(directory)).Reload()
 
 
-def _scalars(folder: Path, tag: str = "value") -> list[tuple[int, float]]:
-    return [(event.step, event.value) for event in _read(folder).Scalars(tag)]
+def _scalars(directory: Path, tag: str = "value") -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in _read(directory).Scalars(tag)]
 
 
-def _texts(folder: Path, tag: str) -> list[tuple[int, str]]:
+def _texts(directory: Path, tag: str) -> list[tuple[int, str]]:
     # The reader that TensorBoard itself uses for what is no number.
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder)).Reload().Tensors(f"{tag}/text_summary")
+    events = EventAccumulator(str(directory)).Reload().Tensors(f"{tag}/text_summary")
     return [(event.step, event.tensor_proto.string_val[0].decode()) for event in events]
 
 
@@ -57,15 +57,15 @@ def test_every_metric_is_a_scalar_under_its_own_name(run: TrackedRun) -> None:
     tracker.log(0, {"reward/agent/mean": 0.5, "batch/solved": 0.75})
     tracker.log(1, {"reward/agent/mean": 1.0})
     tracker.close()
-    folder = run.folder / "tensorboard"
-    assert _scalars(folder, "val/openai/gsm8k/pass@1") == [(-1, 0.25)]
-    assert _scalars(folder, "reward/agent/mean") == [(0, 0.5), (1, 1.0)]
-    assert _scalars(folder, "batch/solved") == [(0, 0.75)]
+    directory = run.directory / "tensorboard"
+    assert _scalars(directory, "val/openai/gsm8k/pass@1") == [(-1, 0.25)]
+    assert _scalars(directory, "reward/agent/mean") == [(0, 0.5), (1, 1.0)]
+    assert _scalars(directory, "batch/solved") == [(0, 0.75)]
 
 
 def test_the_config_is_a_text(run: TrackedRun, write: Write) -> None:
     write(range(1), 0)
-    ((step, text),) = _texts(run.folder / "tensorboard", "config")
+    ((step, text),) = _texts(run.directory / "tensorboard", "config")
     assert step == 0
     assert text.startswith("```yaml\nrllm:\n  rollout:\n    n: 8\n")
     assert text.endswith("data: null\n```")
@@ -75,26 +75,26 @@ def test_numbers_that_are_not_finite_are_kept(run: TrackedRun) -> None:
     tracker = TensorboardTracker(run, TensorboardParams())
     tracker.log(0, {"nan": float("nan"), "inf": float("inf"), "too large for 32 bits": -1e300, "one": 1})
     tracker.close()
-    folder = run.folder / "tensorboard"
-    assert math.isnan(_scalars(folder, "nan")[0][1])
-    assert _scalars(folder, "inf") == [(0, math.inf)]
-    assert _scalars(folder, "too large for 32 bits") == [(0, -math.inf)]
-    assert _scalars(folder, "one") == [(0, 1.0)]
+    directory = run.directory / "tensorboard"
+    assert math.isnan(_scalars(directory, "nan")[0][1])
+    assert _scalars(directory, "inf") == [(0, math.inf)]
+    assert _scalars(directory, "too large for 32 bits") == [(0, -math.inf)]
+    assert _scalars(directory, "one") == [(0, 1.0)]
 
 
 def test_every_start_writes_its_config(run: TrackedRun, write: Write) -> None:
     write(range(-1, 4), 0)
     write(range(2, 5), 2)
-    assert [step for step, _ in _texts(run.folder / "tensorboard", "config")] == [0, 2]
+    assert [step for step, _ in _texts(run.directory / "tensorboard", "config")] == [0, 2]
     write(range(-1, 1), 0)
-    assert [step for step, _ in _texts(run.folder / "tensorboard", "config")] == [0]
+    assert [step for step, _ in _texts(run.directory / "tensorboard", "config")] == [0]
 
 
 def test_every_start_has_a_file_of_its_own(run: TrackedRun, write: Write) -> None:
     for first_step in range(5):
         write(range(first_step, first_step + 1), first_step, value=float(first_step))
-    assert len(list((run.folder / "tensorboard").iterdir())) == 5
-    assert _scalars(run.folder / "tensorboard") == [(step, float(step)) for step in range(5)]
+    assert len(list((run.directory / "tensorboard").iterdir())) == 5
+    assert _scalars(run.directory / "tensorboard") == [(step, float(step)) for step in range(5)]
 
 
 def test_a_step_is_on_disk_soon_and_a_disk_is_not_waited_for_at_every_step(
@@ -112,17 +112,17 @@ def test_a_step_is_on_disk_soon_and_a_disk_is_not_waited_for_at_every_step(
         tracker.log(step, {"value": float(step)})
         now[0] += 0.5
     assert flushes == [100.0, 100.0, 101.0, 102.0]
-    assert [step for step, _ in _scalars(run.folder / "tensorboard")] == [0, 1, 2, 3, 4]
+    assert [step for step, _ in _scalars(run.directory / "tensorboard")] == [0, 1, 2, 3, 4]
     tracker.close()
 
 
 def test_a_folder_is_one_in_the_run_folder_or_anywhere_else(run: TrackedRun, tmp_path: Path) -> None:
-    for folder in ("board", str(tmp_path / "board")):
-        tracker = TensorboardTracker(run, TensorboardParams(folder=folder))
+    for directory in ("board", str(tmp_path / "board")):
+        tracker = TensorboardTracker(run, TensorboardParams(directory=directory))
         tracker.log(0, {"value": 1.0})
         tracker.close()
-    assert _scalars(run.folder / "board") == _scalars(tmp_path / "board") == [(0, 1.0)]
-    assert not (run.folder / "tensorboard").exists()
+    assert _scalars(run.directory / "board") == _scalars(tmp_path / "board") == [(0, 1.0)]
+    assert not (run.directory / "tensorboard").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -142,7 +142,7 @@ def test_a_few_trajectories_are_a_text(run: TrackedRun, played: Callable[..., Tr
         tracker.on_batch_end(played(number, 0.5, 0.0, 1.0))
     tracker.close()
 
-    texts = _texts(run.folder / "tensorboard", "episodes")
+    texts = _texts(run.directory / "tensorboard", "episodes")
 
     assert [step for step, _ in texts] == [0, 2]
     assert [line.split(" | ")[2] for line in texts[0][1].splitlines()] == ["reward", "---", "0.0", "1.0"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.trackers.options import WeightsAndBiasesParams
 from rllm.trackers.weights_and_biases import WeightsAndBiasesTracker
 from rllm.tracking.fan_out import Trackers
@@ -49,10 +49,10 @@ def nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def _children() -> list[str]:
     """Commands of this process's living children that have to do with wandb."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (folder / "cmdline").read_text().replace("\0", " ")
+            parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (directory / "cmdline").read_text().replace("\0", " ")
         except (OSError, ValueError):
             continue
         if parent == os.getpid() and "wandb" in command:
@@ -72,15 +72,15 @@ def _start(run: TrackedRun, first_step: int = 0, steps: int = 1) -> str:
         tracker.log(step, {"reward": step / 2})
     tracker.on_train_end(first_step + steps)
     tracker.close()
-    return (run.folder / "wandb_run_id").read_text().strip()
+    return (run.directory / "wandb_run_id").read_text().strip()
 
 
-def _files(folder: Path) -> list[Path]:
-    """What runs left in `folder`. `finish` does not wait for the disk; the end of the client's process does."""
+def _files(directory: Path) -> list[Path]:
+    """What runs left in `directory`. `finish` does not wait for the disk; the end of the client's process does."""
     import wandb
 
     wandb.teardown()
-    return sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
+    return sorted((directory / "wandb").glob("offline-run-*/*.wandb"))
 
 
 def _records(file: Path) -> list[Any]:
@@ -122,7 +122,7 @@ def test_rows_have_the_step_and_everything_logged_for_it(run: TrackedRun) -> Non
     tracker.log(1, {"val/openai/gsm8k/pass@1": 0.75})
     tracker.on_train_end(2)
     tracker.close()
-    (file,) = _files(run.folder)
+    (file,) = _files(run.directory)
     assert _rows(file) == [
         {"step": -1, "val/openai/gsm8k/pass@1": 0.25},
         {"step": 0, "reward/agent/mean": 0.5},
@@ -137,7 +137,7 @@ def test_a_few_trajectories_are_a_table(run: TrackedRun, played: Callable[..., T
     tracker.on_batch_end(played(0, 0.5, 0.0, 1.0))
     tracker.on_train_end(1)
     tracker.close()
-    (file,) = _files(run.folder)
+    (file,) = _files(run.directory)
     (row,) = _rows(file)
     assert row["reward"] == 0.5
     (table,) = file.parent.glob("files/media/table/*.json")
@@ -150,7 +150,7 @@ def test_numbers_that_are_not_finite_are_kept(run: TrackedRun) -> None:
     tracker = _tracker(run)
     tracker.log(0, {"nan": float("nan"), "inf": float("inf"), "one": 1.0})
     tracker.close()
-    (row,) = _rows(_files(run.folder)[0])
+    (row,) = _rows(_files(run.directory)[0])
     assert math.isnan(float(row["nan"]))
     assert float(row["inf"]) == math.inf
     assert row["one"] == 1.0
@@ -160,7 +160,7 @@ def test_project_name_options_and_config_are_those_of_the_run(run: TrackedRun) -
     tracker = _tracker(run, entity="team", tags=["a", "b"], group="sweep")
     tracker.on_train_start(1, 0)
     tracker.close()
-    sent = _of_type(_files(run.folder)[0], "run")[0]
+    sent = _of_type(_files(run.directory)[0], "run")[0]
     assert (sent.project, sent.display_name, sent.entity) == ("numbers", "first", "team")
     assert (list(sent.tags), sent.run_group) == (["a", "b"], "sweep")
     config = {update.key: json.loads(update.value_json) for update in sent.config.update}
@@ -171,7 +171,7 @@ def test_a_resumed_run_goes_on_under_its_id(run: TrackedRun) -> None:
     first = _start(run, steps=4)
     second = _start(run, first_step=2, steps=4)
     assert first == second
-    files = _files(run.folder)
+    files = _files(run.directory)
     assert len(files) == 2
     assert {_of_type(file, "run")[0].run_id for file in files} == {first}
     assert sorted(row["step"] for file in files for row in _rows(file)) == [0, 1, 2, 2, 3, 3, 4, 5]
@@ -192,7 +192,7 @@ def test_a_run_that_did_not_come_to_its_end_has_failed(run: TrackedRun, ended: b
     if ended:
         tracker.on_train_end(3)
     tracker.close()
-    (exited,) = _of_type(_files(run.folder)[0], "exit")
+    (exited,) = _of_type(_files(run.directory)[0], "exit")
     assert exited.exit_code == (0 if ended else 1)
 
 
@@ -200,8 +200,8 @@ def test_everything_lies_in_the_run_folder_and_nothing_is_printed(
     run: TrackedRun, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _start(run)
-    assert {entry.name for entry in run.folder.iterdir()} - {".lock"} == {"wandb", "wandb_run_id"}
-    assert {entry.name for entry in tmp_path.iterdir()} <= {"home", run.folder.parent.name}
+    assert {entry.name for entry in run.directory.iterdir()} - {".lock"} == {"wandb", "wandb_run_id"}
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"home", run.directory.parent.name}
     assert capfd.readouterr() == ("", "")
 
 
@@ -211,7 +211,7 @@ def test_disabled_leaves_nothing_but_an_id(run: TrackedRun) -> None:
     tracker.log(0, {"reward": 0.5})
     tracker.close()
     assert _children() == []
-    assert {entry.name for entry in run.folder.iterdir()} - {".lock"} <= {"wandb_run_id"}
+    assert {entry.name for entry in run.directory.iterdir()} - {".lock"} <= {"wandb_run_id"}
 
 
 def test_where_runs_go_is_up_to_the_environment_when_the_config_does_not_say(
@@ -221,7 +221,7 @@ def test_where_runs_go_is_up_to_the_environment_when_the_config_does_not_say(
     tracker = _tracker(run, mode=None)
     tracker.log(0, {"reward": 0.5})
     tracker.close()
-    assert len(_rows(_files(run.folder)[0])) == 1
+    assert len(_rows(_files(run.directory)[0])) == 1
 
 
 def test_another_run_of_the_process_is_neither_joined_nor_ended(run: TrackedRun, tmp_path: Path) -> None:
@@ -244,30 +244,30 @@ class _BrokenRun:
         raise ConnectionError("the service process is gone")
 
 
-def _trackers(folder: RunFolder, run: TrackedRun, mode: str) -> tuple[Trackers, list[str]]:
+def _trackers(directory: RunDirectory, run: TrackedRun, mode: str) -> tuple[Trackers, list[str]]:
     warnings: list[str] = []
     chosen = choose(Registry.load(allow=["rllm"]), "tracker", {"name": "wandb", "mode": mode}, "rllm.trainer.logger[0]")
-    return Trackers([chosen], folder, run, warnings.append), warnings
+    return Trackers([chosen], directory, run, warnings.append), warnings
 
 
-def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(folder: RunFolder, run: TrackedRun) -> None:
-    trackers, warnings = _trackers(folder, run, "online")
+def test_without_a_key_nobody_is_asked_for_one_and_training_goes_on(directory: RunDirectory, run: TrackedRun) -> None:
+    trackers, warnings = _trackers(directory, run, "online")
     trackers.tell("on_train_start", 2, 0)
     trackers.log(0, {"reward": 0.5})
     trackers.close()
     assert len(warnings) == 1
     assert warnings[0].startswith("tracker 'wandb' failed and is switched off: UsageError: No API key configured.")
-    assert len(folder.history()) == 1
+    assert len(directory.history()) == 1
 
 
 def test_a_client_that_fails_on_the_way_is_said_once_and_training_goes_on(
-    folder: RunFolder, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
+    directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WeightsAndBiasesTracker, "_start", lambda tracker, resumed: _BrokenRun())
-    trackers, warnings = _trackers(folder, run, "offline")
+    trackers, warnings = _trackers(directory, run, "offline")
     trackers.tell("on_train_start", 2, 0)
     for step in range(2):
         trackers.log(step, {"reward": 0.5})
     trackers.close()
     assert warnings == ["tracker 'wandb' failed and is switched off: ConnectionError: the service process is gone"]
-    assert len(folder.history()) == 2
+    assert len(directory.history()) == 2

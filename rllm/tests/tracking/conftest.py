@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.schema.run_sections import TrainerSection
 
 
 @pytest.fixture
-def attempt() -> Callable[..., Episode]:
+def rollout() -> Callable[..., Episode]:
     """An episode with one trajectory per reward."""
 
     def make(
@@ -40,13 +40,13 @@ def attempt() -> Callable[..., Episode]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    opened = RunFolder.open(TrainerSection(output_dir=str(tmp_path)))
+def directory(tmp_path: Path) -> Iterator[RunDirectory]:
+    opened = RunDirectory.open(TrainerSection(output_dir=str(tmp_path)))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def run(folder: RunFolder) -> TrackedRun:
+def run(directory: RunDirectory) -> TrackedRun:
     config = {"rllm": {"rollout": {"n": 8}, "trainer": {"logger": ["console", {"name": "jsonl"}]}}, "data": None}
-    return TrackedRun(folder=folder.path, project_name="numbers", experiment_name="first", config=config)
+    return TrackedRun(directory=directory.path, project_name="numbers", experiment_name="first", config=config)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rllm.tracking import console
-from rllm.tracking.console import ConsoleTracker, step_figures, validation_figures
+from rllm.tracking.console import ConsoleTracker, step_metrics, validation_metrics
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
@@ -112,17 +112,17 @@ def test_metrics_sent_as_to_any_tracker_are_not_printed_twice(
 
 
 def test_several_roles_rewards_are_averaged_and_none_is_left_out() -> None:
-    assert "reward  0.750" in step_figures({"reward/a/mean": 0.5, "reward/b/mean": 1.0})
-    assert step_figures({}) == "solved   0.0%      0 tokens/s"
+    assert "reward  0.750" in step_metrics({"reward/a/mean": 0.5, "reward/b/mean": 1.0})
+    assert step_metrics({}) == "solved   0.0%      0 tokens/s"
 
 
 def test_rewards_of_roles_stand_with_their_data_source() -> None:
-    figures = {"val/sum/pass@1": 0.25, "val/sum/reward": 0.5, "val/sum/reward/judge": 0.75}
-    assert validation_figures(figures) == "sum: pass@1 0.250  reward 0.500  reward/judge 0.750"
+    metrics = {"val/sum/pass@1": 0.25, "val/sum/reward": 0.5, "val/sum/reward/judge": 0.75}
+    assert validation_metrics(metrics) == "sum: pass@1 0.250  reward 0.500  reward/judge 0.750"
 
 
 def test_no_validation_figures_give_no_text() -> None:
-    assert validation_figures({}) == ""
+    assert validation_metrics({}) == ""
 
 
 def test_in_a_terminal_there_is_a_live_line(
@@ -148,5 +148,5 @@ def test_in_a_terminal_there_is_a_live_line(
 
 
 def test_large_figures_stay_short() -> None:
-    assert step_figures({**METRICS, "reward/agent/mean": 2.5e199}).split("  ")[2:3] == ["reward 2.500e+199"]
-    assert validation_figures({"val/sum/reward": -1e200}) == "sum: reward -1.000e+200"
+    assert step_metrics({**METRICS, "reward/agent/mean": 2.5e199}).split("  ")[2:3] == ["reward 2.500e+199"]
+    assert validation_metrics({"val/sum/reward": -1e200}) == "sum: reward -1.000e+200"

@@ -21,16 +21,16 @@ def _step(global_step: int) -> TrainStep:
 
 
 def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
-    folder = tmp_path / "not" / "there" / "yet"
-    EpisodeLog(folder).on_batch_end(_step(3))
-    assert [episode.id for episode in read_file(folder / "step_000003.jsonl.gz").rounds[0]] == ["task:0", "task:1"]
+    directory = tmp_path / "not" / "there" / "yet"
+    EpisodeLog(directory).on_batch_end(_step(3))
+    assert [episode.id for episode in read_file(directory / "step_000003.jsonl.gz").rounds[0]] == ["task:0", "task:1"]
 
 
 def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:
     step = _step(0)
     second = _step(0)
     del second.generated[1:]
-    step.take_round(second)
+    step.take_rollout_batch(second)
     EpisodeLog(tmp_path).on_batch_end(step)
     with gzip.open(tmp_path / "step_000000.jsonl.gz", "rt") as lines:
         assert [(line["id"], line["round"]) for line in map(json.loads, lines)] == [
@@ -54,49 +54,49 @@ def test_episodes_of_steps_that_are_made_again_are_dropped(tmp_path: Path, first
 # In a folder outside the run folder
 
 
-def _logged(folder: Path, run: Path, steps: range, first_step: int = 0) -> list[str]:
+def _logged(directory: Path, run: Path, steps: range, first_step: int = 0) -> list[str]:
     """What is in the folder after a run of these steps."""
-    log = EpisodeLog(folder, run)
+    log = EpisodeLog(directory, run)
     log.on_train_start(4, first_step)
     for step in steps:
         log.on_batch_end(_step(step))
-    return sorted(file.name for file in folder.iterdir())
+    return sorted(file.name for file in directory.iterdir())
 
 
 def test_a_run_finds_its_own_episodes_again_by_the_marker(tmp_path: Path) -> None:
-    folder, run = tmp_path / "episodes", tmp_path / "runs" / "p" / "e"
-    assert len(_logged(folder, run, range(3))) == 4
-    assert json.loads((folder / "run.json").read_text()) == {"run_folder": str(run)}
-    assert _logged(folder, run, range(0), first_step=2) == [
+    directory, run = tmp_path / "episodes", tmp_path / "runs" / "p" / "e"
+    assert len(_logged(directory, run, range(3))) == 4
+    assert json.loads((directory / "run.json").read_text()) == {"run_folder": str(run)}
+    assert _logged(directory, run, range(0), first_step=2) == [
         "run.json",
         "step_000000.jsonl.gz",
         "step_000001.jsonl.gz",
     ]
-    assert _logged(folder, run, range(0)) == ["run.json"], "a run that replaces itself"
+    assert _logged(directory, run, range(0)) == ["run.json"], "a run that replaces itself"
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["another run's marker", "no marker"])
 def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Path, marked: bool) -> None:
-    folder, other = tmp_path / "episodes", tmp_path / "runs" / "p" / "other"
-    _logged(folder, other, range(3))
+    directory, other = tmp_path / "episodes", tmp_path / "runs" / "p" / "other"
+    _logged(directory, other, range(3))
     if not marked:
-        (folder / "run.json").unlink()
-    before = {file: file.read_bytes() for file in folder.iterdir()}
+        (directory / "run.json").unlink()
+    before = {file: file.read_bytes() for file in directory.iterdir()}
     with pytest.raises(RllmError) as caught:
-        EpisodeLog(folder, tmp_path / "runs" / "p" / "e")
+        EpisodeLog(directory, tmp_path / "runs" / "p" / "e")
     whose = f"the run in {other}" if marked else "another run"
-    assert caught.value.message == f"{folder} is where {whose} keeps its episodes."
+    assert caught.value.message == f"{directory} is where {whose} keeps its episodes."
     assert "rllm.episode_logging.episode_log_dir=FOLDER" in caught.value.hint
-    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    assert {file: file.read_bytes() for file in directory.iterdir()} == before
 
 
 def test_a_run_that_began_in_the_meantime_keeps_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "episodes"
-    late = EpisodeLog(folder, tmp_path / "late")
-    _logged(folder, tmp_path / "early", range(1))
+    directory = tmp_path / "episodes"
+    late = EpisodeLog(directory, tmp_path / "late")
+    _logged(directory, tmp_path / "early", range(1))
     with pytest.raises(RllmError, match="early keeps its episodes"):
         late.on_train_start(4, 0)
-    assert (folder / "step_000000.jsonl.gz").exists()
+    assert (directory / "step_000000.jsonl.gz").exists()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])

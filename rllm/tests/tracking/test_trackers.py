@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.tracking.fan_out import Trackers
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun, TrackerPlugin
@@ -50,43 +50,43 @@ class WatchingTracker(ListTracker, Observer):
         self._call("on_epoch_end")
 
 
-def _choice(name: str, make: Callable[..., Any], load: Callable[[], Any] | None = None) -> Chosen[Any]:
+def _choice(name: str, make: Callable[..., Any], load: Callable[[], Any] | None = None) -> PluginChoice[Any]:
     plugin = TrackerPlugin(name=name, summary="For tests.", params=NoParams, load=load or (lambda: make))
-    return Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams())
+    return PluginChoice(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=NoParams())
 
 
 Made = tuple[Trackers, list[str]]
 
 
 @pytest.fixture
-def trackers(folder: RunFolder, run: TrackedRun) -> Callable[..., Made]:
+def trackers(directory: RunDirectory, run: TrackedRun) -> Callable[..., Made]:
     """Trackers by name, and the warnings they gave."""
 
     def make(*named: tuple[str, Any]) -> Made:
         warnings: list[str] = []
         chosen = [_choice(name, lambda run, params, tracker=tracker: tracker) for name, tracker in named]
-        return Trackers(chosen, folder, run, warnings.append), warnings
+        return Trackers(chosen, directory, run, warnings.append), warnings
 
     return make
 
 
-def _lines(folder: RunFolder) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+def _lines(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_metrics_reach_every_tracker_and_the_folder(trackers: Callable[..., Made], folder: RunFolder) -> None:
+def test_metrics_reach_every_tracker_and_the_folder(trackers: Callable[..., Made], directory: RunDirectory) -> None:
     one, other = ListTracker(), ListTracker()
     made, warnings = trackers(("one", one), ("other", other))
     made.log(3, {"reward": 0.5})
     made.close()
     assert one.got == other.got == [(3, {"reward": 0.5})]
-    assert _lines(folder) == [{"step": 3, "reward": 0.5}]
+    assert _lines(directory) == [{"step": 3, "reward": 0.5}]
     assert one.calls == ["log", "close"]
     assert warnings == []
 
 
 def test_a_tracker_that_raises_is_switched_off_with_one_warning(
-    trackers: Callable[..., Made], folder: RunFolder
+    trackers: Callable[..., Made], directory: RunDirectory
 ) -> None:
     bad, good = ListTracker(raises=("log",)), ListTracker()
     made, warnings = trackers(("bad", bad), ("good", good))
@@ -96,17 +96,17 @@ def test_a_tracker_that_raises_is_switched_off_with_one_warning(
     assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
     assert bad.calls == ["log", "close"]
     assert [step for step, _ in good.got] == [0, 1, 2]
-    assert [line["step"] for line in _lines(folder)] == [0, 1, 2]
+    assert [line["step"] for line in _lines(directory)] == [0, 1, 2]
 
 
-def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(folder: RunFolder, run: TrackedRun) -> None:
+def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(directory: RunDirectory, run: TrackedRun) -> None:
     def broken(run: TrackedRun, params: NoParams) -> ListTracker:
         raise OSError("no server")
 
     good = ListTracker()
     warnings: list[str] = []
     chosen = [_choice("bad", broken), _choice("good", lambda run, params: good)]
-    made = Trackers(chosen, folder, run, warnings.append)
+    made = Trackers(chosen, directory, run, warnings.append)
     made.log(0, {})
     assert warnings == ["tracker 'bad' failed and is switched off: OSError: no server"]
     assert good.got == [(0, {})]
@@ -148,7 +148,7 @@ def test_events_of_the_loop_reach_the_trackers_that_watch_it(trackers: Callable[
 
 
 def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
-    trackers: Callable[..., Made], folder: RunFolder
+    trackers: Callable[..., Made], directory: RunDirectory
 ) -> None:
     bad, good = WatchingTracker(raises=("on_epoch_end",)), WatchingTracker()
     made, warnings = trackers(("bad", bad), ("good", good))
@@ -160,7 +160,7 @@ def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
     assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
     assert bad.calls == ["log", "on_epoch_end", "close"]
     assert good.calls == ["log", *["on_epoch_end"] * 3, "log", "close"]
-    assert [line["step"] for line in _lines(folder)] == [0, 1]
+    assert [line["step"] for line in _lines(directory)] == [0, 1]
 
 
 @pytest.mark.parametrize("method", ["log", "on_epoch_end", "close"])
@@ -194,31 +194,35 @@ def test_a_tracker_that_failed_is_closed_so_that_what_it_has_is_kept(trackers: C
     assert bad.calls == ["log", "close"]
 
 
-def test_a_tracker_that_cannot_be_loaded_stops_the_run_before_any_is_made(folder: RunFolder, run: TrackedRun) -> None:
+def test_a_tracker_that_cannot_be_loaded_stops_the_run_before_any_is_made(
+    directory: RunDirectory, run: TrackedRun
+) -> None:
     def load() -> Any:
         raise ImportError("libmetrics.so: cannot open shared object file")
 
     made: list[TrackedRun] = []
     chosen = [_choice("good", lambda run, params: made.append(run)), _choice("bad", print, load)]
     with pytest.raises(PluginError, match=r"tracker tests/bad cannot be loaded: ImportError: libmetrics\.so"):
-        Trackers(chosen, folder, run, lambda warning: None)
+        Trackers(chosen, directory, run, lambda warning: None)
     assert made == []
 
 
-def test_trackers_are_told_of_their_run(folder: RunFolder, run: TrackedRun) -> None:
+def test_trackers_are_told_of_their_run(directory: RunDirectory, run: TrackedRun) -> None:
     given: list[TrackedRun] = []
 
     def make(run: TrackedRun, params: NoParams) -> ListTracker:
         given.append(run)
         return ListTracker()
 
-    Trackers([_choice("one", make)], folder, run, lambda warning: None)
+    Trackers([_choice("one", make)], directory, run, lambda warning: None)
     assert given == [run]
 
 
-def test_a_run_folder_that_cannot_be_written_ends_the_run(trackers: Callable[..., Made], folder: RunFolder) -> None:
+def test_a_run_folder_that_cannot_be_written_ends_the_run(
+    trackers: Callable[..., Made], directory: RunDirectory
+) -> None:
     made, warnings = trackers(("good", ListTracker()))
-    (folder.path / "metrics.jsonl").mkdir()
+    (directory.path / "metrics.jsonl").mkdir()
     with pytest.raises(RllmError, match=r"could not be written to .*metrics.jsonl: Is a directory"):
         made.log(0, {})
     assert warnings == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rllm.training.validation import validate
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.types import Episode, Task, Trajectory
 from rllm_core.schema.run_config import RunConfig
 
@@ -17,9 +17,9 @@ class SolvesEveryOther:
     """In place of a runner: even rollouts are correct."""
 
     def __init__(self) -> None:
-        self.orders: list[RolloutOrder] = []
+        self.orders: list[RolloutRequest] = []
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         self.orders.append(order)
         return [
             Episode(
@@ -57,9 +57,9 @@ def test_every_task_is_played_in_batches_with_the_sampling_of_validation() -> No
     assert {(order.rollouts, order.label) for order in runner.orders} == {(2, "val")}
     assert {(order.sampling.temperature, order.sampling.max_tokens) for order in runner.orders} == {(0.25, 12)}
     assert metrics == {
-        f"val/{source}/{figure}": value
+        f"val/{source}/{metric}": value
         for source in ("even", "odd")
-        for figure, value in (("pass@1", 0.5), ("pass@2", 1.0), ("reward", 0.5))
+        for metric, value in (("pass@1", 0.5), ("pass@2", 1.0), ("reward", 0.5))
     }
 
 

@@ -154,11 +154,11 @@ def test_seconds_in_which_training_waited_are_not_played_ahead(monkeypatch: pyte
         step = world.rounds.start(9)
         step.timing_dict = {"generate": 2.0, "greedy_baseline": 1.0}
         world.end(step.task_batch)
-        assert (await world.rounds.take()).played_ahead == 2.5
+        assert (await world.rounds.take()).generated_ahead == 2.5
         step = world.rounds.start(8)
         step.timing_dict = {"generate": 2.0}
         world.end(step.task_batch)
-        assert (await world.rounds.take()).played_ahead == 0.0
+        assert (await world.rounds.take()).generated_ahead == 0.0
         await world.rounds.close()
 
     _run(body())

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import pytest
 
 from rllm.training.run_sources import RunSources
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.errors import CheckpointError, PluginError
 
 CHECKPOINT = Path("checkpoints/step_000002")
-FILE = "def score(attempt):\n    return 1\n"
+FILE = "def score(rollout):\n    return 1\n"
 
 
 def sources(texts: Any, on_changed: Literal["error", "warn"] = "error") -> RunSources:
@@ -23,7 +23,7 @@ def sources(texts: Any, on_changed: Literal["error", "warn"] = "error") -> RunSo
         return dict(texts)
 
     plugin = RewardPlugin(name="mine", summary="", params=NoParams, load=lambda: lambda params: None, sources=give)
-    chosen = Chosen(registered=Registered(plugin=plugin, distribution="mine", version="0"), params=NoParams())
+    chosen = PluginChoice(registered=Registered(plugin=plugin, distribution="mine", version="0"), params=NoParams())
     return RunSources([chosen], on_changed)
 
 
@@ -39,7 +39,7 @@ def said(before: str, now: str) -> str:
     [
         (FILE.replace("1", "2"), "line 2 was '    return 1' and is '    return 2'."),
         (FILE + "print()\n", "line 3 was not there and is 'print()'."),
-        ("def score(attempt):\n", "line 2 was '    return 1' and is not there."),
+        ("def score(rollout):\n", "line 2 was '    return 1' and is not there."),
         (FILE.replace("\n", "\r\n"), "its line ends differ."),
     ],
 )

@@ -36,7 +36,7 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def sync_file(path: Path) -> None:
@@ -48,7 +48,7 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_folder(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Wait until the folder's entries (names, renames) are on disk."""
     sync_file(path)
 

@@ -24,6 +24,6 @@ def prompt_digest(prompt_ids: NDArray[np.int32]) -> str:
     return hashlib.blake2b(prompt_ids.astype("<i4", copy=False).tobytes(), digest_size=16).hexdigest()
 
 
-def call_seed(attempt_seed: int, digest: str, sibling: int = 0) -> int:
+def call_seed(rollout_seed: int, digest: str, sibling: int = 0) -> int:
     """The seed of one model call, by `prompt_digest`. `sibling` numbers calls of one attempt with the same prompt."""
-    return derive_seed(attempt_seed, digest, sibling)
+    return derive_seed(rollout_seed, digest, sibling)

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from rllm_core.algorithms.dynamic_sampling import FillWithSignal
 from rllm_core.algorithms.options import DynamicRejectionParams
-from rllm_core.contracts.rejection import Verdict
+from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 
 PARTLY, SOLVED, FAILED = (1.0, 0.0), (1.0, 1.0), (0.0, 0.0)
@@ -32,17 +32,17 @@ def _names(groups: Sequence[TrajectoryGroup]) -> list[str]:
     return [group.group_id for group in groups]
 
 
-def _ids(verdict: Verdict) -> list[str]:
-    return _names(verdict.train)
+def _ids(result: RejectionResult) -> list[str]:
+    return _names(result.train)
 
 
-def _dropped(verdict: Verdict) -> dict[str, list[str]]:
-    return {reason: _names(groups) for reason, groups in verdict.dropped.items()}
+def _dropped(result: RejectionResult) -> dict[str, list[str]]:
+    return {reason: _names(groups) for reason, groups in result.dropped.items()}
 
 
 def test_a_full_batch_is_trained_on_at_once() -> None:
-    verdict = _mode()([_group("a"), _group("b")])
-    assert (_ids(verdict), verdict.more, verdict.waiting) == (["a:agent", "b:agent"], False, [])
+    result = _mode()([_group("a"), _group("b")])
+    assert (_ids(result), result.more, result.waiting) == (["a:agent", "b:agent"], False, [])
 
 
 def test_groups_without_signal_are_dropped_with_the_reason_and_more_is_asked_for() -> None:
@@ -75,15 +75,15 @@ def test_after_the_most_rounds_the_step_trains_on_what_there_is() -> None:
 def test_a_step_may_end_with_nothing() -> None:
     mode = _mode(rounds=2)
     assert mode([_group("a", SOLVED)]).more
-    verdict = mode([])
-    assert (verdict.train, verdict.waiting, verdict.more) == ([], [], False)
+    result = mode([])
+    assert (result.train, result.waiting, result.more) == ([], [], False)
 
 
 def test_all_roles_of_a_task_are_trained_on_together() -> None:
     groups = [_group(task, role=role) for task in "abc" for role in ("solver", "judge")]
-    verdict = _mode()(groups)
-    assert _ids(verdict) == ["a:solver", "a:judge", "b:solver", "b:judge"]
-    assert _names(verdict.waiting) == ["c:solver", "c:judge"]
+    result = _mode()(groups)
+    assert _ids(result) == ["a:solver", "a:judge", "b:solver", "b:judge"]
+    assert _names(result.waiting) == ["c:solver", "c:judge"]
 
 
 def test_a_task_played_again_counts_again() -> None:
@@ -110,13 +110,13 @@ def test_every_group_with_signal_is_trained_on_once_and_in_order(
     for number, rewards in enumerate(rounds):
         groups = [_group(f"t{next(names)}", reward) for reward in rewards]
         expected += [group.group_id for group in groups if {t.reward for t in group.trajectories} == {0.0, 1.0}]
-        verdict = mode(groups)
-        trained += _ids(verdict)
-        assert trained + _names(verdict.waiting) == expected
-        assert len(_ids(verdict)) <= tasks
-        asked = asked + 1 if verdict.more else 0
+        result = mode(groups)
+        trained += _ids(result)
+        assert trained + _names(result.waiting) == expected
+        assert len(_ids(result)) <= tasks
+        asked = asked + 1 if result.more else 0
         assert asked < bound
-        if interrupted and number == cut and not verdict.more:
+        if interrupted and number == cut and not result.more:
             state = json.loads(json.dumps(mode.state_dict()))
             mode = _mode(tasks, bound)
             mode.load_state_dict(state)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from places import without_place
 
-from rllm_core.algorithms.estimation import ChosenEstimator, Precomputed, divide_by_steps, estimate
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.algorithms.estimation import EstimatorChoice, Precomputed, divide_by_steps, estimate
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -19,15 +19,15 @@ from rllm_core.errors import AdvantageError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 MakeGroups = Callable[..., list[TrajectoryGroup]]
-EstimatorOf = Callable[[str], ChosenEstimator]
+EstimatorOf = Callable[[str], EstimatorChoice]
 
 
-def _chosen(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **fields: Any) -> ChosenEstimator:
+def _chosen(function: Callable[[AdvantageInput], Any], level: Any = "trajectory", **fields: Any) -> EstimatorChoice:
     record = EstimatorPlugin(
         **{"name": "mine", "summary": "Mine.", "params": NoParams, "level": level, **fields},
         load=lambda: lambda inputs, params: function(inputs),
     )
-    return Chosen(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
+    return PluginChoice(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
 
 
 def _always(values: Any, level: Any = "trajectory") -> EstimatorOf:
@@ -128,7 +128,7 @@ def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_g
     batch = build_batch([solver[0], judge[0], solver[1], judge[1]])
     calls: list[tuple[str, list[float]]] = []
 
-    def estimator_of(role: str) -> ChosenEstimator:
+    def estimator_of(role: str) -> EstimatorChoice:
         def run(inputs: AdvantageInput) -> Advantages:
             calls.append((role, inputs.rewards.tolist()))
             return Advantages(values=inputs.rewards * (10 if role == "judge" else 1))
@@ -147,7 +147,7 @@ def test_a_role_whose_groups_are_all_empty_is_no_trouble(make_groups: MakeGroups
 
 
 def test_no_groups_give_no_advantages() -> None:
-    def nobody(role: str) -> ChosenEstimator:
+    def nobody(role: str) -> EstimatorChoice:
         raise AssertionError("there is no role to estimate for")
 
     estimates = estimate(build_batch([]), nobody)

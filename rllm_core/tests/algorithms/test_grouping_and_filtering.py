@@ -145,7 +145,7 @@ def test_task_ids_may_contain_colons() -> None:
 
 def test_the_groupings_say_in_what_the_trajectories_of_a_group_may_differ() -> None:
     pairs = {
-        "attempts": [_episode("t", 0, "x"), _episode("t", 1, "x")],
+        "rollouts": [_episode("t", 0, "x"), _episode("t", 1, "x")],
         "tasks": [_episode("t", 0, "x"), _episode("u", 0, "x")],
         "roles": [_episode("t", 0, "x", "y")],
     }

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rllm_core.algorithms.estimation import ChosenEstimator, estimate
+from rllm_core.algorithms.estimation import EstimatorChoice, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data import codec
@@ -132,11 +132,11 @@ def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) ->
     assert made[1:] == ([True], 2)
 
 
-def _chosen(function: Callable[[AdvantageInput], Advantages], **fields: Any) -> ChosenEstimator:
+def _chosen(function: Callable[[AdvantageInput], Advantages], **fields: Any) -> EstimatorChoice:
     record = EstimatorPlugin(
         name="mine", summary="Mine.", params=NoParams, load=lambda: lambda inputs, params: function(inputs), **fields
     )
-    return Chosen(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
+    return PluginChoice(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
 
 
 def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: MakeGroups) -> None:

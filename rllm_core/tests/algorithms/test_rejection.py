@@ -16,10 +16,10 @@ from rllm_core.errors import PipelineError
 MakeGroups = Callable[..., list[TrajectoryGroup]]
 
 
-def _group(task: str, *attempts: tuple[float, bool]) -> TrajectoryGroup:
+def _group(task: str, *rollouts: tuple[float, bool]) -> TrajectoryGroup:
     """A group of one-token trajectories with these rewards and outcomes."""
     group = TrajectoryGroup(group_id=f"{task}:agent", trajectories=[])
-    for index, (reward, correct) in enumerate(attempts):
+    for index, (reward, correct) in enumerate(rollouts):
         trajectory = Trajectory("agent", reward=reward)
         trajectory.add_step([index], [index], [-0.1 * index])
         group.trajectories.append(trajectory)
@@ -42,9 +42,9 @@ def _drop(smallest: int = 2) -> DropWithoutSignal:
 
 def test_none_keeps_groups_of_one_and_groups_without_signal() -> None:
     groups = [_group("a", (1.0, True)), _group("b", *SOLVED), _group("c")]
-    verdict = KeepAll(NoParams())(groups)
-    assert verdict.train == groups
-    assert (verdict.waiting, verdict.dropped) == ((), {})
+    result = KeepAll(NoParams())(groups)
+    assert result.train == groups
+    assert (result.waiting, result.dropped) == ((), {})
 
 
 def test_group_drops_for_exactly_four_reasons() -> None:
@@ -58,15 +58,15 @@ def test_group_drops_for_exactly_four_reasons() -> None:
         _group("equal", (0.5, True), (0.5, False)),
         _group("graded", (0.5, False), (0.25, False)),
     ]
-    verdict = _drop()(groups)
-    assert [group.group_id for group in verdict.train] == ["kept:agent", "graded:agent"]
-    assert verdict.dropped == {
+    result = _drop()(groups)
+    assert [group.group_id for group in result.train] == ["kept:agent", "graded:agent"]
+    assert result.dropped == {
         "too_few": groups[:2],
         "all_solved": [groups[3]],
         "all_failed": groups[4:6],
         "equal_rewards": [groups[6]],
     }
-    assert verdict.waiting == ()
+    assert result.waiting == ()
 
 
 def test_group_drops_by_the_size_it_was_told() -> None:
@@ -144,8 +144,8 @@ def test_episode_goes_on_the_same_after_a_restart(interrupted_after: int) -> Non
             state = json.loads(json.dumps(mode.state_dict()))
             mode = _wait_for(2)
             mode.load_state_dict(state)
-        expected, verdict = straight(groups), mode(groups)
-        assert describe(verdict.train) == describe(expected.train)
-        assert describe(verdict.waiting) == describe(expected.waiting)
+        expected, result = straight(groups), mode(groups)
+        assert describe(result.train) == describe(expected.train)
+        assert describe(result.waiting) == describe(expected.waiting)
     assert len(expected.train) == 4
     assert mode.state_dict() == straight.state_dict() == {}

@@ -25,9 +25,9 @@ def conversation() -> MakeConversation:
         history: list[int] = []
         for turn in range(turns):
             history += [100 + turn] * heard
-            reply = [turn] * said
-            trajectory.add_step(history, reply, [-0.5] * said, weight_version=turn)
-            history += reply
+            response = [turn] * said
+            trajectory.add_step(history, response, [-0.5] * said, weight_version=turn)
+            history += response
         return trajectory
 
     return make

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall, text_of
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall, text_of
 
 
 @pytest.mark.parametrize(
@@ -27,18 +27,18 @@ def test_a_message_may_have_no_content() -> None:
 
 
 def test_a_plain_reply_is_a_plain_message() -> None:
-    assert Reply(text="hi", content="hi").message == {"role": "assistant", "content": "hi"}
+    assert Response(text="hi", content="hi").message == {"role": "assistant", "content": "hi"}
 
 
 def test_what_the_model_wrote_in_place_of_a_call_stays_in_its_message() -> None:
     cut = MalformedToolCall(text='<tool_call>{"name": "add"', problem="it is cut off")
-    message = Reply(text="…", content="Let me see.", malformed_calls=(cut,)).message
+    message = Response(text="…", content="Let me see.", malformed_calls=(cut,)).message
     assert message["content"] == 'Let me see.\n<tool_call>{"name": "add"'
 
 
 def test_a_reply_with_thoughts_and_calls_is_a_message_of_the_chat_api() -> None:
     call = ToolCall(name="add", arguments={"a": 1, "b": "ü"}, id="c1")
-    message = Reply(text="…", content="", reasoning="1 and ü", tool_calls=(call,)).message
+    message = Response(text="…", content="", reasoning="1 and ü", tool_calls=(call,)).message
     assert json.loads(json.dumps(message)) == message
     assert message["reasoning_content"] == "1 and ü"
     (made,) = message["tool_calls"]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from rllm_core.data.record import Fate, FateName, TokenTrace
+from rllm_core.data.record import Outcome, OutcomeName, TokenTrace
 
 WHOLE = dict.fromkeys(("row", "position", "epoch", "optimizer_step"), np.arange(3, dtype=np.int32))
 REAL = dict.fromkeys(
@@ -43,7 +43,7 @@ def test_columns_of_a_trace_are_flat() -> None:
         _trace(row=np.zeros((3, 1), np.int32))
 
 
-def _fate(**fields: Any) -> Fate:
+def _outcome(**fields: Any) -> Outcome:
     given: dict[str, Any] = {
         "step": 3,
         "trajectory": "t:0/agent",
@@ -53,21 +53,21 @@ def _fate(**fields: Any) -> Fate:
         "group": "t:agent",
         "peers": ("t:1/agent",),
     }
-    return Fate(**(given | fields))
+    return Outcome(**(given | fields))
 
 
-@pytest.mark.parametrize("fate", get_args(FateName))
-def test_there_are_four_fates(fate: FateName) -> None:
-    assert _fate(fate=fate).fate == fate
-    assert len(get_args(FateName)) == 4
+@pytest.mark.parametrize("fate", get_args(OutcomeName))
+def test_there_are_four_fates(outcome: OutcomeName) -> None:
+    assert _outcome(outcome=outcome).outcome == outcome
+    assert len(get_args(OutcomeName)) == 4
 
 
 @pytest.mark.parametrize("fate", ["clipped", "Trained", "", None])
-def test_an_unknown_fate_is_refused(fate: Any) -> None:
+def test_an_unknown_fate_is_refused(outcome: Any) -> None:
     with pytest.raises(ValueError, match="there are trained, waiting, dropped, masked"):
-        _fate(fate=fate)
+        _outcome(outcome=outcome)
 
 
 def test_a_fate_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
-        _fate().fate = "masked"  # type: ignore[misc]
+        _outcome().outcome = "masked"  # type: ignore[misc]

@@ -18,7 +18,7 @@ from rllm.planning.planner import make_plan
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.plugin import NoParams, Params
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
@@ -55,13 +55,13 @@ class ProbeBackend(Backend):
         self.calls.append(("update", (batch, plan)))
         return UpdateResult(metrics={"actor/loss": 0.5})
 
-    async def publish(self, version: int) -> None:
-        self.calls.append(("publish", version))
+    async def sync_weights(self, version: int) -> None:
+        self.calls.append(("sync_weights", version))
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         raise NotImplementedError
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         raise NotImplementedError
 
 
@@ -70,9 +70,9 @@ class GivenEpisodes:
     """In place of a runner: returns `episodes` and remembers the orders."""
 
     episodes: list[Episode] = field(default_factory=list)
-    orders: list[RolloutOrder] = field(default_factory=list)
+    orders: list[RolloutRequest] = field(default_factory=list)
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         self.orders.append(order)
         return self.episodes
 
@@ -127,7 +127,7 @@ def registry() -> Registry:
                 summary="For tests.",
                 params=ProbeSections,
                 load=lambda: ProbeBackend,
-                honours=frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*", TIS}),
+                config_keys=frozenset({"rllm.algorithm.loss_agg_mode", "rllm.algorithm.entropy.*", TIS}),
                 model_key="probe.size",
                 capabilities=capabilities,
             )
@@ -201,7 +201,7 @@ def step() -> Callable[..., TrainStep]:
 
 
 @pytest.fixture
-def attempts() -> Callable[..., list[Episode]]:
+def rollouts() -> Callable[..., list[Episode]]:
     """Attempts at one task with these rewards, each of one turn of `said` tokens."""
 
     def make(

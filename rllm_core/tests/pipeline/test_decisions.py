@@ -23,7 +23,7 @@ def trajectory(reward: float | None = 0.0, name: str = "agent", finish_reason: s
     return Trajectory(name, [sampled], reward)
 
 
-def attempts(task: str, *rewards: float | None) -> list[Episode]:
+def rollouts(task: str, *rewards: float | None) -> list[Episode]:
     return [
         Episode(
             id=f"{task}:{index}",
@@ -39,7 +39,7 @@ def decided(step: TrainStep) -> dict[str, list[Trajectory]]:
     """By fate and rule."""
     found: dict[str, list[Trajectory]] = {}
     for decision in step.decisions:
-        found.setdefault(f"{decision.fate} {decision.rule}", []).extend(decision.trajectories)
+        found.setdefault(f"{decision.outcome} {decision.rule}", []).extend(decision.trajectories)
     return found
 
 
@@ -58,12 +58,12 @@ def played(bench: Any, step: MakeStep) -> Callable[..., TrainStep]:
 
 
 def test_nothing_is_decided_where_everything_is_trained_on(played: Any) -> None:
-    step = played(attempts("t", 1.0, 0.0))
+    step = played(rollouts("t", 1.0, 0.0))
     assert (step.decisions, step.given_rewards) == ([], {})
 
 
 def test_attempts_that_are_filtered_are_masked_by_how_they_ended(played: Any) -> None:
-    episodes = attempts("t", 1.0, 0.0, 0.0)
+    episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[0].termination_reason = TerminationReason.TIMEOUT
     (cut,) = episodes[1].trajectories = [trajectory(finish_reason="length")]
     step = played(episodes, {"rllm.compact_filtering.enable": True, "rllm.mask_truncated_samples": True})
@@ -83,7 +83,7 @@ def test_trajectories_in_no_group_are_masked(played: Any, registry: Registry) ->
         return by_task_and_role(episodes[:1], params)
 
     registry.add(GroupingPlugin(name="first", summary="For tests.", params=NoParams, load=lambda: first_alone))
-    episodes = attempts("t", 1.0, 0.0, 0.5)
+    episodes = rollouts("t", 1.0, 0.0, 0.5)
 
     step = played(episodes, {"rllm.transform.grouping": "first"})
 
@@ -92,7 +92,7 @@ def test_trajectories_in_no_group_are_masked(played: Any, registry: Registry) ->
 
 
 def test_trajectories_without_a_reward_are_dropped_from_their_group(played: Any) -> None:
-    episodes = attempts("t", 1.0, None, 0.0)
+    episodes = rollouts("t", 1.0, None, 0.0)
     step = played(episodes, {"rllm.algorithm.on_missing_reward": "drop"})
 
     (decision,) = step.decisions
@@ -101,7 +101,7 @@ def test_trajectories_without_a_reward_are_dropped_from_their_group(played: Any)
 
 
 def test_a_reward_that_a_stage_replaces_is_kept(played: Any) -> None:
-    episodes = attempts("t", 1.0, None, 0.0)
+    episodes = rollouts("t", 1.0, None, 0.0)
     step = played(episodes, {"rllm.algorithm.on_missing_reward": "zero"})
 
     missing = episodes[1].trajectories[0]
@@ -109,7 +109,7 @@ def test_a_reward_that_a_stage_replaces_is_kept(played: Any) -> None:
 
 
 def test_rewards_of_last_steps_are_rewards_that_trajectories_were_not_given(played: Any) -> None:
-    episodes = attempts("t", None, None)
+    episodes = rollouts("t", None, None)
     for reward, episode in enumerate(episodes):
         episode.trajectories[0].steps[-1].reward = float(reward)
     step = played(episodes)
@@ -119,7 +119,7 @@ def test_rewards_of_last_steps_are_rewards_that_trajectories_were_not_given(play
 
 
 def test_groups_without_signal_are_dropped_with_what_the_mode_looked_at(played: Any) -> None:
-    episodes = [*attempts("a", 1.0, 1.0), *attempts("b", 1.0, 0.0), *attempts("c", 0.5)]
+    episodes = [*rollouts("a", 1.0, 1.0), *rollouts("b", 1.0, 0.0), *rollouts("c", 0.5)]
     step = played(episodes, REJECTING | {"rllm.rejection_sample.mode": "group"})
 
     assert decided(step) == {
@@ -133,7 +133,7 @@ def test_groups_without_signal_are_dropped_with_what_the_mode_looked_at(played: 
 
 
 def test_groups_that_a_mode_keeps_wait(played: Any) -> None:
-    episodes = attempts("t", 1.0, 0.0)
+    episodes = rollouts("t", 1.0, 0.0)
     settings = REJECTING | {"rllm.rejection_sample.mode": "episode", "rllm.rejection_sample.min_partial_solve_tasks": 2}
     step = played(episodes, settings)
 
@@ -150,7 +150,7 @@ def test_groups_that_wait_for_another_round_are_decided_once(bench: Any, step: M
             "data.train_batch_size": 2,
         }
     )
-    rounds = iter([attempts("a", 1.0, 0.0) + attempts("b", 1.0, 1.0), attempts("c", 1.0, 0.0)])
+    rounds = iter([rollouts("a", 1.0, 0.0) + rollouts("b", 1.0, 1.0), rollouts("c", 1.0, 0.0)])
 
     async def run(order: Any) -> list[Episode]:
         return next(rounds)
@@ -164,12 +164,12 @@ def test_groups_that_wait_for_another_round_are_decided_once(bench: Any, step: M
     asyncio.run(made.pipeline.run(done, next_round))
 
     assert [group.group_id for group in done.trajectory_groups] == ["a:agent", "c:agent"]
-    assert {decision.fate for decision in done.decisions} == {"dropped"}
+    assert {decision.outcome for decision in done.decisions} == {"dropped"}
     assert [decision.group and decision.group.group_id for decision in done.decisions] == ["b:agent"]
 
 
 def test_trajectories_in_which_the_model_said_nothing_are_dropped(played: Any) -> None:
-    episodes = attempts("t", 1.0, 0.0, 0.0)
+    episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[1].trajectories = [Trajectory("agent", [Step([1], [], [])], 0.0)]
     step = played(episodes)
 

@@ -256,7 +256,7 @@ def test_what_is_made_anew_is_no_longer_of_another_time(
 
 
 def test_the_stages_that_play_come_first_and_are_known(plan: Callable[..., Any]) -> None:
-    plays = [stage.plugin.plays for stage in plan({}).stages]
+    plays = [stage.plugin.is_rollout_stage for stage in plan({}).stages]
     assert [name for name, its in zip(BUILT_IN, plays, strict=True) if its] == [
         "generate",
         "impute_names",
@@ -277,7 +277,7 @@ def test_the_stages_that_play_come_first_and_are_known(plan: Callable[..., Any])
 def test_a_stage_that_plays_has_nothing_to_do_with_batch_or_weights(
     plan: Callable[..., Any], add_stage: Callable[..., None], record: dict[str, str], name: str
 ) -> None:
-    add_stage("eager", lambda step: None, **record, plays=True)
+    add_stage("eager", lambda step: None, **record, is_rollout_stage=True)
     error = _error(plan, {"rllm.pipeline.insert": [{"stage": "eager", "after": "process"}]})
     assert isinstance(error, ConfigError)
     assert error.message == f"Stage 'eager' plays, and must come before {name!r} is read or written."
@@ -286,10 +286,10 @@ def test_a_stage_that_plays_has_nothing_to_do_with_batch_or_weights(
 def test_a_stage_that_plays_does_not_come_after_one_with_a_batch(
     plan: Callable[..., Any], add_stage: Callable[..., None]
 ) -> None:
-    add_stage("eager", lambda step: None, reads="episodes", plays=True)
+    add_stage("eager", lambda step: None, reads="episodes", is_rollout_stage=True)
     error = _error(plan, {"rllm.pipeline.insert": [{"stage": "eager", "before": "process"}]})
     assert error.message == "Stage 'eager' plays, and must come before 'batch' is read or written."
-    assert error.hint == "Move it, or take `plays=True` out of its record."
+    assert error.hint == "Move it, or take `is_rollout_stage=True` out of its record."
 
 
 @pytest.mark.parametrize("place", [{"after": "generate"}, {"after": "greedy_baseline"}, {"before": "build_batch"}])
@@ -297,6 +297,6 @@ def test_before_the_batch_a_stage_may_play_or_not(
     plan: Callable[..., Any], add_stage: Callable[..., None], place: dict[str, str]
 ) -> None:
     add_stage("patient", lambda step: None, reads="episodes")
-    add_stage("eager", lambda step: None, reads="episodes", plays=True)
+    add_stage("eager", lambda step: None, reads="episodes", is_rollout_stage=True)
     for stage in ("patient", "eager"):
         assert stage in _stages(plan, {"rllm.pipeline.insert": [{"stage": stage, **place}]})

@@ -12,7 +12,7 @@ import pytest
 
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Task, Trajectory
@@ -52,9 +52,9 @@ class Greedy:
     def __init__(self, rewards: list[tuple[str, float | None]], error: str = "") -> None:
         self._rewards = rewards
         self._error = error
-        self.orders: list[RolloutOrder] = []
+        self.orders: list[RolloutRequest] = []
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         self.orders.append(order)
         made = [Trajectory(role, reward=reward) for role, reward in self._rewards]
         return [Episode(id=f"{task.id}:0", trajectories=list(made), error=self._error) for task in order.tasks]
@@ -118,7 +118,7 @@ def test_tasks_whose_greedy_attempt_failed_leave_the_step(play: Any) -> None:
     _, done = play([], error="RuntimeError: the world has ended")
     assert (done.episodes, done.skip_reason) == ([], "no_greedy_rewards")
     assert done.metrics["batch/missing_greedy_rewards"] == 2.0
-    assert {(decision.fate, decision.rule) for decision in done.decisions} == {
+    assert {(decision.outcome, decision.rule) for decision in done.decisions} == {
         ("masked", "greedy_baseline/no_greedy_reward")
     }
 
@@ -134,10 +134,10 @@ def test_or_counts_as_0_or_takes_its_task_out(play: Any) -> None:
 
 
 def test_estimators_get_the_greedy_rewards_of_their_trajectories(
-    bench: Any, step: MakeStep, attempts: Any, against_greedy: list[AdvantageInput]
+    bench: Any, step: MakeStep, rollouts: Any, against_greedy: list[AdvantageInput]
 ) -> None:
     made = bench(CHOSEN)
-    made.runner.episodes = attempts([1.0, 0.25])
+    made.runner.episodes = rollouts([1.0, 0.25])
     training = step()
     asyncio.run(made.pipeline.run(training))
     assert [order.label for order in made.runner.orders] == ["train", "greedy"]
@@ -149,11 +149,11 @@ def test_estimators_get_the_greedy_rewards_of_their_trajectories(
     assert sorted(set(training.batch.advantages.tolist())) == [-0.375, 0, 0.375]
 
 
-def test_trajectories_that_were_told_nothing_have_nan(attempts: Any) -> None:
+def test_trajectories_that_were_told_nothing_have_nan(rollouts: Any) -> None:
     from rllm_core.algorithms.columns import columns_of
     from rllm_core.data.types import TrajectoryGroup
 
-    first, second = (episode.trajectories[0] for episode in attempts([1.0, 0.0]))
+    first, second = (episode.trajectories[0] for episode in rollouts([1.0, 0.0]))
     first.info["greedy_reward"] = 0.5
     batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[first, second])])
     rewards = columns_of(batch, np.array([True])).greedy_rewards

@@ -23,13 +23,13 @@ def _run(bench: Any, step: TrainStep) -> TrainStep:
     return step
 
 
-def test_a_whole_step_updates_the_weights_once_and_logs(bench: Any, step: MakeStep, attempts: Any) -> None:
+def test_a_whole_step_updates_the_weights_once_and_logs(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench()
-    made.runner.episodes = attempts([1.0, 0.0, 0.0, 1.0])
+    made.runner.episodes = rollouts([1.0, 0.0, 0.0, 1.0])
     done = _run(made, step())
-    assert [name for name, _ in made.backend.calls] == ["process", "update", "publish"]
+    assert [name for name, _ in made.backend.calls] == ["process", "update", "sync_weights"]
     assert done.weight_version == 1
-    assert made.backend.calls[-1] == ("publish", 1)
+    assert made.backend.calls[-1] == ("sync_weights", 1)
     batch, plan = made.backend.calls[1][1]
     assert not batch.advantages[~batch.loss_mask].any()
     assert batch.advantages[batch.loss_mask] == pytest.approx([0.999998] * 2 + [-0.999998] * 4 + [0.999998] * 2)
@@ -45,9 +45,9 @@ def test_a_whole_step_updates_the_weights_once_and_logs(bench: Any, step: MakeSt
     assert metrics["advantage/agent/fraction_zero"] == 0
 
 
-def test_every_stage_is_timed_and_the_step_is_their_sum(bench: Any, step: MakeStep, attempts: Any) -> None:
+def test_every_stage_is_timed_and_the_step_is_their_sum(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench()
-    made.runner.episodes = attempts([1.0, 0.0])
+    made.runner.episodes = rollouts([1.0, 0.0])
     done = _run(made, step())
     assert list(done.timing_dict) == made.stage_names
     assert all(seconds >= 0 for seconds in done.timing_dict.values())
@@ -59,7 +59,7 @@ def test_every_stage_is_timed_and_the_step_is_their_sum(bench: Any, step: MakeSt
 
 
 def test_a_stage_that_is_there_twice_is_timed_for_both(
-    bench: Any, step: MakeStep, attempts: Any, add_stage: Any, monkeypatch: pytest.MonkeyPatch
+    bench: Any, step: MakeStep, rollouts: Any, add_stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 1.0, 10.0, 14.0])
     monkeypatch.setattr("rllm_core.pipeline.pipeline.time.perf_counter", lambda: next(clock))
@@ -113,17 +113,17 @@ def test_an_early_end_is_a_metric_with_its_reason_and_no_update(
     assert done.weight_version == 0
 
 
-def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step: MakeStep, attempts: Any) -> None:
+def test_state_between_steps_goes_through_the_pipeline_and_json(bench: Any, step: MakeStep, rollouts: Any) -> None:
     settings = REJECT | {"rllm.rejection_sample.mode": "episode"}
     first, second = bench(settings), bench(settings)
-    first.runner.episodes = attempts([1.0, 1.0], task="solved")
+    first.runner.episodes = rollouts([1.0, 1.0], task="solved")
     assert _run(first, step()).skip_reason == "waiting_for_more_groups"
     state = json.loads(json.dumps(first.pipeline.state_dict()))
     assert list(state) == ["rllm-core/reject"]
     assert state["rllm-core/reject"]["mode"] == "rllm-core/episode"
     assert len(state["rllm-core/reject"]["state"]["gathered"]) == 1
     second.pipeline.load_state_dict(state)
-    second.runner.episodes = attempts([1.0, 0.0], task="partly")
+    second.runner.episodes = rollouts([1.0, 0.0], task="partly")
     done = _run(second, step())
     assert [group.group_id for group in done.trajectory_groups] == ["solved:agent", "partly:agent"]
     assert done.batch is not None

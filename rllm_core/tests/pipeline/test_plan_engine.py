@@ -38,7 +38,7 @@ def registry(registry: Registry) -> Registry:
         EnginePlugin(name="fast", summary="For tests.", params=FastParams, load=_missing), distribution="rllm-fast"
     )
     probe = registry.get("backend", "probe").plugin
-    registry.add(replace(probe, name="host", honours=probe.honours | {KEY}))
+    registry.add(replace(probe, name="host", config_keys=probe.config_keys | {KEY}))
     return registry
 
 

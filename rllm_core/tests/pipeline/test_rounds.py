@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rejection import RejectionPlugin, Verdict
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rejection import RejectionPlugin, RejectionResult
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.errors import ConfigError, PipelineError
@@ -30,15 +30,15 @@ DYNAMIC = {
 class ByTask:
     """In place of a runner: each task's attempts have the rewards that its name tells."""
 
-    def __init__(self, attempts: Any) -> None:
-        self._attempts = attempts
-        self.orders: list[RolloutOrder] = []
+    def __init__(self, rollouts: Any) -> None:
+        self._rollouts = rollouts
+        self.orders: list[RolloutRequest] = []
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         self.orders.append(order)
         rewards = {"partly": [1.0, 0.0], "solved": [1.0, 1.0], "failed": [0.0, 0.0], "unheard": []}
         return [
-            episode for task in order.tasks for episode in self._attempts(rewards[task.id.split("-")[0]], task=task.id)
+            episode for task in order.tasks for episode in self._rollouts(rewards[task.id.split("-")[0]], task=task.id)
         ]
 
 
@@ -55,12 +55,12 @@ def _rounds(pipeline: Pipeline, step: MakeStep, given: Iterator[list[Task]]) -> 
 
 
 @pytest.fixture
-def run(bench: Any, step: MakeStep, attempts: Any) -> Callable[..., tuple[Any, ByTask, TrainStep]]:
+def run(bench: Any, step: MakeStep, rollouts: Any) -> Callable[..., tuple[Any, ByTask, TrainStep]]:
     """A pipeline and the step it made of rounds of tasks, given by their names."""
 
     def make(rounds: list[list[str]], settings: dict[str, Any] = DYNAMIC) -> tuple[Any, ByTask, TrainStep]:
         made = bench(settings)
-        runner = ByTask(attempts)
+        runner = ByTask(rollouts)
         given = iter([[Task(id=name) for name in names] for names in rounds])
         pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
         training = step(tasks=next(given), task_batch=4)
@@ -73,7 +73,7 @@ def run(bench: Any, step: MakeStep, attempts: Any) -> Callable[..., tuple[Any, B
 def test_tasks_are_played_until_the_batch_is_full(run: Any) -> None:
     made, runner, done = run([["partly-a", "solved-b"], ["failed-c", "solved-d"], ["partly-e", "partly-f"]])
     assert [group.group_id for group in done.trajectory_groups] == ["partly-a:agent", "partly-e:agent"]
-    assert [call for call, _ in made.backend.calls] == ["process", "update", "publish"]
+    assert [call for call, _ in made.backend.calls] == ["process", "update", "sync_weights"]
     assert done.batch is not None
     assert done.batch.n_rows == 4
     assert len({order.sampling.seed for order in runner.orders}) == 3
@@ -97,15 +97,15 @@ def test_what_counts_over_rounds_is_added_up_and_of_the_rest_the_newest_holds() 
     first, second = (TrainStep(global_step=3, epoch=0, total_steps=9, tasks=[], task_batch=n) for n in (4, 5))
     for played, number in ((first, 1.0), (second, 2.0)):
         played.count("counted", number)
-        played.metrics["newest"] = number
+        played.metrics["latest"] = number
         played.extras["mine"] = number
         played.timing_dict["generate"] = number
-        played.played_ahead = number
-    first.play_more()
+        played.generated_ahead = number
+    first.generate_more()
     second.skip("nothing_generated")
-    first.take_round(second)
-    assert first.metrics == {"counted": 3.0, "newest": 2.0, "batch/skipped_nothing_generated": 1.0}
-    assert (first.extras, first.timing_dict, first.played_ahead) == ({"mine": 2.0}, {"generate": 3.0}, 3.0)
+    first.take_rollout_batch(second)
+    assert first.metrics == {"counted": 3.0, "latest": 2.0, "batch/skipped_nothing_generated": 1.0}
+    assert (first.extras, first.timing_dict, first.generated_ahead) == ({"mine": 2.0}, {"generate": 3.0}, 3.0)
     assert (first.task_batch, first.rounds, first.asks_for_more) == (5, 2, False)
     assert first.skip_reason == "nothing_generated"
 
@@ -127,10 +127,10 @@ def test_rounds_are_bounded(run: Any) -> None:
 
 
 def test_groups_that_waited_are_trained_on_in_a_step_that_brings_none(
-    bench: Any, step: MakeStep, attempts: Any
+    bench: Any, step: MakeStep, rollouts: Any
 ) -> None:
     made = bench(DYNAMIC)
-    runner = ByTask(attempts)
+    runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
     asyncio.run(pipeline.run(step(tasks=[Task(id=f"partly-{name}") for name in "abcd"])))
     silent = step(tasks=[Task(id="unheard-e")])
@@ -176,18 +176,21 @@ STRANGER = TrajectoryGroup(group_id="c:agent", trajectories=[])
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (lambda groups: Verdict(train=groups[:1]), "leaves out group 'b:agent'"),
-        (lambda groups: Verdict(train=[groups[0]] * 2), "names group 'a:agent' twice: to train on and to train on"),
+        (lambda groups: RejectionResult(train=groups[:1]), "leaves out group 'b:agent'"),
         (
-            lambda groups: Verdict(train=groups[:1], waiting=groups, dropped={"odd": groups[1:]}),
+            lambda groups: RejectionResult(train=[groups[0]] * 2),
+            "names group 'a:agent' twice: to train on and to train on",
+        ),
+        (
+            lambda groups: RejectionResult(train=groups[:1], waiting=groups, dropped={"odd": groups[1:]}),
             "names group 'a:agent' twice: to train on and as waiting",
         ),
         (
-            lambda groups: Verdict(train=groups[:1], dropped={"odd": [STRANGER]}),
+            lambda groups: RejectionResult(train=groups[:1], dropped={"odd": [STRANGER]}),
             "names group 'c:agent' as dropped for 'odd', which was neither offered nor waiting",
         ),
         (
-            lambda groups: Verdict(train=[dataclasses.replace(group) for group in groups]),
+            lambda groups: RejectionResult(train=[dataclasses.replace(group) for group in groups]),
             "names group 'a:agent' to train on, which was neither offered nor waiting",
         ),
     ],
@@ -205,10 +208,10 @@ def test_a_mode_that_misplaces_a_group_is_an_error(rejecting: Any, body: Any, pr
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (lambda groups: Verdict(train=groups, more=True), "asks for more groups and returns 2 to train on"),
+        (lambda groups: RejectionResult(train=groups, more=True), "asks for more groups and returns 2 to train on"),
         (lambda groups: groups, "returned [TrajectoryGroup("),
         (lambda groups: groups[7], "failed: IndexError"),
-        (lambda groups: Verdict(train=groups[:1], dropped={"odd": 1}), "failed: TypeError"),
+        (lambda groups: RejectionResult(train=groups[:1], dropped={"odd": 1}), "failed: TypeError"),
     ],
 )
 def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: str) -> None:
@@ -218,30 +221,30 @@ def test_a_mode_that_misbehaves_is_an_error(rejecting: Any, body: Any, message: 
 
 
 def test_a_mode_that_never_stops_asking_is_stopped(
-    bench: Any, step: MakeStep, attempts: Any, monkeypatch: pytest.MonkeyPatch
+    bench: Any, step: MakeStep, rollouts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rllm_core.pipeline.reject_stage.MOST_ROUNDS", 20)
     made = bench(DYNAMIC | {"rllm.rejection_sample.max_gen_batches": 10**6})
-    runner = ByTask(attempts)
+    runner = ByTask(rollouts)
     pipeline = Pipeline(made.plan.stages, dataclasses.replace(made.context, runner=runner))
     rounds = _rounds(pipeline, step, itertools.repeat([Task(id="solved-z")]))
     with pytest.raises(PipelineError, match="still asks for more after 20 batches of tasks in one step"):
         asyncio.run(pipeline.run(step(tasks=[Task(id="solved-a")]), rounds))
 
 
-def test_a_step_that_has_all_its_rounds_cannot_ask_for_more(bench: Any, step: MakeStep, attempts: Any) -> None:
+def test_a_step_that_has_all_its_rounds_cannot_ask_for_more(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench(DYNAMIC)
-    made.runner.episodes = attempts([1.0, 1.0])
+    made.runner.episodes = rollouts([1.0, 1.0])
     with pytest.raises(PipelineError, match="asks for more tasks, and there are none to play"):
         asyncio.run(made.pipeline.run(step()))
 
 
 def test_groups_of_a_step_that_a_stage_has_skipped_are_not_trained_on(
-    bench: Any, step: MakeStep, attempts: Any, add_stage: Any
+    bench: Any, step: MakeStep, rollouts: Any, add_stage: Any
 ) -> None:
     add_stage("refuse", lambda step: step.skip("not_today"), reads="trajectory_groups", writes="trajectory_groups")
     made = bench({"rllm.pipeline.insert": [{"stage": "refuse", "before": "reject"}]})
-    made.runner.episodes = attempts([1.0, 0.0])
+    made.runner.episodes = rollouts([1.0, 0.0])
     training = step()
     asyncio.run(made.pipeline.run(training))
     assert (training.skip_reason, made.backend.calls) == ("not_today", [])

@@ -23,9 +23,9 @@ from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outc
 from rllm_core.contracts.estimator import ALWAYS_FILLED, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.reward import RewardPlugin
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext, WorkflowPlugin
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_core.data.tasks import LazyTasks, RowIds
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import ConfigError, PluginError, RllmError
@@ -174,7 +174,7 @@ def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
     def read(params: File) -> list[Task]:
         return [Task(id=Path(params.path).stem)]
 
-    lines = DatasetPlugin(name="lines", summary="S.", params=File, load=lambda: read, endings=frozenset({".lines"}))
+    lines = DatasetPlugin(name="lines", summary="S.", params=File, load=lambda: read, suffixes=frozenset({".lines"}))
     registry.add(lines)
     planned = plan({"data.train_dataset": str(tmp_path / "a.lines")})
     assert [task.id for task in tasks_of(planned, "train")] == ["a"]
@@ -203,7 +203,7 @@ def test_the_check_of_a_workflow_sees_the_configuration_of_the_run(
         raise ConfigError("made-up", f"Port {config.rllm.sdk.proxy.port} is taken.")
 
     record = WorkflowPlugin(
-        name="asks", summary="For tests.", load=lambda: None, check_run=check_run, honours=frozenset({"rllm.sdk.*"})
+        name="asks", summary="For tests.", load=lambda: None, check_run=check_run, config_keys=frozenset({"rllm.sdk.*"})
     )
     registry.add(record)
     with pytest.raises(ConfigError, match="Port 4321 is taken"):
@@ -322,19 +322,19 @@ def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
 
 
 class Echoes:
-    """In place of an engine: says `reply`, and remembers what it was asked."""
+    """In place of an engine: says `response`, and remembers what it was asked."""
 
     max_context = 1000
 
-    def __init__(self, reply: str = "ok", delay: float = 0.0) -> None:
-        self.reply, self.delay = reply, delay
+    def __init__(self, response: str = "ok", delay: float = 0.0) -> None:
+        self.response, self.delay = response, delay
         self.prompts: list[str] = []
         self.renderer = TemplateRenderer(Characters(), [])
 
     async def generate(self, prompt_ids: Any, sampling: SamplingParams, *, session: str) -> Completion:
         self.prompts.append("".join(map(chr, prompt_ids)))
         await asyncio.sleep(self.delay)
-        ids = np.array([ord(character) for character in self.reply], np.int32)
+        ids = np.array([ord(character) for character in self.response], np.int32)
         return Completion(
             token_ids=ids, logprobs=np.zeros(len(ids), np.float32), finish_reason="stop", weight_version=0
         )
@@ -383,7 +383,7 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
 
     def run(settings: dict[str, Any], engine: Any) -> list[Episode]:
         made = plan({"rllm.env.name": "twice", "rllm.workflow.name": "multi_turn_workflow"} | settings)
-        order = RolloutOrder(
+        order = RolloutRequest(
             tasks=tasks_of(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
         )
 
@@ -408,8 +408,8 @@ def test_every_attempt_has_the_chosen_agent_with_its_options(
         def observe(self, observation: Any) -> Any:
             return [{"role": "user", "content": observation.upper()}]
 
-        def act(self, reply: Reply) -> str:
-            return f"{reply.text}!"
+        def act(self, response: Response) -> str:
+            return f"{response.text}!"
 
     registry.add(AgentPlugin(name="shout", summary="For tests.", params=MathAgentParams, load=lambda: Shout))
     engine = Echoes()
@@ -496,7 +496,7 @@ def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
 
     @asynccontextmanager
     async def serve(run: OpenedRun, params: Any) -> AsyncIterator[str]:
-        events.append((run.engine, run.folder, run.config.rllm.workflow.name, type(params), run.stop_texts))
+        events.append((run.engine, run.directory, run.config.rllm.workflow.name, type(params), run.stop_texts))
         try:
             yield "server"
         finally:
@@ -504,15 +504,15 @@ def test_what_a_workflow_opens_is_shared_by_all_attempts_and_closed_behind_them(
 
     class Asks(Workflow):
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-            events.append((self.context.resource, self.context.label, self.context.attempt))
-            if not self.context.attempt:
+            events.append((self.context.resource, self.context.label, self.context.rollout))
+            if not self.context.rollout:
                 raise ValueError
             return Episode(id=uid)
 
     registry.add(WorkflowPlugin(name="asks", summary="For tests.", params=NoParams, load=lambda: Asks, open=serve))
     made = plan({"rllm.workflow.name": "asks"})
     engine: Any = Echoes()
-    order = RolloutOrder(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="val")
+    order = RolloutRequest(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="val")
 
     async def roll_out() -> None:
         async with open_runner(made, engine, tmp_path) as runner:

@@ -38,9 +38,9 @@ def _group(*rewards: float | None, group_id: str = "t:agent") -> TrajectoryGroup
     )
 
 
-def test_generate_plays_the_step_s_tasks_with_the_step_s_seed(bench: Any, step: MakeStep, attempts: Any) -> None:
+def test_generate_plays_the_step_s_tasks_with_the_step_s_seed(bench: Any, step: MakeStep, rollouts: Any) -> None:
     made = bench({"rllm.rollout.n": 5, "sampling.train.temperature": 0.75, "data.max_response_length": 7})
-    made.runner.episodes = attempts([1.0, 0.0])
+    made.runner.episodes = rollouts([1.0, 0.0])
     tasks = [Task(id="a"), Task(id="b")]
     done = _run(made.stage("generate"), step(tasks=tasks, global_step=4, task_batch=9))
     (order,) = made.runner.orders
@@ -543,7 +543,7 @@ def test_update_passes_on_losses_aggregation_entropy_and_seed(bench: Any, step: 
     assert (plan.aggregation, plan.global_step, plan.seed) == ("seq-mean-token-mean", 4, derive_seed(3, "update", 4))
     assert plan.entropy_coeff == done.metrics["actor/entropy_coeff"] == pytest.approx(0.2)
     assert not plan.trace
-    assert published == ("publish", 7)
+    assert published == ("sync_weights", 7)
     assert done.weight_version == 7
     assert done.metrics["actor/loss"] == 0.5
 
@@ -554,7 +554,7 @@ def test_update_counts_a_version_only_after_it_is_published(bench: Any, step: Ma
     async def fail(version: int) -> None:
         raise ConnectionError("gone")
 
-    made.backend.publish = fail
+    made.backend.sync_weights = fail
     training = step(batch=build_batch([_group(1.0)]))
     with pytest.raises(ConnectionError):
         _run(made.stage("update"), training)

@@ -49,7 +49,7 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             summary="For tests.",
             params=Sections,
             load=lambda: Backend,
-            honours=frozenset({"rllm.algorithm.kl_beta", "rllm.algorithm.kl_estimator", f"{CORRECTION}.*"}),
+            config_keys=frozenset({"rllm.algorithm.kl_beta", "rllm.algorithm.kl_estimator", f"{CORRECTION}.*"}),
             model_key="critic.clip",
             column_sections={"values": "critic"},
             capabilities=Capabilities(
@@ -230,7 +230,7 @@ def _reports_nothing_truncated(registry: Registry) -> None:
             summary="For tests.",
             params=NoParams,
             load=lambda: Backend,
-            honours=frozenset({f"{CORRECTION}.*"}),
+            config_keys=frozenset({f"{CORRECTION}.*"}),
             capabilities=Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}), full_logprobs=False),
         )
     )

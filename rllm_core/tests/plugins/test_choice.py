@@ -33,7 +33,7 @@ class Dialect(StrEnum):
 
 class Typed(Params):
     betas: tuple[float, float]
-    folder: Path
+    directory: Path
     dialect: Dialect
 
 
@@ -99,11 +99,11 @@ def test_a_value_of_another_type_is_not_converted(registry: Registry, option: st
 
 
 def test_options_may_have_types_that_json_lacks(registry: Registry) -> None:
-    choice = {"name": "typed", "betas": [0.5, 1], "folder": "here", "dialect": "verl"}
+    choice = {"name": "typed", "betas": [0.5, 1], "directory": "here", "dialect": "verl"}
 
     params = choose(registry, "estimator", choice, WHERE).params
 
-    assert (params.betas, params.folder, params.dialect) == ((0.5, 1.0), Path("here"), Dialect.VERL)
+    assert (params.betas, params.directory, params.dialect) == ((0.5, 1.0), Path("here"), Dialect.VERL)
 
 
 def test_options_may_lie_elsewhere_than_the_name(registry: Registry) -> None:
@@ -223,7 +223,9 @@ json_like = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=4,
 )
-options = st.dictionaries(st.sampled_from(["epsilon", "inner", "target", "betas", "folder", ""]), json_like, max_size=3)
+options = st.dictionaries(
+    st.sampled_from(["epsilon", "inner", "target", "betas", "directory", ""]), json_like, max_size=3
+)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -9,11 +9,11 @@ import pytest
 
 from rllm_core import contracts
 
-FOLDER = Path(contracts.__file__).parent
+DIRECTORY = Path(contracts.__file__).parent
 NOT_FOR_AUTHORS = frozenset({"ParamsT", "RecordT", "FAMILY"})
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("[a-z]*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(DIRECTORY.glob("[a-z]*.py")), ids=lambda file: file.stem)
 def test_every_public_name_of_a_file_is_offered(file: Path) -> None:
     names = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:

@@ -102,7 +102,7 @@ def test_no_other_distribution_can_pass_for_the_core(site) -> None:
 
 def test_damaged_metadata_leaves_the_entry_point_as_the_name(site) -> None:
     site.install_estimator("damaged", "damaged")
-    (site.folder / "damaged-1.0.dist-info" / "METADATA").write_text("")
+    (site.directory / "damaged-1.0.dist-info" / "METADATA").write_text("")
 
     candidate = _only(discover(allow=["damaged"], environ={}).candidates)
 

@@ -84,7 +84,7 @@ def test_a_broken_plugin_is_named_once_per_process(site, capsys) -> None:
 
 def test_two_distributions_cannot_offer_one_module(site) -> None:
     site.install_estimator("first", "shared")
-    site.install("second", (site.folder / "first.py").read_text(), module="first")
+    site.install("second", (site.directory / "first.py").read_text(), module="first")
 
     registry = site.load()
 
@@ -94,9 +94,9 @@ def test_two_distributions_cannot_offer_one_module(site) -> None:
 
 def test_two_entry_points_of_one_distribution_cannot_offer_one_name(site) -> None:
     site.install_estimator("doubled", "twin")
-    (site.folder / "doubled_again.py").write_text((site.folder / "doubled.py").read_text())
+    (site.directory / "doubled_again.py").write_text((site.directory / "doubled.py").read_text())
     site.modules.append("doubled_again")
-    points = site.folder / "doubled-1.0.dist-info" / "entry_points.txt"
+    points = site.directory / "doubled-1.0.dist-info" / "entry_points.txt"
     points.write_text(points.read_text() + "doubled-again = doubled_again\n")
 
     registry = site.load()
@@ -107,7 +107,7 @@ def test_two_entry_points_of_one_distribution_cannot_offer_one_name(site) -> Non
 
 def test_a_plugin_that_states_the_present_interface_is_used(site) -> None:
     site.install_estimator("versioned", "versioned")
-    module = site.folder / "versioned.py"
+    module = site.directory / "versioned.py"
     module.write_text(f"requires_api = '{API_VERSION}.7'\n" + module.read_text())
 
     assert site.load().get("estimator", "versioned").distribution == "versioned"

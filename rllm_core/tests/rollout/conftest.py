@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempt_context import context_of
 from hypothesis import settings
+from rollout_context import context_of
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.environment import Environment, Outcome, Split
@@ -74,8 +74,8 @@ class ScriptedEngine:
         self.prompts.append(prompt)
         self.samplings.append(sampling)
         self.sessions.append(session)
-        reply = self.answer(prompt, sampling)
-        text = reply if isinstance(reply, str) else await reply
+        response = self.answer(prompt, sampling)
+        text = response if isinstance(response, str) else await response
         text = text[: sampling.max_tokens]
         return Completion(
             token_ids=np.array([ord(character) for character in text], np.int32),

@@ -11,7 +11,7 @@ import pytest
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.data.messages import Message, Reply
+from rllm_core.data.messages import Message, Response
 from rllm_core.data.types import Episode
 from rllm_core.errors import PluginError
 from rllm_core.rollout.agents import MathAgent
@@ -35,8 +35,8 @@ def test_math_agent_makes_text_the_user_s_and_passes_messages_on() -> None:
 
 
 def test_math_agent_acts_by_what_is_said_and_not_by_what_was_thought() -> None:
-    reply = Reply(text="<think>so:</think>\n7 ", content="7", reasoning="so:")
-    assert MathAgent(MathAgentParams()).act(reply) == "7"
+    response = Response(text="<think>so:</think>\n7 ", content="7", reasoning="so:")
+    assert MathAgent(MathAgentParams()).act(response) == "7"
 
 
 @pytest.mark.parametrize("observation", ["hi", [HI]])
@@ -57,16 +57,16 @@ class LastLine(Agent):
         self.heard.append(observation)
         return [{"role": "user", "content": f"{len(self.heard)}:{observation}"}]
 
-    def act(self, reply: Reply) -> str:
-        self.said.append(reply.text)
-        return reply.text.rpartition("\n")[2]
+    def act(self, response: Response) -> str:
+        self.said.append(response.text)
+        return response.text.rpartition("\n")[2]
 
 
 def test_every_observation_goes_through_the_agent_and_every_reply(
     engine: Any, environment: Any, context: MakeContext
 ) -> None:
-    replies = iter(["well\n1$", "hm\n2$"])
-    engine.answer = lambda prompt, sampling: next(replies)
+    responses = iter(["well\n1$", "hm\n2$"])
+    engine.answer = lambda prompt, sampling: next(responses)
     agent, actions = LastLine(), []
 
     def step(action: str) -> Outcome:
@@ -108,7 +108,7 @@ def test_an_agent_that_observes_no_messages_is_told_so(
 def test_an_agent_that_acts_by_no_text_is_told_so(
     environment: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LastLine, "act", lambda self, reply: None)
+    monkeypatch.setattr(LastLine, "act", lambda self, response: None)
     world = environment()
     with pytest.raises(PluginError) as caught:
         _play(context(make_environment=lambda: world, make_agent=LastLine))
@@ -119,7 +119,7 @@ def test_an_agent_that_acts_by_no_text_is_told_so(
 def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
     environment: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LastLine, "act", lambda self, reply: {"move": reply.content})
+    monkeypatch.setattr(LastLine, "act", lambda self, response: {"move": response.content})
     actions: list[Any] = []
 
     def step(action: Any) -> Outcome:

@@ -106,10 +106,10 @@ def test_a_bare_call_is_the_whole_reply(text: str, kind: type | None) -> None:
 def test_a_reply_holds_its_calls_and_what_is_said_besides() -> None:
     renderer = TemplateRenderer(ToolTokenizer(), [STOP])
     text = f"wait <call>{json.dumps(ADD)}</call><call>add</call>"
-    reply = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")], [OFFERED])
-    assert (reply.text, reply.content) == (text, "wait")
-    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 1})]
-    assert [call.text for call in reply.malformed_calls] == ["<call>add</call>"]
+    response = renderer.parse(renderer.prompt([{"role": "user", "content": "?"}]), [*map(ord, text + "$")], [OFFERED])
+    assert (response.text, response.content) == (text, "wait")
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [("add", {"a": 1})]
+    assert [call.text for call in response.malformed_calls] == ["<call>add</call>"]
 
 
 def test_marks_that_are_special_tokens_are_seen() -> None:
@@ -119,12 +119,12 @@ def test_marks_that_are_special_tokens_are_seen() -> None:
             return text.replace("<call>", "").replace("</call>", "") if skip_special_tokens else text
 
     tokenizer: Any = Special()
-    reply = TemplateRenderer(tokenizer, [STOP]).parse([], [*map(ord, f"<call>{json.dumps(ADD)}</call>$")], [OFFERED])
-    assert [call.name for call in reply.tool_calls] == ["add"]
-    assert reply.text == json.dumps(ADD)
+    response = TemplateRenderer(tokenizer, [STOP]).parse([], [*map(ord, f"<call>{json.dumps(ADD)}</call>$")], [OFFERED])
+    assert [call.name for call in response.tool_calls] == ["add"]
+    assert response.text == json.dumps(ADD)
 
 
 def test_call_without_offered_tools_stays_text() -> None:
     text = f"wait <call>{json.dumps(ADD)}</call> "
-    reply = TemplateRenderer(ToolTokenizer(), [STOP]).parse([], [*map(ord, text + "$")])
-    assert (reply.text, reply.content, reply.tool_calls) == (text, text, ())
+    response = TemplateRenderer(ToolTokenizer(), [STOP]).parse([], [*map(ord, text + "$")])
+    assert (response.text, response.content, response.tool_calls) == (text, text, ())

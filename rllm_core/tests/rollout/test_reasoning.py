@@ -53,13 +53,13 @@ class Played:
 def play(engine: Any, environment: Any, context: MakeContext) -> Callable[..., Played]:
     """Turns in which the model says these words and hears ``x`` after each."""
 
-    def run(*replies: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> Played:
-        remaining = iter(replies)
+    def run(*responses: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> Played:
+        remaining = iter(responses)
         engine.renderer = TemplateRenderer(tokenizer or ReasoningTokenizer(opening), [STOP])
         engine.answer = lambda prompt, sampling: next(remaining)
         made = context(
             make_environment=lambda: environment(step=lambda action: Outcome(observation="x")),
-            max_steps=len(replies),
+            max_steps=len(responses),
             accumulate_reasoning=accumulate,
         )
         episode = asyncio.run(MultiTurnWorkflow(made).run({}, "t:0"))
@@ -118,7 +118,7 @@ def test_thoughts_that_were_cut_off_are_closed_in_the_next_prompt(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "reply", "closing"),
+    ("prompt", "response", "closing"),
     [
         ("go", "{hm", "}$"),
         ("go{", "hm", "}$"),
@@ -130,11 +130,11 @@ def test_thoughts_that_were_cut_off_are_closed_in_the_next_prompt(
         ("go", "{hm$", ""),  # the model ended its turn itself
     ],
 )
-def test_only_what_is_open_is_closed(prompt: str, reply: str, closing: str) -> None:
+def test_only_what_is_open_is_closed(prompt: str, response: str, closing: str) -> None:
     tokenizer: Any = ReasoningTokenizer()
-    said = [*map(ord, prompt)], [*map(ord, reply)]
+    said = [*map(ord, prompt)], [*map(ord, response)]
     bridged = TemplateRenderer(tokenizer, [STOP]).bridge(*said, [{"role": "user", "content": "x"}])
-    assert _text(bridged) == f"{prompt}{reply}{closing}<u>x<a>"
+    assert _text(bridged) == f"{prompt}{response}{closing}<u>x<a>"
 
 
 def test_a_thinking_part_that_the_template_left_empty_stays_and_breaks_nothing(play: Callable[..., Played]) -> None:
@@ -155,8 +155,8 @@ def _converse(engine: Any, made: WorkflowContext, *said: tuple[str, str]) -> Pla
 
     async def go() -> None:
         for role, content in said:
-            conversation.hear([{"role": role, "content": content}])
-            await conversation.reply()
+            conversation.add_observation([{"role": role, "content": content}])
+            await conversation.generate()
 
     asyncio.run(go())
     return Played(engine.prompts, conversation.trajectory)
@@ -167,9 +167,9 @@ def test_thoughts_stay_while_tools_are_called_and_go_when_the_user_speaks(
     engine: Any, context: MakeContext, opening: str
 ) -> None:
     thought = "" if opening else "{"
-    replies = iter([f"{thought}a}}call$", f"{thought}b}}more", "one$", f"{thought}c}}two$", "end$"])
+    responses = iter([f"{thought}a}}call$", f"{thought}b}}more", "one$", f"{thought}c}}two$", "end$"])
     engine.renderer = TemplateRenderer(ReasoningTokenizer(opening), [STOP])
-    engine.answer = lambda prompt, sampling: next(replies)
+    engine.answer = lambda prompt, sampling: next(responses)
     said = [("user", "go"), ("tool", "1"), ("tool", "2"), ("user", "x"), ("user", "y")]
     played = _converse(engine, context(), *said)
     start, opened = "<u>go<a>{", "{" if opening else ""
@@ -194,9 +194,9 @@ def test_a_reply_that_is_rendered_anew_keeps_thoughts_until_the_user_speaks(engi
         def bridge(self, *arguments: Any) -> Any:
             return None
 
-    replies = iter(["{a}call$", "{b}one$", "two$"])
+    responses = iter(["{a}call$", "{b}one$", "two$"])
     engine.renderer = Rewriting(ReasoningTokenizer(), [STOP])  # type: ignore[arg-type]
-    engine.answer = lambda prompt, sampling: next(replies)
+    engine.answer = lambda prompt, sampling: next(responses)
     _converse(engine, context(), ("user", "go"), ("tool", "1"), ("user", "x"))
     assert Rewriting.shown == [[None], [None, "a", None], [None, None, None, None, None]]
 
@@ -208,10 +208,10 @@ def test_a_model_without_such_tokens_keeps_everything(play: Callable[..., Played
 
 
 def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(play: Callable[..., Played]) -> None:
-    replies = ["{hm}one$", "two$", "{so}three$", "four$"]
-    played = play(*replies)
+    responses = ["{hm}one$", "two$", "{so}three$", "four$"]
+    played = play(*responses)
     assert [step.response_ids.tolist() for step in played.trajectory.steps] == [
-        [ord(character) for character in reply] for reply in replies
+        [ord(character) for character in response] for response in responses
     ]
     assert [_text(step.prompt_ids) for step in played.trajectory.steps] == played.prompts
     batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[played.trajectory])])
@@ -225,7 +225,7 @@ def test_every_sampled_token_is_trained_on_after_just_what_the_model_saw(play: C
         ("<u>go<a>one$<u>x<a>two$<u>x<a>{so}three$", "two${so}three$"),
         ("<u>go<a>one$<u>x<a>two$<u>x<a>three$<u>x<a>four$", "four$"),
     ]
-    assert batch.sampling_logprobs[batch.loss_mask].tolist() == [-0.5] * sum(map(len, replies))
+    assert batch.sampling_logprobs[batch.loss_mask].tolist() == [-0.5] * sum(map(len, responses))
     assert played.trajectory.tokens.prefix_breaks == 2
 
 
@@ -234,13 +234,13 @@ tokens = st.lists(st.sampled_from([THINK, END, 1, 2, 3]), max_size=12).map(lambd
 
 @given(tokens, tokens)
 def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_its_last_end(
-    prompt: np.ndarray[Any, Any], reply: np.ndarray[Any, Any]
+    prompt: np.ndarray[Any, Any], response: np.ndarray[Any, Any]
 ) -> None:
-    kept = np.concatenate(without_reasoning(prompt, reply, (THINK, END))).tolist()
-    if END not in reply:
-        assert kept == [*prompt, *reply]
+    kept = np.concatenate(without_reasoning(prompt, response, (THINK, END))).tolist()
+    if END not in response:
+        assert kept == [*prompt, *response]
         return
-    said = reply.tolist()[reply.size - reply.tolist()[::-1].index(END) :]
+    said = response.tolist()[response.size - response.tolist()[::-1].index(END) :]
     # Only the end of the prompt is looked at: what a user said about thinking stays.
     tail = prompt[-4:].tolist()
     opening = tail[len(tail) - 1 - tail[::-1].index(THINK) :] if THINK in tail else []
@@ -248,7 +248,7 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_i
 
 
 @pytest.mark.parametrize(
-    ("prompt", "reply", "reasoning", "content"),
+    ("prompt", "response", "reasoning", "content"),
     [
         ("go", "{7}8$", "7", "8"),
         ("go{", "7}8$", "7", "8"),
@@ -261,9 +261,9 @@ def test_what_goes_is_the_opening_at_the_end_of_the_prompt_and_the_reply_up_to_i
     ],
 )
 def test_a_reply_is_taken_apart_into_thoughts_and_what_is_said(
-    prompt: str, reply: str, reasoning: str | None, content: str
+    prompt: str, response: str, reasoning: str | None, content: str
 ) -> None:
     tokenizer: Any = ReasoningTokenizer()
-    parsed = TemplateRenderer(tokenizer, [STOP]).parse([*map(ord, prompt)], [*map(ord, reply)])
+    parsed = TemplateRenderer(tokenizer, [STOP]).parse([*map(ord, prompt)], [*map(ord, response)])
     assert (parsed.reasoning, parsed.content) == (reasoning, content)
-    assert parsed.text == reply.rstrip("$")
+    assert parsed.text == response.rstrip("$")

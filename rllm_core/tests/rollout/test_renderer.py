@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rllm_core.errors import RolloutError
-from rllm_core.rollout.template_renderer import REPLY, TemplateRenderer
+from rllm_core.rollout.template_renderer import RESPONSE, TemplateRenderer
 
 STOP = ord("$")
 USER = [{"role": "user", "content": "hi"}]
@@ -34,7 +34,7 @@ def test_a_continuation_holds_only_what_is_new(renderer: TemplateRenderer, token
     assert _text(renderer.continuation(ord("x"), USER)) == "$<u>hi<a>"
     assert tokenizer.encoded[0] == "$<u>hi<a>"
     # Neither the reply nor anything before it is tokenised again.
-    assert not any("<u>." in text or REPLY in text for text in tokenizer.encoded)
+    assert not any("<u>." in text or RESPONSE in text for text in tokenizer.encoded)
 
 
 def test_a_stop_token_that_was_sampled_is_not_repeated(renderer: TemplateRenderer) -> None:
@@ -56,8 +56,8 @@ def test_no_new_messages_still_open_the_next_reply(renderer: TemplateRenderer) -
 
 
 def test_a_reply_that_is_known_as_text_ends_as_the_template_ends_it(tokenizer: Any, renderer: TemplateRenderer) -> None:
-    assert _text(renderer.reply_ids("hello")) == "hello$"
-    assert _text(TemplateRenderer(tokenizer, [ord("%")]).reply_ids("hello")) == "hello"
+    assert _text(renderer.response_ids("hello")) == "hello$"
+    assert _text(TemplateRenderer(tokenizer, [ord("%")]).response_ids("hello")) == "hello"
 
 
 def test_words_are_decoded_without_special_tokens(renderer: TemplateRenderer) -> None:
@@ -149,16 +149,16 @@ def test_the_tiny_model_s_turns_are_the_same_as_its_template_writes_at_once() ->
     tokenizer = tiny.build_tokenizer()
     stop = tokenizer.convert_tokens_to_ids("<end>")
     renderer = TemplateRenderer(tokenizer, [stop])
-    reply = tokenizer.encode("7", add_special_tokens=False)
+    response = tokenizer.encode("7", add_special_tokens=False)
     answer = [{"role": "user", "content": "higher"}]
     whole = [{"role": "user", "content": "guess"}, {"role": "assistant", "content": "7"}, *answer]
     at_once = tokenizer.encode(
         tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True), add_special_tokens=False
     )
     prompt = renderer.prompt(whole[:1]).tolist()
-    assert [*prompt, *reply, stop, *renderer.continuation(stop, answer).tolist()] == at_once
-    assert [*prompt, *reply, *renderer.continuation(reply[-1], answer).tolist()] == at_once
-    assert REPLY not in tokenizer.decode(at_once)
+    assert [*prompt, *response, stop, *renderer.continuation(stop, answer).tolist()] == at_once
+    assert [*prompt, *response, *renderer.continuation(response[-1], answer).tolist()] == at_once
+    assert RESPONSE not in tokenizer.decode(at_once)
 
 
 def test_a_bridge_keeps_every_token_that_came_before(renderer: TemplateRenderer) -> None:
@@ -205,8 +205,8 @@ def test_a_message_that_is_no_json_data_is_refused(renderer: TemplateRenderer) -
 
 
 def test_a_reply_of_a_model_without_thoughts_is_all_content(renderer: TemplateRenderer) -> None:
-    reply = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
-    assert (reply.text, reply.content, reply.reasoning, reply.tool_calls) == ("ok", "ok", None, ())
+    response = renderer.parse(renderer.prompt(USER), [ord("o"), ord("k"), STOP])
+    assert (response.text, response.content, response.reasoning, response.tool_calls) == ("ok", "ok", None, ())
 
 
 def test_parts_that_are_no_text_are_refused(renderer: TemplateRenderer) -> None:

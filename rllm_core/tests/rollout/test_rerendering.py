@@ -33,16 +33,16 @@ class Rewriting(TemplateRenderer):
 def test_the_whole_history_is_rendered_where_no_bridge_can_be_built(
     engine: Any, tokenizer: Any, context: Callable[..., WorkflowContext]
 ) -> None:
-    replies = iter(["one$", "two", "three$"])
-    engine.answer = lambda prompt, sampling: next(replies)
+    responses = iter(["one$", "two", "three$"])
+    engine.answer = lambda prompt, sampling: next(responses)
     engine.renderer = Rewriting(tokenizer)
     trajectory = Trajectory("agent")
     conversation = Conversation(context(), trajectory, "s", TOOLS)
 
     async def play() -> None:
         for said in ("a", "b", "c"):
-            conversation.hear(said)
-            await conversation.reply()
+            conversation.add_observation(said)
+            await conversation.generate()
 
     asyncio.run(play())
     assert engine.prompts == [
@@ -58,6 +58,6 @@ def test_the_whole_history_is_rendered_where_no_bridge_can_be_built(
 def test_a_reply_says_how_it_ended(engine: Any, context: Callable[..., WorkflowContext]) -> None:
     engine.answer = lambda prompt, sampling: "too long"
     conversation = Conversation(context(), Trajectory("agent"), "s")
-    conversation.hear("hi")
-    reply = conversation.parsed(asyncio.run(conversation.reply()))
-    assert (reply.content, reply.finish_reason) == ("too long", "length")
+    conversation.add_observation("hi")
+    response = conversation.parsed(asyncio.run(conversation.generate()))
+    assert (response.content, response.finish_reason) == ("too long", "length")

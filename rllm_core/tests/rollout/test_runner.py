@@ -15,7 +15,7 @@ from places import without_place
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.environment import Outcome
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.errors import (
@@ -27,7 +27,7 @@ from rllm_core.errors import (
     RllmError,
     RolloutError,
 )
-from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
+from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 
 Body = Callable[["FunctionWorkflow", dict[str, Any], str], Any]
@@ -58,8 +58,8 @@ def _settings(**changes: Any) -> RunnerSettings:
     return RunnerSettings(**fields | changes)
 
 
-def _order(tasks: int = 1, rollouts: int = 1, seed: int = 0, label: str = "train") -> RolloutOrder:
-    return RolloutOrder(
+def _order(tasks: int = 1, rollouts: int = 1, seed: int = 0, label: str = "train") -> RolloutRequest:
+    return RolloutRequest(
         tasks=[Task(id=f"t{index}", data={"n": index}, data_source=f"s{index % 2}") for index in range(tasks)],
         rollouts=rollouts,
         sampling=SamplingParams(max_tokens=10, temperature=0.5, seed=seed),
@@ -67,8 +67,8 @@ def _order(tasks: int = 1, rollouts: int = 1, seed: int = 0, label: str = "train
     )
 
 
-def _run(body: Body, order: RolloutOrder | None = None, **settings: Any) -> list[Episode]:
-    runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, body), _settings(**settings))
+def _run(body: Body, order: RolloutRequest | None = None, **settings: Any) -> list[Episode]:
+    runner = RolloutRunner(lambda rollout: FunctionWorkflow(rollout.sampling, body), _settings(**settings))
     return virtual_time.run(runner.run(order or _order()))
 
 
@@ -93,9 +93,9 @@ def test_episodes_come_task_after_task_and_rollout_after_rollout_whatever_finish
 def test_attempts_know_the_task_batch_of_their_order() -> None:
     seen: list[int | None] = []
 
-    def make(attempt: AttemptSetup) -> FunctionWorkflow:
-        seen.append(attempt.task_batch)
-        return FunctionWorkflow(attempt.sampling, _succeed)
+    def make(rollout: RolloutSetup) -> FunctionWorkflow:
+        seen.append(rollout.task_batch)
+        return FunctionWorkflow(rollout.sampling, _succeed)
 
     runner = RolloutRunner(make, _settings())
     for batch in (7, None):
@@ -136,7 +136,7 @@ def test_orders_that_are_played_at_once_share_the_slots_and_older_rounds_go_firs
         return Episode(id=uid)
 
     async def both() -> None:
-        runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, count), _settings(n_parallel_tasks=2))
+        runner = RolloutRunner(lambda rollout: FunctionWorkflow(rollout.sampling, count), _settings(n_parallel_tasks=2))
         newer, older = (
             replace(_order(2, 2), priority=age, sampling=SamplingParams(max_tokens=1, temperature=float(age)))
             for age in (1, 0)
@@ -217,7 +217,7 @@ def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_
         return worlds[-1]
 
     runner = RolloutRunner(
-        lambda attempt: SingleTurnWorkflow(context(sampling=attempt.sampling, make_environment=make_environment)),
+        lambda rollout: SingleTurnWorkflow(context(sampling=rollout.sampling, make_environment=make_environment)),
         _settings(retry_limit=1, n_parallel_tasks=3),
     )
 
@@ -243,7 +243,7 @@ def test_cancelling_the_run_cancels_all_attempts(hang: Any) -> None:
         raise AssertionError("never reached")
 
     async def run() -> None:
-        runner = RolloutRunner(lambda attempt: FunctionWorkflow(attempt.sampling, body), _settings())
+        runner = RolloutRunner(lambda rollout: FunctionWorkflow(rollout.sampling, body), _settings())
         async with asyncio.timeout(0.02):
             await runner.run(_order(3))
 
@@ -266,7 +266,7 @@ def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
         return worlds[-1]
 
     runner = RolloutRunner(
-        lambda attempt: MultiTurnWorkflow(context(sampling=attempt.sampling, make_environment=make_environment)),
+        lambda rollout: MultiTurnWorkflow(context(sampling=rollout.sampling, make_environment=make_environment)),
         _settings(trajectory_timeout=0.1),
     )
     (episode,) = virtual_time.run(runner.run(_order()))
@@ -290,8 +290,8 @@ def test_an_environment_that_hangs_in_a_thread_times_out_alone(
         return worlds[-1]
 
     runner = RolloutRunner(
-        lambda attempt: SingleTurnWorkflow(
-            context(sampling=attempt.sampling, make_environment=make_environment, environment_blocks=True)
+        lambda rollout: SingleTurnWorkflow(
+            context(sampling=rollout.sampling, make_environment=make_environment, environment_blocks=True)
         ),
         _settings(trajectory_timeout=0.2),
     )
@@ -419,7 +419,7 @@ def test_a_workflow_that_exits_is_a_failed_try() -> None:
 
 
 def test_a_workflow_that_cannot_be_made_is_named_like_one_that_fails() -> None:
-    def make(attempt: AttemptSetup) -> Workflow:
+    def make(rollout: RolloutSetup) -> Workflow:
         raise ValueError("no such option")
 
     with pytest.raises(RolloutError, match=r"Attempt 't0:0' failed 3 times, last with ValueError: no such option"):
@@ -452,7 +452,7 @@ def test_what_an_attempt_does_to_its_task_s_keys_is_not_seen_by_the_next() -> No
     _run(body, _order(1, 3))
 
 
-def _seeds(order: RolloutOrder) -> dict[str, int]:
+def _seeds(order: RolloutRequest) -> dict[str, int]:
     seeds: dict[str, int] = {}
 
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
@@ -475,5 +475,5 @@ def test_an_attempt_s_seed_does_not_depend_on_what_else_is_played() -> None:
 
 
 @pytest.mark.parametrize("other", [_order(2, 2, seed=1), _order(2, 2, label="val")], ids=["seed", "label"])
-def test_another_seed_or_label_gives_other_seeds(other: RolloutOrder) -> None:
+def test_another_seed_or_label_gives_other_seeds(other: RolloutRequest) -> None:
     assert not set(_seeds(_order(2, 2)).values()) & set(_seeds(other).values())

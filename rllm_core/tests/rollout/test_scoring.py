@@ -10,35 +10,35 @@ from typing import Any
 import pytest
 from places import without_place
 
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.environment import Outcome
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.reward import Attempt, RewardPlugin, Score
+from rllm_core.contracts.reward import RewardPlugin, Rollout, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.codec import episode_from_json, episode_to_json
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
-ATTEMPT = Attempt(
-    data={"answer": "4"}, messages=[], reply=Reply(text="2 + 2 = 4", content="2 + 2 = 4"), response_tokens=9
+ROLLOUT = Rollout(
+    data={"answer": "4"}, messages=[], response=Response(text="2 + 2 = 4", content="2 + 2 = 4"), response_tokens=9
 )
 
 
-def _weighted(function: Callable[[Attempt], Any], name: str = "mine", weight: float = 1.0, **fields: Any) -> Any:
+def _weighted(function: Callable[[Rollout], Any], name: str = "mine", weight: float = 1.0, **fields: Any) -> Any:
     plugin = RewardPlugin(
         name=name, summary="For tests.", params=NoParams, load=lambda: lambda params: function, **fields
     )
     registered = Registered(plugin=plugin, distribution="tests", version="0")
-    return WeightedReward(chosen=Chosen(registered=registered, params=NoParams()), weight=weight)
+    return WeightedReward(chosen=PluginChoice(registered=registered, params=NoParams()), weight=weight)
 
 
 def _score(*rewards: WeightedReward) -> Score:
-    return asyncio.run(Scorer(rewards)(ATTEMPT))
+    return asyncio.run(Scorer(rewards)(ROLLOUT))
 
 
-async def _later(attempt: Attempt) -> float:
+async def _later(rollout: Rollout) -> float:
     await asyncio.sleep(0)
     return 0.25
 
@@ -46,10 +46,10 @@ async def _later(attempt: Attempt) -> float:
 @pytest.mark.parametrize(
     ("function", "value"),
     [
-        (lambda attempt: 1, 1.0),
-        (lambda attempt: attempt.data["answer"] in attempt.reply.content, 1.0),
-        (lambda attempt: Score(value=0.5), 0.5),
-        (lambda attempt: {"value": -2, "correct": False}, -2.0),
+        (lambda rollout: 1, 1.0),
+        (lambda rollout: rollout.data["answer"] in rollout.response.content, 1.0),
+        (lambda rollout: Score(value=0.5), 0.5),
+        (lambda rollout: {"value": -2, "correct": False}, -2.0),
         (_later, 0.25),
     ],
 )
@@ -58,8 +58,8 @@ def test_a_reward_is_a_number_a_score_or_a_mapping_at_once_or_later(function: An
 
 
 def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
-    one = _weighted(lambda attempt: Score(value=1.0, correct=True, metrics={"tries": 3}), "exact", 0.75)
-    other = _weighted(lambda attempt: Score(value=-1.0, components={"tag": 1.0}), "format", 0.5)
+    one = _weighted(lambda rollout: Score(value=1.0, correct=True, metrics={"tries": 3}), "exact", 0.75)
+    other = _weighted(lambda rollout: Score(value=-1.0, components={"tag": 1.0}), "format", 0.5)
     score = _score(one, other, other)
     assert score.value == 0.75 - 0.5 - 0.5
     assert score.correct is True
@@ -76,48 +76,48 @@ def test_rewards_are_added_by_weight_and_stay_visible_one_by_one() -> None:
 
 def test_an_attempt_is_correct_if_all_rewards_that_can_tell_say_so() -> None:
     def says(correct: bool | None) -> WeightedReward:
-        return _weighted(lambda attempt: Score(value=0.0, correct=correct))
+        return _weighted(lambda rollout: Score(value=0.0, correct=correct))
 
     assert _score(says(None), says(None)).correct is None
     assert _score(says(True), says(None)).correct is True
     assert _score(says(True), says(False)).correct is False
 
 
-def _exit(attempt: Attempt) -> float:
+def _exit(rollout: Rollout) -> float:
     raise SystemExit(3)
 
 
-async def _cancelled(attempt: Attempt) -> float:
+async def _cancelled(rollout: Rollout) -> float:
     raise asyncio.CancelledError
 
 
-def _divide(attempt: Attempt) -> float:
+def _divide(rollout: Rollout) -> float:
     return 1 / 0
 
 
 @pytest.mark.parametrize(
     ("function", "fields", "why"),
     [
-        (lambda attempt: None, {}, "it returned None"),
-        (lambda attempt: float("nan"), {}, "ValueError: its `value` is nan"),
-        (lambda attempt: float("inf"), {}, "ValueError: its `value` is inf"),
-        (lambda attempt: [1.0], {}, "TypeError: its `value` is [1.0], which is no number"),
-        (lambda attempt: {"score": 1.0}, {}, "TypeError: Score.__init__() got an unexpected keyword argument 'score'"),
-        (lambda attempt: "0.5", {}, "TypeError: its `value` is '0.5', which is no number"),
+        (lambda rollout: None, {}, "it returned None"),
+        (lambda rollout: float("nan"), {}, "ValueError: its `value` is nan"),
+        (lambda rollout: float("inf"), {}, "ValueError: its `value` is inf"),
+        (lambda rollout: [1.0], {}, "TypeError: its `value` is [1.0], which is no number"),
+        (lambda rollout: {"score": 1.0}, {}, "TypeError: Score.__init__() got an unexpected keyword argument 'score'"),
+        (lambda rollout: "0.5", {}, "TypeError: its `value` is '0.5', which is no number"),
         (
-            lambda attempt: Score(value=1.0, components={"x": None}),
+            lambda rollout: Score(value=1.0, components={"x": None}),
             {},
             "TypeError: its `x` is None, which is no number",
         ),
-        (lambda attempt: Score(value=1.0, metrics={"x": float("nan")}), {}, "ValueError: its `x` is nan"),
-        (lambda attempt: {"value": 1.0, "correct": "no"}, {}, "TypeError: its `correct` is 'no'"),
-        (lambda attempt: 1.0, {"needs": frozenset({"proof", "answer"})}, "the task's data has no 'proof'"),
-        (lambda attempt: time.sleep(3600), {"timeout": 0.01}, "not there after 0.01 s"),
-        (lambda attempt: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "not there after 0.01 s"),
+        (lambda rollout: Score(value=1.0, metrics={"x": float("nan")}), {}, "ValueError: its `x` is nan"),
+        (lambda rollout: {"value": 1.0, "correct": "no"}, {}, "TypeError: its `correct` is 'no'"),
+        (lambda rollout: 1.0, {"needs": frozenset({"proof", "answer"})}, "the task's data has no 'proof'"),
+        (lambda rollout: time.sleep(3600), {"timeout": 0.01}, "not there after 0.01 s"),
+        (lambda rollout: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "not there after 0.01 s"),
     ],
 )
 def test_a_reward_that_fails_is_missing_and_says_why(function: Any, fields: dict[str, Any], why: str) -> None:
-    score = _score(_weighted(function, **fields), _weighted(lambda attempt: 1.0, "other"))
+    score = _score(_weighted(function, **fields), _weighted(lambda rollout: 1.0, "other"))
     assert score.value is None
     assert score.feedback == f"reward mine: {why}"
     assert score.components == {"other": 1.0}
@@ -144,7 +144,7 @@ def test_a_reward_that_raises_says_where(function: Any, fields: dict[str, Any], 
 def play(engine: Any, environment: Any, context: Callable[..., WorkflowContext]) -> Callable[..., Episode]:
     """Two turns, of which the environment pays 0.5 each, scored by this reward."""
 
-    def run(function: Callable[[Attempt], Any]) -> Episode:
+    def run(function: Callable[[Rollout], Any]) -> Episode:
         outcomes = iter([Outcome(observation="more", reward=0.5), Outcome(done=True, reward=0.5)])
         world = environment(step=lambda action: next(outcomes))
         world.final_state = lambda: {"moves": 2}
@@ -155,22 +155,22 @@ def play(engine: Any, environment: Any, context: Callable[..., WorkflowContext])
 
 
 def test_an_attempt_is_shown_to_rewards_as_it_was(play: Callable[..., Episode]) -> None:
-    seen: list[Attempt] = []
-    play(lambda attempt: seen.append(attempt) or 1.0)
-    (attempt,) = seen
-    assert attempt.data == {"answer": "4"}
-    assert [(message["role"], message["content"]) for message in attempt.messages] == [
+    seen: list[Rollout] = []
+    play(lambda rollout: seen.append(rollout) or 1.0)
+    (rollout,) = seen
+    assert rollout.data == {"answer": "4"}
+    assert [(message["role"], message["content"]) for message in rollout.messages] == [
         ("user", "go"),
         ("assistant", "ok"),
         ("user", "more"),
         ("assistant", "ok"),
     ]
-    assert (attempt.reply.content, attempt.reply.finish_reason) == ("ok", "stop")
-    assert (attempt.response_tokens, attempt.state) == (6, {"moves": 2})
+    assert (rollout.response.content, rollout.response.finish_reason) == ("ok", "stop")
+    assert (rollout.response_tokens, rollout.state) == (6, {"moves": 2})
 
 
 def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: Callable[..., Episode]) -> None:
-    episode = play(lambda attempt: Score(value=2.0, correct=False, components={"form": 1.0}, metrics={"digits": 1}))
+    episode = play(lambda rollout: Score(value=2.0, correct=False, components={"form": 1.0}, metrics={"digits": 1}))
     (trajectory,) = episode.trajectories
     assert (trajectory.reward, [step.reward for step in trajectory.steps]) == (3.0, [0.5, 2.5])
     assert episode.is_correct is False
@@ -183,13 +183,13 @@ def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: C
 def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
     said: bool, environment: Any, context: Callable[..., WorkflowContext]
 ) -> None:
-    def verdict(correct: bool | None) -> bool:
+    def result(correct: bool | None) -> bool:
         world = environment(step=lambda action: Outcome(done=True, reward=0.5, correct=correct))
-        made = context(make_environment=lambda: world, score=Scorer([_weighted(lambda attempt: -1.0)]))
+        made = context(make_environment=lambda: world, score=Scorer([_weighted(lambda rollout: -1.0)]))
         return asyncio.run(MultiTurnWorkflow(made).run({}, "t:0")).is_correct
 
-    assert verdict(said) is said
-    assert verdict(None) is False, "the reward as a whole is below 0"
+    assert result(said) is said
+    assert result(None) is False, "the reward as a whole is below 0"
 
 
 def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
@@ -197,7 +197,7 @@ def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
 ) -> None:
     world = environment(step=lambda action: Outcome(done=True, reward=0.5))
 
-    async def hang(attempt: Attempt) -> float:
+    async def hang(rollout: Rollout) -> float:
         await asyncio.sleep(3600)
         return 1.0
 
@@ -223,7 +223,7 @@ def test_rewards_decide_whether_an_answer_that_was_cut_off_had_said_what_mattere
     correct: bool, reason: TerminationReason, engine: Any, play: Callable[..., Episode]
 ) -> None:
     engine.answer = lambda prompt, sampling: "4 and"
-    assert play(lambda attempt: Score(value=1.0, correct=correct)).termination_reason is reason
+    assert play(lambda rollout: Score(value=1.0, correct=correct)).termination_reason is reason
 
 
 def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., Episode]) -> None:
@@ -234,7 +234,7 @@ def test_a_missing_reward_leaves_none_and_keeps_the_reason(play: Callable[..., E
 
 def test_what_rewards_took_for_the_answer_is_said_by_name_where_several_say_it() -> None:
     def extracts(text: Any, name: str) -> WeightedReward:
-        return _weighted(lambda attempt: {"value": 1.0, "extracted": text}, name)
+        return _weighted(lambda rollout: {"value": 1.0, "extracted": text}, name)
 
     assert _score(extracts(None, "length")).extracted is None
     assert _score(extracts(None, "length"), extracts("4", "exact")).extracted == "4"
@@ -246,8 +246,8 @@ def test_what_was_taken_for_the_answer_is_in_the_episode_also_where_a_reward_is_
     play: Callable[..., Episode],
 ) -> None:
     for value in (1.0, None):
-        episode = play(lambda attempt, value=value: Score(value=value, extracted="4"))
+        episode = play(lambda rollout, value=value: Score(value=value, extracted="4"))
         (trajectory,) = episode_from_json(episode_to_json(episode)).trajectories
         assert trajectory.info["extracted"] == "4"
-    (trajectory,) = play(lambda attempt: 1.0).trajectories
+    (trajectory,) = play(lambda rollout: 1.0).trajectories
     assert "extracted" not in trajectory.info

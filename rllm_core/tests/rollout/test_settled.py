@@ -48,7 +48,7 @@ def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("prompt", "reply", "reasoning", "content"),
+    ("prompt", "response", "reasoning", "content"),
     [
         ([1], [*b"so"], None, ""),
         ([1], [THINK, *b" so "], "so", ""),
@@ -57,8 +57,8 @@ def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> Non
     ],
     ids=str,
 )
-def test_thoughts_are_final_before_words(prompt: list[int], reply: list[int], reasoning: str, content: str) -> None:
-    found = renderer_of_bytes(thinks=True).settled(prompt, reply)
+def test_thoughts_are_final_before_words(prompt: list[int], response: list[int], reasoning: str, content: str) -> None:
+    found = renderer_of_bytes(thinks=True).settled(prompt, response)
     assert (found.reasoning, found.content) == (reasoning, content)
 
 

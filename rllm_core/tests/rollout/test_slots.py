@@ -10,7 +10,7 @@ import pytest
 from rllm_core.rollout.slots import Slots
 
 
-class Attempts:
+class Rollouts:
     """Attempts that hold their slot until the test ends them."""
 
     def __init__(self, number: int) -> None:
@@ -22,12 +22,12 @@ class Attempts:
     async def begin(self, name: str, priority: int) -> None:
         self._ends[name] = asyncio.Event()
 
-        async def attempt() -> None:
+        async def rollout() -> None:
             async with self.slots.held(priority):
                 self.holding.append(name)
                 await self._ends[name].wait()
 
-        self._tasks[name] = asyncio.ensure_future(attempt())
+        self._tasks[name] = asyncio.ensure_future(rollout())
         await _settled()
 
     async def end(self, name: str) -> None:
@@ -50,25 +50,25 @@ def _run(body: Any) -> None:
 
 def test_lower_priorities_go_first_and_equal_ones_as_they_come() -> None:
     async def body() -> None:
-        attempts = Attempts(1)
+        rollouts = Rollouts(1)
         for name, priority in [("first", 9), ("b", 2), ("c", 2), ("a", 1), ("val", -1)]:
-            await attempts.begin(name, priority)
-        assert attempts.holding == ["first"]
+            await rollouts.begin(name, priority)
+        assert rollouts.holding == ["first"]
         for name in ("first", "val", "a", "b", "c"):
-            await attempts.end(name)
-        assert attempts.holding == ["first", "val", "a", "b", "c"]
+            await rollouts.end(name)
+        assert rollouts.holding == ["first", "val", "a", "b", "c"]
 
     _run(body)
 
 
 def test_who_was_cancelled_while_waiting_takes_no_slot() -> None:
     async def body() -> None:
-        attempts = Attempts(1)
+        rollouts = Rollouts(1)
         for name in "abc":
-            await attempts.begin(name, 0)
-        await attempts.cancel("b")
-        await attempts.end("a")
-        assert attempts.holding == ["a", "c"]
+            await rollouts.begin(name, 0)
+        await rollouts.cancel("b")
+        await rollouts.end("a")
+        assert rollouts.holding == ["a", "c"]
 
     _run(body)
 
@@ -77,18 +77,18 @@ def test_who_was_cancelled_while_waiting_takes_no_slot() -> None:
 @pytest.mark.parametrize("waiting", [["b"], ["b", "c"]])
 def test_a_slot_that_comes_to_a_waiter_as_it_is_cancelled_goes_on(waiting: list[str], turns: int) -> None:
     async def body() -> None:
-        attempts = Attempts(1)
+        rollouts = Rollouts(1)
         for name in ["a", *waiting]:
-            await attempts.begin(name, 0)
-        ending = asyncio.ensure_future(attempts.end("a"))
+            await rollouts.begin(name, 0)
+        ending = asyncio.ensure_future(rollouts.end("a"))
         for _ in range(turns):
             await asyncio.sleep(0)
-        await attempts.cancel("b")
+        await rollouts.cancel("b")
         await ending
-        await attempts.begin("d", 0)
+        await rollouts.begin("d", 0)
         for name in [*waiting[1:], "d"]:
-            await attempts.end(name)
-        assert attempts.holding[-1] == "d"
+            await rollouts.end(name)
+        assert rollouts.holding[-1] == "d"
 
     _run(body)
 

@@ -23,19 +23,19 @@ class Calling(MultiTurnWorkflow):
     async def offered_tools(self, environment: Any, task: Any) -> Any:
         return [{"type": "function", "function": {"name": f"look_up_{task['topic']}"}}]
 
-    async def answers_to_calls(self, reply: Any, episode: Episode) -> Any:
-        return [{"role": "tool", "content": "17"}] if reply.content.startswith("?") else []
+    async def answers_to_calls(self, response: Any, episode: Episode) -> Any:
+        return [{"role": "tool", "content": "17"}] if response.content.startswith("?") else []
 
 
 def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, environment: Any, context: MakeContext) -> None:
-    replies = iter(["?", "?$", "17$"])
+    responses = iter(["?", "?$", "17$"])
     actions: list[str] = []
 
     def step(action: str) -> Outcome:
         actions.append(action)
         return Outcome(done=True, reward=1.0)
 
-    engine.answer = lambda prompt, sampling: next(replies)
+    engine.answer = lambda prompt, sampling: next(responses)
     engine.renderer = TemplateRenderer(ToolTokenizer(), [ord("$")])
     made = context(make_environment=lambda: environment(step=step))
     episode = asyncio.run(Calling(made).run({"topic": "sums"}, "t:0"))

@@ -19,8 +19,8 @@ from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import ConfigError
 from rllm_core.rollout import workflows
-from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import AgentWorkflowParams
+from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 
 MakeContext = Callable[..., WorkflowContext]
@@ -66,8 +66,8 @@ def test_a_step_says_which_weights_sampled_which_of_its_tokens(
 
 
 def test_turns_extend_one_another_with_exact_tokens(engine: Any, environment: Any, context: MakeContext) -> None:
-    replies = iter(["one$", "two", "three$"])
-    engine.answer = lambda prompt, sampling: next(replies)
+    responses = iter(["one$", "two", "three$"])
+    engine.answer = lambda prompt, sampling: next(responses)
     world = environment(step=_outcomes(Outcome(observation="a"), Outcome(observation="b"), Outcome(done=True)))
     episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
     assert engine.prompts == ["<u>go<a>", "<u>go<a>one$<u>a<a>", "<u>go<a>one$<u>a<a>two$<u>b<a>"]
@@ -238,7 +238,7 @@ def test_replies_are_cut_at_the_allowed_length(
 
 @BOTH
 @pytest.mark.parametrize(
-    ("reply", "outcome", "reason"),
+    ("response", "outcome", "reason"),
     [
         ("too long$", Outcome(done=True, reward=0.0), TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED),
         ("too long$", Outcome(done=True, reward=1.0, correct=False), TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED),
@@ -253,19 +253,19 @@ def test_only_an_answer_that_is_cut_off_and_not_correct_has_ended_by_its_length(
     environment: Any,
     context: MakeContext,
     kind: type[Workflow],
-    reply: str,
+    response: str,
     outcome: Outcome,
     reason: TerminationReason,
 ) -> None:
-    engine.answer = lambda prompt, sampling: reply
+    engine.answer = lambda prompt, sampling: response
     world = environment(step=_outcomes(outcome))
     episode = _play(kind, context(make_environment=lambda: world, max_response_length=6))
     assert episode.termination_reason is reason
 
 
 def test_only_the_last_reply_s_length_decides(engine: Any, environment: Any, context: MakeContext) -> None:
-    replies = iter(["far too long$", "short$"])
-    engine.answer = lambda prompt, sampling: next(replies)
+    responses = iter(["far too long$", "short$"])
+    engine.answer = lambda prompt, sampling: next(responses)
     world = environment(step=_outcomes(Outcome(observation="more"), Outcome(done=True, reward=0.0)))
     episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
     assert [step.info["finish_reason"] for step in episode.trajectories[0].steps] == ["length", "stop"]
@@ -340,7 +340,7 @@ def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(
     sampling = SamplingParams(max_tokens=100, temperature=0.5, top_p=0.9, top_k=7, seed=11)
 
     def play() -> None:
-        own = AttemptEngine(engine)
+        own = PerRolloutEngine(engine)
         _play(MultiTurnWorkflow, context(engine=own, make_environment=lambda: world, sampling=sampling))
 
     play()

@@ -82,7 +82,7 @@ class TinkerBackend(Backend):
             versions_served=run.versions_served,
         )
         self._engine = engine
-        await self.publish(0)
+        await self.sync_weights(0)
         return engine
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
@@ -97,11 +97,11 @@ class TinkerBackend(Backend):
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         return await self._updater.update(self._trainer, batch, plan)
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         engine = self._started()
-        engine.publish(await self._trainer.sampler(self._config.rollout_engine.weights), version)
+        engine.sync_weights(await self._trainer.sampler(self._config.rollout_engine.weights), version)
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         path = await self._trainer.save(_unique_name())
         state = SavedState(
             path=path,
@@ -112,15 +112,15 @@ class TinkerBackend(Backend):
             seed=self._run.config.rllm.trainer.seed,
             reference=self._reference_path,
         )
-        write_state(folder, state)
+        write_state(directory, state)
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         assert self._service is not None
-        state = read_state(folder)
+        state = read_state(directory)
         if state.base_model != self._base_model:
             raise CheckpointError(
                 "checkpoint-of-other-model",
-                f"{folder} is of base model {state.base_model!r}, and model.name is {self._base_model!r}.",
+                f"{directory} is of base model {state.base_model!r}, and model.name is {self._base_model!r}.",
                 "Resume with the model.name the run was started with.",
             )
         try:
@@ -131,7 +131,7 @@ class TinkerBackend(Backend):
         except BackendError as error:
             raise CheckpointError(
                 "checkpoint-not-loadable",
-                f"The state that {folder} names cannot be loaded. {error.message}",
+                f"The state that {directory} names cannot be loaded. {error.message}",
                 f"{state.service} stored it; "
                 + (
                     f"its files are below training.default_local_dir={self._config.training.default_local_dir}."
@@ -145,7 +145,7 @@ class TinkerBackend(Backend):
         if state.reference is None and not state.starts_from_base:
             raise CheckpointError(
                 "checkpoint-lacks-state",
-                f"{folder} has no reference model: its run began with saved weights and needed none.",
+                f"{directory} has no reference model: its run began with saved weights and needed none.",
                 "Resume with rllm.algorithm.kl_beta as it was, or start a new run with another.",
             )
         await self._refer_to(self._service, state.reference)
@@ -184,7 +184,7 @@ class TinkerBackend(Backend):
         """The LoRA model that the run starts with, and its reference."""
         resume, model = self._config.training.resume_from_tinker_id, self._config.model
         if resume is not None:
-            path = resume if resume.startswith("tinker://") else await service.newest_checkpoint(resume)
+            path = resume if resume.startswith("tinker://") else await service.latest_checkpoint(resume)
             check_saved_model(await service.saved_model(path), path, model, self._base_model)
             trainer = await service.resume(path)
         elif self._named_state is not None:

@@ -57,14 +57,14 @@ def check_run(run: RunConfig, config: TinkerConfig) -> None:
         )
 
 
-def _check_model_folder(name: str) -> None:
+def _check_model_directory(name: str) -> None:
     """Said at once what the server would say after it has loaded torch."""
     from rllm_backend_kit.model_files import path_or_hub_id
-    from rllm_local.model_name import TINY, folder_of
+    from rllm_local.model_name import TINY, directory_of
 
     path_or_hub_id("model.name", name)
     if name != TINY and state_named_by(name) is None:
-        folder_of(name)
+        directory_of(name)
 
 
 def check_url(url: str, where: str) -> None:
@@ -88,7 +88,7 @@ def _is_url(text: str) -> bool:
 
 def _check_local_only(config: TinkerConfig) -> None:
     if config.tinker_base_url == LOCAL:
-        _check_model_folder(config.model.name)
+        _check_model_directory(config.model.name)
     elif config.training.default_local_dir != DEFAULT_LOCAL_DIR:
         raise ConfigError(
             "unused-key",

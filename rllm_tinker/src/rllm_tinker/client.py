@@ -227,7 +227,7 @@ class Service:
             train_mlp=found.train_mlp,
         )
 
-    async def newest_checkpoint(self, training_run: str) -> str:
+    async def latest_checkpoint(self, training_run: str) -> str:
         """Path of the newest state that was saved of a training run."""
         rest = await self._rest_client()
         run = await self._waiting.for_result(rest.get_training_run(training_run), f"Looking up {training_run}")

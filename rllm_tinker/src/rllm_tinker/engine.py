@@ -48,7 +48,7 @@ class TinkerEngine:
     def __init__(
         self, renderer: Renderer, *, max_context: int, prompts_per_request: int, versions_served: int = 1
     ) -> None:
-        """Make one that has nothing to sample from yet; see `publish`.
+        """Make one that has nothing to sample from yet; see `sync_weights`.
 
         Args:
             renderer: of the model.
@@ -63,9 +63,9 @@ class TinkerEngine:
         self._waiting: list[_Call] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def publish(self, sampler: Sampler, version: int) -> None:
+    def sync_weights(self, sampler: Sampler, version: int) -> None:
         """Calls from here on sample from these weights, unless they ask for older ones that are served."""
-        self._samplers.publish(sampler, version)
+        self._samplers.sync_weights(sampler, version)
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str

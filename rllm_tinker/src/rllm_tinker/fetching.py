@@ -16,7 +16,7 @@ RECORD = "model.json"
 """What the local server writes about a model, beside peft's files."""
 
 
-def fetch_model(folder: Path, into: Path) -> None:
+def fetch_model(directory: Path, into: Path) -> None:
     """Copy what the local server of a run kept.
 
     Args:
@@ -27,11 +27,11 @@ def fetch_model(folder: Path, into: Path) -> None:
         CheckpointError: another service keeps the weights, or the local server's files are gone.
         PluginError: the local server is not installed.
     """
-    state = read_state(folder)
+    state = read_state(directory)
     if state.service != LOCAL or state.kept_in is None:
         raise CheckpointError(
             "weights-at-service",
-            f"{state.service} keeps the weights of {folder}: {state.path}.",
+            f"{state.service} keeps the weights of {directory}: {state.path}.",
             f"Fetch the adapter with the service's own command, `tinker checkpoint download {state.path}`, and export "
             "the folder that it makes.",
         )
@@ -43,7 +43,7 @@ def fetch_model(folder: Path, into: Path) -> None:
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             "file-unreadable",
-            f"{folder} names {state.path}, whose files cannot be read in {kept}: {error}.",
+            f"{directory} names {state.path}, whose files cannot be read in {kept}: {error}.",
             "Restore that folder (training.default_local_dir), or name another checkpoint.",
         ) from error
     name = str(Path(base["name"]).absolute()) if Path(base["name"]).is_dir() else base["name"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.loss import LossPlugin
 
 
@@ -33,7 +33,7 @@ class NativeLoss:
     """Whether it must be told which tokens make a row's ratio."""
 
 
-def native_loss(choice: Chosen[LossPlugin[Any]]) -> NativeLoss | None:
+def native_loss(choice: PluginChoice[LossPlugin[Any]]) -> NativeLoss | None:
     """The service's form of a loss; None when only `forward_backward_custom` can compute it.
 
     Known by its qualified name: somebody else's loss of the name ``ppo`` is another one.

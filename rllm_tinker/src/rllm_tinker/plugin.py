@@ -14,10 +14,10 @@ from rllm_tinker.settings import DEFAULT_MODEL, LOCAL, TinkerConfig, TrainingSec
 requires_api = 1
 
 
-def _fetch_model(folder: Path, into: Path) -> None:
+def _fetch_model(directory: Path, into: Path) -> None:
     from rllm_tinker.fetching import fetch_model
 
-    fetch_model(folder, into)
+    fetch_model(directory, into)
 
 
 def _model_of(base_url: str | None) -> str:
@@ -38,7 +38,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         fetch_model=_fetch_model,
         check=check_config,
         check_run=check_run,
-        honours=frozenset(
+        config_keys=frozenset(
             {
                 "rllm.renderer",
                 "rllm.disable_thinking",
@@ -67,7 +67,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             losses=frozenset({"cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"}),
             custom_losses=True,
             columns=frozenset({"old_logprobs", "ref_logprobs"}),
-            overlap=frozenset({"pinned", "newest"}),
+            overlap=frozenset({"fixed", "latest"}),
             token_trace=True,
         ),
     )

@@ -14,7 +14,7 @@ class ServedSamplers:
         self._versions = versions
         self._samplers: dict[int, Sampler] = {}
 
-    def publish(self, sampler: Sampler, version: int) -> None:
+    def sync_weights(self, sampler: Sampler, version: int) -> None:
         """Serve a version. Those that are too old go; requests under way keep their sampler."""
         self._samplers[version] = sampler
         for old in [each for each in self._samplers if each <= version - self._versions]:

@@ -38,27 +38,27 @@ def state_named_by(model_name: str) -> SavedState | None:
     Raises:
         CheckpointError: the checkpoint is damaged.
     """
-    folder = Path(model_name).expanduser() / "backend"
-    return read_state(folder) if (folder / FILE).is_file() else None
+    directory = Path(model_name).expanduser() / "backend"
+    return read_state(directory) if (directory / FILE).is_file() else None
 
 
-def write_state(folder: Path, state: SavedState) -> None:
-    (folder / FILE).write_text(json.dumps(state.model_dump(), indent=1), encoding="utf-8")
+def write_state(directory: Path, state: SavedState) -> None:
+    (directory / FILE).write_text(json.dumps(state.model_dump(), indent=1), encoding="utf-8")
 
 
-def read_state(folder: Path) -> SavedState:
+def read_state(directory: Path) -> SavedState:
     """Read what `write_state` wrote.
 
     Raises:
         CheckpointError: it is missing or damaged.
     """
-    file = folder / FILE
+    file = directory / FILE
     try:
         return SavedState.model_validate_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(
             "checkpoint-of-other-backend",
-            f"{folder} holds no {FILE}: it is not a checkpoint of the tinker backend.",
+            f"{directory} holds no {FILE}: it is not a checkpoint of the tinker backend.",
             "Resume with the backend the run was started with.",
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:

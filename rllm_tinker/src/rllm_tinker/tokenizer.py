@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import model_folder, stop_ids
+from rllm_backend_kit.model_files import model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
@@ -41,7 +41,7 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
 
 def _inside_checkpoint(name: str) -> str:
     """The model's folder in a checkpoint, which the local server takes too; or the name."""
-    return str(model_folder(Path(name).expanduser()) or name)
+    return str(model_directory(Path(name).expanduser()) or name)
 
 
 def _load(name: str) -> Any:

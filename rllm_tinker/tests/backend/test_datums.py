@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -58,10 +58,10 @@ def test_sampled_tokens_are_listed_row_after_row() -> None:
     assert _rows(batch).sampled.tolist() == np.flatnonzero(batch.loss_mask).tolist()
 
 
-def _chosen(qualified_name: str) -> Chosen[LossPlugin[Any]]:
+def _chosen(qualified_name: str) -> PluginChoice[LossPlugin[Any]]:
     distribution, _, name = qualified_name.partition("/")
     plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=NoParams, load=lambda: None)
-    return Chosen(registered=Registered(plugin=plugin, distribution=distribution, version="0"), params=NoParams())
+    return PluginChoice(registered=Registered(plugin=plugin, distribution=distribution, version="0"), params=NoParams())
 
 
 def test_weights_go_into_the_advantages() -> None:

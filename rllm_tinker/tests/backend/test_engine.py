@@ -54,7 +54,7 @@ def _engine(
         prompts_per_request=prompts_per_request,
         versions_served=versions_served,
     )
-    engine.publish(sampler, 3)
+    engine.sync_weights(sampler, 3)
     return engine
 
 
@@ -99,7 +99,7 @@ def test_a_failing_request_fails_its_calls_and_not_the_next_ones() -> None:
     engine = _engine(FakeSampler(BackendError("made-up", "gone")))
     with pytest.raises(BackendError, match="gone"):
         _all(engine, [([7], 1), ([7], 2)])
-    engine.publish(FakeSampler(), 4)  # type: ignore[arg-type]
+    engine.sync_weights(FakeSampler(), 4)  # type: ignore[arg-type]
     assert _all(engine, [([7], 1)])[0].token_ids.tolist() == [1]
 
 
@@ -161,7 +161,7 @@ def test_a_call_is_sampled_by_the_version_it_asks_for_or_by_the_newest_whatever_
     async def play() -> tuple[list[Completion], list[Completion]]:
         may_answer = asyncio.Event()
         engine = _engine(Versioned(3, may_answer), versions_served=2)
-        engine.publish(Versioned(4, may_answer), 4)  # type: ignore[arg-type]
+        engine.sync_weights(Versioned(4, may_answer), 4)  # type: ignore[arg-type]
 
         def call(version: int | None) -> asyncio.Task[Completion]:
             sampling = SamplingParams(max_tokens=4, weight_version=version)
@@ -169,7 +169,7 @@ def test_a_call_is_sampled_by_the_version_it_asks_for_or_by_the_newest_whatever_
 
         before = [call(3), call(4), call(None)]
         await asyncio.sleep(0)
-        engine.publish(Versioned(5, may_answer), 5)  # type: ignore[arg-type]
+        engine.sync_weights(Versioned(5, may_answer), 5)  # type: ignore[arg-type]
         after = [call(4), call(5), call(None)]
         may_answer.set()
         return await asyncio.gather(*before), await asyncio.gather(*after)
@@ -183,7 +183,7 @@ def test_a_call_is_sampled_by_the_version_it_asks_for_or_by_the_newest_whatever_
 def test_a_version_that_is_served_no_more_is_refused() -> None:
     engine = _engine(FakeSampler(), versions_served=2)
     for version in (4, 5):
-        engine.publish(FakeSampler(), version)  # type: ignore[arg-type]
+        engine.sync_weights(FakeSampler(), version)  # type: ignore[arg-type]
     with pytest.raises(RolloutError, match=r"Version 3 of the weights is not served; 4, 5 are"):
         asyncio.run(engine.generate([7], SamplingParams(max_tokens=2, weight_version=3), session="s"))
 
@@ -194,7 +194,7 @@ def test_a_sampler_that_is_served_no_more_is_let_go() -> None:
     del first
     for version in (4, 5):
         assert kept() is not None
-        engine.publish(FakeSampler(), version)  # type: ignore[arg-type]
+        engine.sync_weights(FakeSampler(), version)  # type: ignore[arg-type]
     assert kept() is None
 
 

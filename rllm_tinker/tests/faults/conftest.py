@@ -117,13 +117,13 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(folder: Path, *options: str) -> Iterator[ServerProcess]:
-    """A server that keeps its checkpoints in `folder`. Forked from a process that has loaded torch: half a second."""
+def server_process(directory: Path, *options: str) -> Iterator[ServerProcess]:
+    """A server that keeps its checkpoints in `directory`. Forked from a process with torch loaded: half a second."""
     context: Any = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rllm.cli.main", "rllm_tinker_server.build", "rllm_tinker_server.serve"])
-    announce = folder / f"announce-{time.monotonic_ns()}.json"
+    announce = directory / f"announce-{time.monotonic_ns()}.json"
     words = ("tinker", "serve", "--model", "tiny", "--port", "0", "--api-key", KEY, "--announce", str(announce))
-    process = context.Process(target=main, args=((*words, "--checkpoints", str(folder), *options),), daemon=True)
+    process = context.Process(target=main, args=((*words, "--checkpoints", str(directory), *options),), daemon=True)
     process.start()
     try:
         wait_until(lambda: announce.exists() or not process.is_alive())

@@ -78,14 +78,14 @@ def test_a_full_disk_of_the_server(
     steps = "rllm.trainer.total_batches=3"
     undisturbed = train(server.url, steps, "rllm.trainer.experiment_name=undisturbed")
     assert undisturbed.code == 0, undisturbed.errors
-    sync, saved = checkpoints_module.sync_folder, 0
+    sync, saved = checkpoints_module.sync_directory, 0
 
-    def full(folder: Path) -> None:
+    def full(directory: Path) -> None:
         nonlocal saved
-        saved += folder.name.endswith(".tmp")
+        saved += directory.name.endswith(".tmp")
         if saved >= 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        sync(folder)
+        sync(directory)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints_module, "sync_folder", full)
@@ -131,13 +131,13 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
 
 def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
     assert train(server.url, "rllm.trainer.total_batches=2").code == 0
-    newest = tmp_path / CHECKPOINTS / "step_000002"
-    (newest / "backend" / FILE).write_bytes(b"\xff{")
+    latest = tmp_path / CHECKPOINTS / "step_000002"
+    (latest / "backend" / FILE).write_bytes(b"\xff{")
     resumed = train(server.url, "rllm.trainer.total_batches=3", "--resume")
     assert resumed.code == 0
     assert "step_000002 is damaged (backend/tinker.json has changed since it was written)" in resumed.errors
-    (newest / "backend" / FILE).write_bytes(b"\xff{")
-    named = train(server.url, "--model", str(newest), "rllm.trainer.experiment_name=other")
+    (latest / "backend" / FILE).write_bytes(b"\xff{")
+    named = train(server.url, "--model", str(latest), "rllm.trainer.experiment_name=other")
     assert named.code == 1
     assert f"{FILE} is damaged: " in named.error
     assert "Restore it from a backup." in named.error

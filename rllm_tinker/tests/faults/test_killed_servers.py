@@ -23,8 +23,8 @@ RUN = Path("runs", "rllm-training", "default")
 class Restarted:
     """A server behind an address that stays, restarted on the same checkpoints."""
 
-    def __init__(self, folder: Path, proxy: FaultyProxy, stack: ExitStack) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, proxy: FaultyProxy, stack: ExitStack) -> None:
+        self._directory = directory
         self._proxy = proxy
         self._stack = stack
         self._server: ServerProcess | None = None
@@ -35,7 +35,7 @@ class Restarted:
         return self._proxy.url
 
     def start(self) -> None:
-        self._server = self._stack.enter_context(server_process(self._folder))
+        self._server = self._stack.enter_context(server_process(self._directory))
         self._proxy.target = self._server.url
 
     def kill_at(self, moment: str) -> None:
@@ -53,10 +53,10 @@ class Restarted:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Restarted]:
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
     with ExitStack() as stack:
-        yield Restarted(folder, stack.enter_context(faulty_proxy("http://127.0.0.1:9")), stack)
+        yield Restarted(directory, stack.enter_context(faulty_proxy("http://127.0.0.1:9")), stack)
 
 
 @pytest.mark.long
@@ -84,13 +84,13 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
 
 
 @pytest.mark.parametrize("moment", ["rollouts", "gradient"])
-@pytest.mark.parametrize("newest", ["false", "true"], ids=["pinned", "newest"])
+@pytest.mark.parametrize("latest", ["false", "true"], ids=["fixed", "latest"])
 def test_a_run_with_rounds_under_way_ends_with_its_server_and_goes_on_with_another(
-    server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, newest: str, moment: str
+    server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, latest: str, moment: str
 ) -> None:
     settings = (f"rllm.trainer.total_batches={STEPS}", f"tinker_connect_timeout={PATIENCE:g}")
     ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")
-    words = (*settings, *ahead, f"rllm.async_training.partial_rollout={newest}")
+    words = (*settings, *ahead, f"rllm.async_training.partial_rollout={latest}")
     server.kill_at(moment)
     killed = train(server.url, *words)
     assert killed.code == 1

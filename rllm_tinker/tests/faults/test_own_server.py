@@ -24,18 +24,18 @@ RUN = Path("runs", "rllm-training", "default")
 LOCAL = "local"
 
 
-def _settings(folder: Path) -> tuple[str, ...]:
-    return (f"training.default_local_dir={folder / 'checkpoints'}", f"rllm.trainer.total_batches={STEPS}")
+def _settings(directory: Path) -> tuple[str, ...]:
+    return (f"training.default_local_dir={directory / 'checkpoints'}", f"rllm.trainer.total_batches={STEPS}")
 
 
 @contextmanager
-def _started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+def _started(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """`rllm train` in a process of its own."""
     named = ("train", "guess", "rllm/backend=tinker", "tinker_base_url=local")
-    command = (*named, *QUICK, *MINIBATCHES, *_settings(folder), *words)
+    command = (*named, *QUICK, *MINIBATCHES, *_settings(directory), *words)
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "rllm.cli.main", *command],
-        cwd=folder,
+        cwd=directory,
         env=os.environ | {"COLUMNS": "200", "TINKER_API_KEY": KEY},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -55,14 +55,14 @@ def _steps(run: Path) -> int:
 def _servers_of(pid: int) -> list[int]:
     """Local servers that a process has started and that run."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         try:
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            words = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = (directory / "stat").read_text().rpartition(")")[2].split()[1]
+            words = (directory / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(parent) == pid and b"--end-with-stdin" in words:
-            found.append(int(folder.name))
+            found.append(int(directory.name))
     return found
 
 

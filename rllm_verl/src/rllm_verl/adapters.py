@@ -18,7 +18,7 @@ CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "bas
 class Adapter:
     """An adapter, and the model below it."""
 
-    folder: Path
+    directory: Path
     base: str
     """`tiny`, a folder, or a hub id."""
     seed: int
@@ -30,7 +30,7 @@ class Adapter:
 
     def digest_over(self, base: str) -> str:
         """SHA-256 of the adapter and of the digest of the model below it."""
-        return hashlib.sha256(f"{base} {sha256(self.folder / WEIGHTS)}".encode()).hexdigest()
+        return hashlib.sha256(f"{base} {sha256(self.directory / WEIGHTS)}".encode()).hexdigest()
 
 
 def find_adapter(path: Path) -> Adapter | None:
@@ -39,24 +39,24 @@ def find_adapter(path: Path) -> Adapter | None:
     Raises:
         ConfigError: its files do not say what belongs to it.
     """
-    for folder in (path, path / "backend" / "model"):
-        if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
-            return _read(folder)
+    for directory in (path, path / "backend" / "model"):
+        if (directory / CONFIG).is_file() and not (directory / "config.json").is_file():
+            return _read(directory)
     return None
 
 
-def _read(folder: Path) -> Adapter:
+def _read(directory: Path) -> Adapter:
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        known = json.loads((folder / BASE).read_text(encoding="utf-8")) if (folder / BASE).is_file() else {}
+        config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        known = json.loads((directory / BASE).read_text(encoding="utf-8")) if (directory / BASE).is_file() else {}
         base, rank, alpha = config["base_model_name_or_path"], config["r"], config["lora_alpha"]
         if not isinstance(base, str):
             raise KeyError("base_model_name_or_path")
         seed = known.get("seed", 0)
-        return Adapter(folder, base, seed, rank, alpha, config.get("target_modules") or "all-linear")
+        return Adapter(directory, base, seed, rank, alpha, config.get("target_modules") or "all-linear")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "bad-adapter",
-            f"actor_rollout_ref.model.path={str(folder)!r} is a LoRA adapter that cannot be read ({error!r}).",
+            f"actor_rollout_ref.model.path={str(directory)!r} is a LoRA adapter that cannot be read ({error!r}).",
             f"Look at its {CONFIG}: base_model_name_or_path, r and lora_alpha.",
         ) from error

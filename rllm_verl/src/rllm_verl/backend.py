@@ -41,11 +41,11 @@ class VerlBackend(Backend):
         self._version = 0
         self._waking = asyncio.Lock()
 
-    def check_checkpoint(self, run: RunContext, folder: Path) -> None:
+    def check_checkpoint(self, run: RunContext, directory: Path) -> None:
         settings: VerlConfig = run.backend_config
         trainer, role = settings.trainer, settings.actor_rollout_ref
         check_resumable(
-            folder,
+            directory,
             workers=trainer["n_gpus_per_node"] * trainer["nnodes"],
             strategy=role["actor"]["strategy"],
             model=digest_of(role["model"]["path"]),
@@ -71,7 +71,7 @@ class VerlBackend(Backend):
         await self._start(session.load_model, "loading the model into the training workers")
         await self._start(session.start_servers, "starting the rollout servers")
         say("verl: bringing weights to the rollout servers")
-        await self.publish(0)
+        await self.sync_weights(0)
         return session.engine(self._wake, self._deadlines.rollout)
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
@@ -82,24 +82,26 @@ class VerlBackend(Backend):
         session = self._started()
         return await self._update(lambda: session.update(batch, plan), "updating the policy")
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         session = self._started()
         self._version = version
-        await self._run(lambda: session.publish(version), "bringing weights to the rollout servers", "publish")
+        await self._run(
+            lambda: session.sync_weights(version), "bringing weights to the rollout servers", "sync_weights"
+        )
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         session = self._started()
-        await self._run(lambda: session.save(folder / SHARDS, self._version), "saving a checkpoint", "checkpoint")
-        move_model(folder)
-        write_made_by(folder, self._made_by())
+        await self._run(lambda: session.save(directory / SHARDS, self._version), "saving a checkpoint", "checkpoint")
+        move_model(directory)
+        write_made_by(directory, self._made_by())
         if session.saves_adapter:
-            (folder / MODEL).mkdir()
-            await self._run(lambda: fetch_model(folder, folder / MODEL), "saving the adapter", "checkpoint")
+            (directory / MODEL).mkdir()
+            await self._run(lambda: fetch_model(directory, directory / MODEL), "saving the adapter", "checkpoint")
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         session = self._started()
-        check_made_by(folder, self._made_by())
-        await self._run(lambda: session.load(folder / SHARDS), "loading a checkpoint", "checkpoint")
+        check_made_by(directory, self._made_by())
+        await self._run(lambda: session.load(directory / SHARDS), "loading a checkpoint", "checkpoint")
 
     async def close(self) -> None:
         self._closing = True
@@ -130,7 +132,7 @@ class VerlBackend(Backend):
         return open_model(
             settings.actor_rollout_ref["model"]["path"],
             seed=self._seed_of_model,
-            folder=self._files.path,
+            directory=self._files.path,
             without_thinking=run.config.rllm.disable_thinking,
         )
 
@@ -154,7 +156,7 @@ class VerlBackend(Backend):
         if self._started().asleep:
             async with self._waking:  # a hundred rollouts ask at once
                 if self._started().asleep:
-                    await self.publish(self._version)
+                    await self.sync_weights(self._version)
 
     def _made_by(self) -> MadeBy:
         from rllm_verl.installed import version

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from rllm_backend_kit.model_files import model_folder, path_or_hub_id
+from rllm_backend_kit.model_files import model_directory, path_or_hub_id
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_verl.adapters import find_adapter
@@ -136,7 +136,7 @@ def _check_model(name: str) -> None:
     path = path_or_hub_id(MODEL, name)
     if path is None or find_adapter(path) is not None or holds_parts(path):
         return
-    if model_folder(path) is None:
+    if model_directory(path) is None:
         what = "the folder holds no config.json of a model" if path.is_dir() else "there is no such folder"
         raise ConfigError(
             "model-not-found",

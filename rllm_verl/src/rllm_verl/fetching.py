@@ -17,11 +17,11 @@ LORA = "lora_train_meta.json"
 
 def holds_parts(checkpoint: Path) -> bool:
     """Whether a path is a checkpoint of the backend verl that holds its model in parts alone."""
-    folder = checkpoint / "backend"
-    return (folder / MADE_BY).is_file() and not (folder / MODEL).is_dir()
+    directory = checkpoint / "backend"
+    return (directory / MADE_BY).is_file() and not (directory / MODEL).is_dir()
 
 
-def fetch_model(folder: Path, into: Path) -> None:
+def fetch_model(directory: Path, into: Path) -> None:
     """Write the trained weights of all workers as one model: a Hugging Face folder, or a LoRA adapter as peft has it.
 
     Args:
@@ -31,7 +31,7 @@ def fetch_model(folder: Path, into: Path) -> None:
     Raises:
         CheckpointError: verl wrote the parts itself (FSDP1, Megatron), one is missing, or they do not fit together.
     """
-    made_by, shards = read_made_by(folder), folder / SHARDS
+    made_by, shards = read_made_by(directory), directory / SHARDS
     files = [shards / f"rank_{rank}.safetensors" for rank in range(made_by.workers)]
     if not any(file.is_file() for file in files):
         raise CheckpointError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.model_files import model_folder
+from rllm_backend_kit.model_files import model_directory
 from rllm_core.contracts.backend import Footprint
 from rllm_core.schema.run_config import RunConfig
 from rllm_verl.adapters import find_adapter
@@ -61,7 +61,7 @@ def _config_of(name: str) -> Any:
     if (adapter := find_adapter(path)) is not None:
         return None if adapter.base == TINY else _config_of(adapter.base)
     try:
-        return AutoConfig.from_pretrained(model_folder(path) or name, local_files_only=True)
+        return AutoConfig.from_pretrained(model_directory(path) or name, local_files_only=True)
     except (OSError, ValueError, KeyError):
         return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import model_folder, stop_ids
+from rllm_backend_kit.model_files import model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
@@ -51,7 +51,7 @@ def digest_of(name: str) -> str | None:
     if name == TINY:
         return None
     path = Path(name).expanduser()
-    found = model_folder(path)
+    found = model_directory(path)
     if found is None and (adapter := find_adapter(path)) is not None:
         below = digest_of(adapter.base)
         return None if below is None else adapter.digest_over(below)
@@ -64,7 +64,7 @@ def lora_rank_of(name: str, chosen: int) -> int:
     return chosen if adapter is None else adapter.rank
 
 
-def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) -> Model:
+def open_model(name: str, *, seed: int, directory: Path, without_thinking: bool) -> Model:
     """Read all of a model but its weights.
 
     Args:
@@ -77,21 +77,21 @@ def open_model(name: str, *, seed: int, folder: Path, without_thinking: bool) ->
         ConfigError: there is no such model, or no chat template.
     """
     if name == TINY:
-        _write_tiny(folder, seed)
-        return replace(_opened(folder, TINY, str(folder), model_digest(folder), without_thinking), seed=seed)
+        _write_tiny(directory, seed)
+        return replace(_opened(directory, TINY, str(directory), model_digest(directory), without_thinking), seed=seed)
     path = Path(name).expanduser()
     adapter = find_adapter(path)
     if adapter is not None:
-        below = open_model(adapter.base, seed=adapter.seed, folder=folder, without_thinking=without_thinking)
+        below = open_model(adapter.base, seed=adapter.seed, directory=directory, without_thinking=without_thinking)
         return replace(below, digest=adapter.digest_over(below.digest), adapter=adapter)
     if holds_parts(path):
-        fetched = folder / "fetched"
+        fetched = directory / "fetched"
         fetched.mkdir()
         fetch_model(path / "backend", fetched)
-        return open_model(str(fetched), seed=seed, folder=folder, without_thinking=without_thinking)
+        return open_model(str(fetched), seed=seed, directory=directory, without_thinking=without_thinking)
     digest = digest_of(name)
     assert digest is not None
-    found = model_folder(path)
+    found = model_directory(path)
     if found is not None:
         return _opened(found, str(found.resolve()), str(found.resolve()), digest, without_thinking)
     return _opened(name, name, name, digest, without_thinking)
@@ -147,7 +147,7 @@ def _stops_of_generation(source: Path | str) -> Any:
         return None  # many models are saved without
 
 
-def _write_tiny(folder: Path, seed: int) -> None:
+def _write_tiny(directory: Path, seed: int) -> None:
     try:
         from rllm_local import tiny
     except ImportError as error:
@@ -157,5 +157,5 @@ def _write_tiny(folder: Path, seed: int) -> None:
             "pip install 'rllm-verl[cpu]'",
         ) from error
     tokenizer = tiny.build_tokenizer()
-    tiny.build_model(len(tokenizer), seed).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    tiny.build_model(len(tokenizer), seed).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)

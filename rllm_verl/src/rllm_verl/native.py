@@ -71,11 +71,11 @@ def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
     if "ref_logprobs" in needs:
         raise ConfigError(
             "adapter-needs-merge",
-            f"actor_rollout_ref.model.path is the LoRA adapter {adapter.folder}, and the reference of a LoRA run "
+            f"actor_rollout_ref.model.path is the LoRA adapter {adapter.directory}, and the reference of a LoRA run "
             "is the model without its adapter, not the one that the run starts with.",
             "Export it with `rllm export … --to merged` and name that folder, or set rllm.algorithm.kl_beta=0.",
         )
-    role.model.lora_adapter_path = str(adapter.folder.resolve())
+    role.model.lora_adapter_path = str(adapter.directory.resolve())
     role.model.lora_rank, role.model.lora_alpha = adapter.rank, adapter.alpha
     role.model.target_modules = adapter.targets
     if role.rollout.name == OF_THE_CPU or role.rollout.nnodes:

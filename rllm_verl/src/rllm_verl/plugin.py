@@ -14,21 +14,21 @@ from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
 from rllm_verl.footprint import footprint
 from rllm_verl.fused import FUSED_FOLLOWS
-from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.installed import config_search_path, config_yaml
 from rllm_verl.placement import RAYS_GPUS_FOLLOW, TRANSFER_FOLLOWS, check_overlap
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
 from rllm_verl.translation import translate
+from rllm_verl.unused_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.verl_losses import verl_losses
 
 requires_api = 1
 
 
-def _fetch_model(folder: Path, into: Path) -> None:
+def _fetch_model(directory: Path, into: Path) -> None:
     from rllm_verl.fetching import fetch_model
 
-    fetch_model(folder, into)
+    fetch_model(directory, into)
 
 
 def _examine_gpus() -> Iterable[Finding]:
@@ -47,7 +47,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         check=check_config,
         check_run=check_overlap,
         footprint=footprint,
-        honours=frozenset(
+        config_keys=frozenset(
             {
                 "rllm.renderer",
                 "rllm.disable_thinking",
@@ -67,12 +67,12 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         },
         shared_keys=SHARED_KEYS,
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS, TRANSFER_FOLLOWS, RAYS_GPUS_FOLLOW),
-        idle_keys=IDLE_KEYS,
+        unused_keys=IDLE_KEYS,
         translate=translate,
         fetch_model=_fetch_model,
         examine_gpus=_examine_gpus,
         training_keys=frozenset({"training.*", "actor_rollout_ref.actor.optim.*"}),
-        idle_keys_of_profiles=IDLE_KEYS_OF_PROFILES,
+        unused_keys_by_profile=IDLE_KEYS_OF_PROFILES,
         model_key=MODEL,
         learning_rate_key=LEARNING_RATE,
         lora_rank_key=LORA_RANK,
@@ -81,7 +81,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             custom_losses=True,
             installed_losses_only=True,
             columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"}),
-            overlap=frozenset({"newest"}),
+            overlap=frozenset({"latest"}),
             token_trace=True,
         ),
     )

@@ -46,7 +46,7 @@ def unnamed_processes(known: Collection[int]) -> list[Process]:
     Those that start now are among them, whose names are not known before they answer.
     """
     files = [file for file in _all_logs() if file.stat().st_size]
-    pids = [int(match[1]) for file in _newest_first(files) if (match := re.search(r"-(\d+)\.(?:out|err)$", file.name))]
+    pids = [int(match[1]) for file in _latest_first(files) if (match := re.search(r"-(\d+)\.(?:out|err)$", file.name))]
     return [Process(f"process {pid}", pid, "this machine", "") for pid in dict.fromkeys(pids) if pid not in known]
 
 
@@ -111,7 +111,7 @@ def _all_logs() -> list[Path]:
     return [] if node is None else list(Path(node.get_logs_dir_path()).glob("worker-*"))
 
 
-def _newest_first(files: list[Path]) -> list[Path]:
+def _latest_first(files: list[Path]) -> list[Path]:
     return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
 
 

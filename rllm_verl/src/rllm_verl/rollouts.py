@@ -14,7 +14,7 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_verl.failures import as_backend_error, overdue
 from rllm_verl.processes import Process
-from rllm_verl.whole_reply import WholeReply, whole_reply
+from rllm_verl.whole_response import WholeResponse, whole_response
 
 if TYPE_CHECKING:
     from verl.workers.rollout.llm_server import LLMServerClient
@@ -83,7 +83,7 @@ class VerlEngine:
             return await self._client.generate(session, prompt_ids=tokens, sampling_params=sampling_params)
 
         try:
-            reply = await asyncio.wait_for(whole_reply(ask, prompt.tolist(), asked), self._seconds)
+            response = await asyncio.wait_for(whole_response(ask, prompt.tolist(), asked), self._seconds)
         except TimeoutError:
             raise overdue(SAMPLING, self._seconds, ROLLOUT_DEADLINE, self._processes) from None
         except Exception as error:
@@ -91,17 +91,17 @@ class VerlEngine:
             if told is error:
                 raise
             raise told from error
-        return self._completion(reply)
+        return self._completion(response)
 
     async def end_session(self, session: str) -> None:
         """Nothing is to be done: servers let go of the conversation that has been idle for longest."""
 
-    def _completion(self, reply: WholeReply) -> Completion:
-        tokens, logprobs = np.asarray(reply.token_ids, np.int32), np.asarray(reply.log_probs, np.float32)
+    def _completion(self, response: WholeResponse) -> Completion:
+        tokens, logprobs = np.asarray(response.token_ids, np.int32), np.asarray(response.log_probs, np.float32)
         return Completion(
             token_ids=tokens,
             logprobs=logprobs if self._logprobs_before_truncation else np.full_like(logprobs, np.nan),
             finish_reason="stop" if int(tokens[-1]) in self.renderer.stop_ids else "length",
-            weight_version=min(span.version for span in reply.spans),
-            version_spans=tuple(reply.spans) if len(reply.spans) > 1 else (),
+            weight_version=min(span.version for span in response.spans),
+            version_spans=tuple(response.spans) if len(response.spans) > 1 else (),
         )

@@ -28,7 +28,7 @@ class Servers(ABC):
     """Whether the servers have put their weights away."""
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
-        """Start the servers. They have no weights that count before the first `publish`.
+        """Start the servers. They have no weights that count before the first `sync_weights`.
 
         Args:
             config: verl's whole configuration (DictConfig).
@@ -65,7 +65,7 @@ class Servers(ABC):
     def make_room(self) -> None:
         """Workers train next."""
 
-    def publish(self, version: int) -> None:
+    def sync_weights(self, version: int) -> None:
         """Servers sample from the trainer's weights from here on, and say `version`."""
         self._transfer.update_weights(version)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ServersApart(Servers):
     """verl's standalone replicas. Beside each server, a process for each of its GPUs receives weights.
 
-    `publish` cuts replies off, brings weights and lets the servers go on: who asked asks for the rest.
+    `sync_weights` cuts replies off, brings weights and lets the servers go on: who asked asks for the rest.
     """
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:

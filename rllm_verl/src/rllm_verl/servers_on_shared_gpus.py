@@ -31,6 +31,6 @@ class ServersOnSharedGpus(Servers):
             self._transfer.sleep_replicas()
             self.asleep = True
 
-    def publish(self, version: int) -> None:
-        super().publish(version)
+    def sync_weights(self, version: int) -> None:
+        super().sync_weights(version)
         self.asleep = False

@@ -28,7 +28,7 @@ from rllm_verl.worker_group import WorkerGroup
 
 
 class Session:
-    """Made on connecting to Ray; then `start_workers`, `load_model`, `start_servers` and `publish`, in this order."""
+    """Made on connecting to Ray. Then `start_workers`, `load_model`, `start_servers` and `sync_weights`, in order."""
 
     def __init__(self, run: RunContext, native: Any, model: Model, environment: Mapping[str, str]) -> None:
         self._run = run
@@ -129,21 +129,21 @@ class Session:
         self.servers.make_room()
         return self._updater.update(self.workers, batch, plan)
 
-    def publish(self, version: int) -> None:
-        self.servers.publish(version)
+    def sync_weights(self, version: int) -> None:
+        self.servers.sync_weights(version)
 
-    def save(self, folder: Path, step: int) -> None:
+    def save(self, directory: Path, step: int) -> None:
         """Write a checkpoint: ours where we know how the model is sharded, and what verl adds (the whole model)."""
         if self._keeps_shards:
-            self.workers.save_shards(str(folder))
-        self.workers.save_checkpoint(str(folder), step)
+            self.workers.save_shards(str(directory))
+        self.workers.save_checkpoint(str(directory), step)
 
-    def load(self, folder: Path) -> None:
+    def load(self, directory: Path) -> None:
         self.servers.make_room()
         if self._keeps_shards:
-            self.workers.load_shards(str(folder))
+            self.workers.load_shards(str(directory))
         else:
-            self.workers.load_checkpoint(str(folder))
+            self.workers.load_checkpoint(str(directory))
 
     def kill(self) -> None:
         """End the processes at once; whoever waits for them gets an error."""

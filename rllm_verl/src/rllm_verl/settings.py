@@ -56,7 +56,7 @@ class DeadlinesSection(Section):
     start: Seconds = Field(600.0, description="For Ray, the workers with their model, and the rollout servers.")
     rollout: Seconds = Field(600.0, description="For the answer to one request of a rollout.")
     update: Seconds = Field(1800.0, description="For the log-probs of a batch, and for its update.")
-    publish: Seconds = Field(600.0, description="For new weights to reach the rollout servers.")
+    sync_weights: Seconds = Field(600.0, description="For new weights to reach the rollout servers.")
     checkpoint: Seconds = Field(1800.0, description="For a checkpoint to be written or read.")
     close: Seconds = Field(60.0, description="For everything to end.")
 

@@ -1,4 +1,4 @@
-"""From a configuration of verl's own trainer to ours: what `shared_keys` and `idle_keys` cannot say.
+"""From a configuration of verl's own trainer to ours: what `shared_keys` and `unused_keys` cannot say.
 
 Several keys of verl make one of ours here, or one key means something only beside another.
 """

@@ -24,21 +24,21 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
         name_socket(self.rollout, ray.get_runtime_context().get_job_id())
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
-    def save_shard(self, folder: str) -> None:
+    def save_shard(self, directory: str) -> None:
         engine = self.actor.engine
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(directory).mkdir(parents=True, exist_ok=True)
         states = {name: state for name, state in _random().items() if isinstance(state, torch.Tensor)}
         with engine.train_mode(zero_grad_on_exit=False):
-            save_shard(self._file(folder), engine.module, engine.optimizer, states)
+            save_shard(self._file(directory), engine.module, engine.optimizer, states)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
-    def load_shard(self, folder: str) -> None:
+    def load_shard(self, directory: str) -> None:
         """Take up what `save_shard` wrote.
 
         Raises:
             CheckpointError: it is not there, as where machines do not share the folder, or of another model.
         """
-        file = self._file(folder)
+        file = self._file(directory)
         if not file.is_file():
             raise CheckpointError(
                 "checkpoint-not-shared",
@@ -51,8 +51,8 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
             random = load_shard(file, engine.module, engine.optimizer)
         BaseCheckpointManager.load_rng_state(_random() | random)
 
-    def _file(self, folder: str) -> Path:
-        return Path(folder) / f"rank_{self.rank}.safetensors"
+    def _file(self, directory: str) -> Path:
+        return Path(directory) / f"rank_{self.rank}.safetensors"
 
 
 def _random() -> dict[str, object]:

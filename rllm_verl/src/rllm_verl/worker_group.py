@@ -73,17 +73,17 @@ class WorkerGroup:
         answers = self.group.optimizer_step(parameters)
         return next((answer for answer in answers if answer), {})
 
-    def save_shards(self, folder: str) -> None:
-        self.group.save_shard(folder)
+    def save_shards(self, directory: str) -> None:
+        self.group.save_shard(directory)
 
-    def load_shards(self, folder: str) -> None:
-        self.group.load_shard(folder)
+    def load_shards(self, directory: str) -> None:
+        self.group.load_shard(directory)
 
-    def save_checkpoint(self, folder: str, step: int) -> None:
-        self.group.save_checkpoint(folder, None, step)
+    def save_checkpoint(self, directory: str, step: int) -> None:
+        self.group.save_checkpoint(directory, None, step)
 
-    def load_checkpoint(self, folder: str) -> None:
-        self.group.load_checkpoint(folder)
+    def load_checkpoint(self, directory: str) -> None:
+        self.group.load_checkpoint(directory)
 
     def kill(self) -> None:
         """End the processes at once."""

@@ -12,7 +12,7 @@ from rllm.inspection.explain import Explanation, explain_key
 from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
-from rllm_verl.idle_keys import IDLE_KEYS
+from rllm_verl.unused_keys import IDLE_KEYS
 
 Plan = Callable[..., RunPlan]
 Run = Callable[..., Composed]

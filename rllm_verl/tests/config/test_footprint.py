@@ -17,9 +17,9 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tiny.build_model(len(tiny.build_tokenizer()), 0).save_pretrained(folder)
-    return folder
+    directory = tmp_path_factory.mktemp("model")
+    tiny.build_model(len(tiny.build_tokenizer()), 0).save_pretrained(directory)
+    return directory
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from rllm.config.paths import ABSENT, leaves, path_of, value_at
 from rllm.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
-from rllm_verl.idle_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 from rllm_verl.settings import OPTIONAL
 from rllm_verl.shared_keys import SHARED_KEYS
+from rllm_verl.unused_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"

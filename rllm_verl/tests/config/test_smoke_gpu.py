@@ -52,16 +52,16 @@ def outcome(load: Callable[[str], ModuleType], tmp_path: Path) -> Any:
     return load("smoke_sides.running").Outcome(returned=0, seconds=9.0, steps=steps, log=log)
 
 
-def _with(outcome: Any, step: int, **figures: float) -> Any:
+def _with(outcome: Any, step: int, **metrics: float) -> Any:
     changed = [dict(each) for each in outcome.steps]
-    changed[step - 1] |= {name.replace("__", "/"): value for name, value in figures.items()}
+    changed[step - 1] |= {name.replace("__", "/"): value for name, value in metrics.items()}
     return replace(outcome, steps=changed)
 
 
 def test_numbers_as_expected_are_no_problem(load: Any, scenario: Any, outcome: Any) -> None:
-    verdicts = load("smoke_sides.verdicts")
-    assert not [*verdicts.problems(scenario, outcome)]
-    assert "actor/rollout_logprob_difference 0.004 to 0.004 (below 0.02)" in verdicts.figures(scenario, outcome)
+    results = load("smoke_sides.verdicts")
+    assert not [*results.problems(scenario, outcome)]
+    assert "actor/rollout_logprob_difference 0.004 to 0.004 (below 0.02)" in results.metrics(scenario, outcome)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_numbers_as_expected_are_no_problem(load: Any, scenario: Any, outcome: A
     ],
 )
 def test_a_number_that_is_not_expected_is_said_with_its_meaning(
-    load: Any, scenario: Any, outcome: Any, figures: dict[str, float], said: str
+    load: Any, scenario: Any, outcome: Any, metrics: dict[str, float], said: str
 ) -> None:
-    (problem,) = load("smoke_sides.verdicts").problems(scenario, _with(outcome, 2, **figures))
+    (problem,) = load("smoke_sides.verdicts").problems(scenario, _with(outcome, 2, **metrics))
     assert said in problem
 
 
@@ -91,15 +91,15 @@ def test_training_starts_at_its_reference(load: Any, scenario: Any, outcome: Any
 
 
 def test_a_run_that_ends_early_hangs_or_leaves_something_is_said(load: Any, scenario: Any, outcome: Any) -> None:
-    verdicts = load("smoke_sides.verdicts")
+    results = load("smoke_sides.verdicts")
     failed = replace(outcome, returned=1, steps=[], left=["71 VLLM::EngineCore"])
-    said = [*verdicts.problems(scenario, failed)]
+    said = [*results.problems(scenario, failed)]
     assert said[:2] == ["it ended with exit code 1", "it left processes behind: 71 VLLM::EngineCore"]
-    (hung, *_) = verdicts.problems(scenario, replace(outcome, returned=None))
+    (hung, *_) = results.problems(scenario, replace(outcome, returned=None))
     assert hung.startswith("it has not ended after 1200 s")
-    (short,) = verdicts.problems(scenario, replace(outcome, steps=outcome.steps[:3]))
+    (short,) = results.problems(scenario, replace(outcome, steps=outcome.steps[:3]))
     assert short == "it made 3 steps, and 5 are expected"
-    assert verdicts.last_lines(outcome.log).splitlines()[0].strip() == "line 80"
+    assert results.last_lines(outcome.log).splitlines()[0].strip() == "line 80"
 
 
 def test_memory_that_is_not_given_back_is_said_of_its_device(load: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_run_that_fails_says_what_it_was(
 ) -> None:
     smoke = load("smoke_gpu")
     monkeypatch.setattr(smoke, "free_memory", lambda at_least=(): [])
-    monkeypatch.setattr(smoke, "make", lambda scenario, words, folder: replace(outcome, returned=3))
+    monkeypatch.setattr(smoke, "make", lambda scenario, words, directory: replace(outcome, returned=3))
     assert not smoke.judge(scenario, "cuda", 1, Path("/somewhere"))
     said = capsys.readouterr().out
     assert said.startswith("FAILED  verl, offloaded, with a reference model (9 s):\n    - it ended with exit code 3\n")

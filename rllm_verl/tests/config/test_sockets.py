@@ -72,8 +72,8 @@ def test_verl_forms_the_paths_so() -> None:
     spec = find_spec("verl")
     assert spec is not None
     assert spec.submodule_search_locations is not None
-    folder = Path(spec.submodule_search_locations[0], "workers", "rollout", "vllm_rollout")
-    sender, receiver = ((folder / name).read_text() for name in ("vllm_rollout.py", "utils.py"))
+    directory = Path(spec.submodule_search_locations[0], "workers", "rollout", "vllm_rollout")
+    sender, receiver = ((directory / name).read_text() for name in ("vllm_rollout.py", "utils.py"))
     assert 'self.zmq_handle = f"ipc:///tmp/rl-colocate-zmq-{job_id}-replica-' in sender
     assert f'job_id = os.environ.get("{OF_VERL}", "0")' in receiver
     assert 'return f"ipc:///tmp/rl-colocate-zmq-{job_id}-replica-' in receiver

@@ -85,8 +85,8 @@ def packaged(record: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def of_verl() -> dict[str, Any]:
     """What verl's own YAML says."""
-    (folder,) = config_search_path()
-    tree = yaml.safe_load(Path(folder.removeprefix("file://"), "_generated_ppo_trainer.yaml").read_text())
+    (directory,) = config_search_path()
+    tree = yaml.safe_load(Path(directory.removeprefix("file://"), "_generated_ppo_trainer.yaml").read_text())
     assert isinstance(tree, dict)
     return tree
 
@@ -97,7 +97,7 @@ def converted(installed: Registry) -> Convert:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A launch script and what it names, in the working folder."""
     (tmp_path / "data").mkdir()
     for name, first in (("train", 0), ("test", 50)):
@@ -113,11 +113,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_launch_script_becomes_a_configuration_that_a_dry_run_accepts(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["config", "convert", "run.sh"]) == 0
     shown = capsys.readouterr()
-    (folder / "run.yaml").write_text(shown.out)
+    (directory / "run.yaml").write_text(shown.out)
     assert main(["train", "--config", "run.yaml", "--dry-run"]) == 0, capsys.readouterr().err
     assert "rllm" in capsys.readouterr().out
 
@@ -130,7 +130,7 @@ def test_a_launch_script_becomes_a_configuration_that_a_dry_run_accepts(
         assert line in shown.err
 
 
-def test_the_script_s_values_are_under_our_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_s_values_are_under_our_names(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "convert", "run.sh"]) == 0
     tree = yaml.safe_load(capsys.readouterr().out)
     algorithm = tree["rllm"]["algorithm"]

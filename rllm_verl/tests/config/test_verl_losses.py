@@ -15,8 +15,8 @@ from rllm_verl.verl_losses import NAMES, actor_fields
 
 
 def test_the_losses_offered_are_those_of_verl_that_nobody_else_has(registry: Registry) -> None:
-    (folder,) = config_search_path()
-    source = (Path(folder.removeprefix("file://")).parent / "ppo" / "core_algos.py").read_text()
+    (directory,) = config_search_path()
+    source = (Path(directory.removeprefix("file://")).parent / "ppo" / "core_algos.py").read_text()
     registered = set(re.findall(r'^@register_policy_loss\("(\w+)"\)', source, re.MULTILINE))
     others = {entry.name for entry in registry.all("loss") if entry.distribution != "rllm-verl"}
     # `bypass_mode` chooses among other losses; rllm.algorithm.rollout_correction does what it is for.

@@ -18,21 +18,21 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder of the model `tiny`."""
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("model")
+    directory = tmp_path_factory.mktemp("model")
     tokenizer = tiny.build_tokenizer()
-    tokenizer.save_pretrained(folder)
-    tiny.build_model(len(tokenizer), SEED).save_pretrained(folder)
-    return folder
+    tokenizer.save_pretrained(directory)
+    tiny.build_model(len(tokenizer), SEED).save_pretrained(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")
-def settings(model_folder: Path) -> ServerSettings:
+def settings(model_directory: Path) -> ServerSettings:
     """Settings of a server of that model."""
     return ServerSettings(
-        model=str(model_folder),
+        model=str(model_directory),
         max_context=64,
         max_concurrency=32,
         defaults=SamplingParams(max_tokens=8, seed=5),

@@ -16,7 +16,7 @@ import pytest
 
 from rllm_verl.cpu.server import RolloutServer
 from rllm_verl.cpu.server_settings import ServerSettings
-from rllm_verl.cpu.token_output import Reply
+from rllm_verl.cpu.token_output import Response
 
 DEADLINE = 100.0
 SAMPLING: dict[str, Any] = {"max_tokens": 6, "seed": 11, "temperature": 0.8}
@@ -30,7 +30,7 @@ class Served:
     server: RolloutServer
     loop: asyncio.AbstractEventLoop
 
-    def sampled(self, prompt: list[int]) -> Reply:
+    def sampled(self, prompt: list[int]) -> Response:
         """By the token API."""
         call = self.server.generate(prompt, SAMPLING | {"logprobs": True}, "token-api")
         return asyncio.run_coroutine_threadsafe(call, self.loop).result(DEADLINE)

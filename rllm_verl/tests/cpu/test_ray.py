@@ -53,17 +53,17 @@ CONFIG = {
 }
 
 
-def composed(model_folder: Path) -> Any:
+def composed(model_directory: Path) -> Any:
     """verl's configuration of its PPO trainer, with what differs without a GPU."""
     import verl
     from hydra import compose, initialize_config_dir
 
     overrides = ["data.max_prompt_length=32", "data.max_response_length=16", "trainer.device=cpu"]
-    for name, value in (CONFIG | {"model.path": model_folder}).items():
+    for name, value in (CONFIG | {"model.path": model_directory}).items():
         plus = "+" if name.startswith("+") else ""
         overrides.append(f"{plus}actor_rollout_ref.{name.removeprefix('+')}={value}")
-    folder = str(Path(verl.__file__).parent / "trainer" / "config")
-    with initialize_config_dir(config_dir=folder, version_base=None):
+    directory = str(Path(verl.__file__).parent / "trainer" / "config")
+    with initialize_config_dir(config_dir=directory, version_base=None):
         return compose("ppo_trainer", overrides=overrides)
 
 
@@ -112,34 +112,34 @@ class Trained:
 
         return asyncio.run(main())
 
-    def scored(self, replies: list[Any]) -> list[list[float]]:
+    def scored(self, responses: list[Any]) -> list[list[float]]:
         """Log-probs of the replies' tokens under the trainer's weights."""
         from verl.utils import tensordict_utils
 
-        data = batch_of(replies)
+        data = batch_of(responses)
         tensordict_utils.assign_non_tensor(data, calculate_entropy=False, compute_loss=False, temperature=0.7)
         outputs = tensordict_utils.get(self.workers.compute_log_prob(data), "log_probs")
         # What stands at a token is about the token after it.
         return [row[len(prompt) - 1 : -1].tolist() for prompt, row in zip(PROMPTS, outputs.unbind(), strict=True)]
 
-    def train(self, replies: list[Any]) -> float:
+    def train(self, responses: list[Any]) -> float:
         """One step towards the replies; returns the gradient's norm."""
         from verl.utils import tensordict_utils
 
-        data = batch_of(replies)
+        data = batch_of(responses)
         tensordict_utils.assign_non_tensor(
-            data, calculate_entropy=False, temperature=1.0, global_batch_size=len(replies)
+            data, calculate_entropy=False, temperature=1.0, global_batch_size=len(responses)
         )
         self.workers.optimizer_zero_grad()
         self.workers.forward_backward(data).get()
         return float(self.workers.optimizer_step({"lr": 1e-2})[0]["grad_norm"])
 
 
-def batch_of(replies: list[Any]) -> Any:
+def batch_of(responses: list[Any]) -> Any:
     """Prompts and replies, one row each, without padding."""
     from tensordict import TensorDict
 
-    rows = [torch.tensor(prompt + reply.token_ids) for prompt, reply in zip(PROMPTS, replies, strict=True)]
+    rows = [torch.tensor(prompt + response.token_ids) for prompt, response in zip(PROMPTS, responses, strict=True)]
     masks = [torch.ones(len(row)) for row in rows]
     for mask, prompt in zip(masks, PROMPTS, strict=True):
         mask[: len(prompt)] = 0
@@ -149,7 +149,7 @@ def batch_of(replies: list[Any]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def trained(cluster: None, model_folder: Path) -> Trained:
+def trained(cluster: None, model_directory: Path) -> Trained:
     import ray
     from verl.checkpoint_engine import CheckpointEngineManager
     from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, ResourcePoolManager
@@ -159,7 +159,7 @@ def trained(cluster: None, model_folder: Path) -> Trained:
     from verl.workers.rollout.llm_server import LLMServerManager
     from verl.workers.utils.losses import sft_loss
 
-    config = composed(model_folder)
+    config = composed(model_directory)
     pools = ResourcePoolManager({"all": [WORKERS]}, {Role.ActorRollout: "all"}, max_colocate_count=1)
     pools.create_resource_pool()
     workers = RayWorkerGroup(
@@ -182,12 +182,12 @@ def assert_updates_arrive(trained: Trained) -> None:
     sampled = []
     for step in range(3):
         trained.updates.update_weights(step)
-        replies = trained.sampled(step)
-        assert {reply.extra_fields["global_steps"] for reply in replies} == {step}
-        for reply, scores in zip(replies, trained.scored(replies), strict=True):
-            np.testing.assert_allclose(reply.log_probs, scores, atol=1e-4)
-        sampled.append([reply.log_probs for reply in replies])
-        assert trained.train(replies) > 0
+        responses = trained.sampled(step)
+        assert {response.extra_fields["global_steps"] for response in responses} == {step}
+        for response, scores in zip(responses, trained.scored(responses), strict=True):
+            np.testing.assert_allclose(response.log_probs, scores, atol=1e-4)
+        sampled.append([response.log_probs for response in responses])
+        assert trained.train(responses) > 0
     assert sampled[0] != sampled[1] != sampled[2]
 
 

@@ -22,7 +22,7 @@ from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
 from rllm_verl.cpu.server import RolloutServer
 from rllm_verl.cpu.server_settings import ServerSettings
-from rllm_verl.cpu.token_output import Reply
+from rllm_verl.cpu.token_output import Response
 
 DEADLINE = 100.0
 PROMPT = [10, 11, 12]
@@ -43,13 +43,13 @@ def serve(settings: ServerSettings, scenario: Callable[[RolloutServer], Awaitabl
 
 async def published(server: RolloutServer, weights: Weights, version: int) -> None:
     await server.stage_weights(weights)
-    await server.publish_weights(version)
+    await server.sync_weights(version)
 
 
-def assert_same(reply: Reply, other: Reply) -> None:
+def assert_same(response: Response, other: Response) -> None:
     """The same but for the rounding of sums, whose order depends on what was cached."""
-    assert dataclasses.replace(reply, log_probs=None) == dataclasses.replace(other, log_probs=None)
-    np.testing.assert_allclose(reply.log_probs or [], other.log_probs or [], atol=1e-5)
+    assert dataclasses.replace(response, log_probs=None) == dataclasses.replace(other, log_probs=None)
+    np.testing.assert_allclose(response.log_probs or [], other.log_probs or [], atol=1e-5)
 
 
 @pytest.fixture
@@ -98,11 +98,11 @@ def test_the_same_weights_prompt_and_seed_give_what_the_engine_samples(settings:
 
     async def scenario(server: RolloutServer) -> None:
         calls = [server.generate(prompt, ASKED, f"r{index}") for index, prompt in enumerate(prompts)]
-        replies = await asyncio.gather(*calls)
-        assert [reply.token_ids for reply in replies] == [tokens for tokens, _ in expected]
-        for reply, (_, logprobs) in zip(replies, expected, strict=True):
-            np.testing.assert_allclose(reply.log_probs or [], logprobs, atol=1e-6)
-            assert (reply.stop_reason, reply.weight_version) == ("completed", 0)
+        responses = await asyncio.gather(*calls)
+        assert [response.token_ids for response in responses] == [tokens for tokens, _ in expected]
+        for response, (_, logprobs) in zip(responses, expected, strict=True):
+            np.testing.assert_allclose(response.log_probs or [], logprobs, atol=1e-6)
+            assert (response.stop_reason, response.weight_version) == ("completed", 0)
 
     serve(settings, scenario)
 
@@ -114,12 +114,12 @@ def test_log_probs_are_those_of_a_plain_forward_pass_before_truncation(
     model = load_model(ModelSection(name=settings.model, device="cpu"), seed=0).model
 
     async def scenario(server: RolloutServer) -> None:
-        reply = await server.generate(PROMPT, ASKED | cut, "a")
+        response = await server.generate(PROMPT, ASKED | cut, "a")
         with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([PROMPT + reply.token_ids]), use_cache=False).logits[0]
+            logits = model(input_ids=torch.tensor([PROMPT + response.token_ids]), use_cache=False).logits[0]
         expected = torch.log_softmax(logits[len(PROMPT) - 1 : -1].double() / ASKED["temperature"], dim=-1)
-        expected = expected[torch.arange(len(reply.token_ids)), torch.tensor(reply.token_ids)]
-        np.testing.assert_allclose(reply.log_probs or [], expected.numpy(), atol=1e-5)
+        expected = expected[torch.arange(len(response.token_ids)), torch.tensor(response.token_ids)]
+        np.testing.assert_allclose(response.log_probs or [], expected.numpy(), atol=1e-5)
 
     serve(settings, scenario)
 
@@ -146,7 +146,7 @@ def test_new_weights_change_what_is_sampled_and_bring_their_version(
         for part in (names[:5], names[5:]):
             await server.stage_weights({name: other_weights[name] for name in part})
             assert_same(await server.generate(PROMPT, ASKED, "a"), before)
-        await server.publish_weights(4)
+        await server.sync_weights(4)
         after = await server.generate(PROMPT, ASKED, "a")
         assert after.weight_version == server.weight_version == 4
         assert after.log_probs != before.log_probs
@@ -181,9 +181,9 @@ def test_weights_that_do_not_fit_are_named_and_change_nothing(settings: ServerSe
             await server.stage_weights({"model.norm.weight": norm[:63]})
         await server.stage_weights({"model.norm.weight": norm})
         with pytest.raises(BackendError, match=r"lacks weights .*embed_tokens\.weight.* and \d+ more"):
-            await server.publish_weights(1)
+            await server.sync_weights(1)
         with pytest.raises(BackendError, match="lacks weights"):
-            await server.publish_weights(1)
+            await server.sync_weights(1)
         assert_same(await server.generate(PROMPT, ASKED, "a"), before)
 
     serve(settings, scenario)
@@ -212,7 +212,7 @@ def test_an_abort_ends_replies_early_and_a_resume_serves_again(settings: ServerS
         assert 0 < len(cut.token_ids) < 50
         assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
         await server.abort_all_requests(reject_request=True)
-        assert await server.generate(PROMPT, long, "late") == Reply([], None, "aborted", 0)
+        assert await server.generate(PROMPT, long, "late") == Response([], None, "aborted", 0)
         await server.resume_generation()
         assert_same(await server.generate(PROMPT, long, "again"), whole)
 
@@ -221,9 +221,9 @@ def test_an_abort_ends_replies_early_and_a_resume_serves_again(settings: ServerS
 
 def test_without_a_seed_requests_differ_and_the_same_request_does_not(settings: ServerSettings) -> None:
     async def scenario(server: RolloutServer) -> None:
-        replies = [await server.generate(PROMPT, {"logprobs": True}, name) for name in ("a", "b", "a")]
-        assert replies[0].token_ids == replies[2].token_ids != replies[1].token_ids
-        assert len(replies[0].token_ids) <= 8
+        responses = [await server.generate(PROMPT, {"logprobs": True}, name) for name in ("a", "b", "a")]
+        assert responses[0].token_ids == responses[2].token_ids != responses[1].token_ids
+        assert len(responses[0].token_ids) <= 8
 
     serve(settings, scenario)
 

@@ -42,7 +42,7 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose head size vLLM's kernels for CPUs know."""
     path = tmp_path_factory.mktemp("model")
     save_model(path)
@@ -50,13 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def train(folder: Path, tmp_path: Path) -> Callable[..., Finished]:
+def train(directory: Path, tmp_path: Path) -> Callable[..., Finished]:
     """Runs `rllm train guess` on that model with further words."""
 
     def run(*words: str) -> Finished:
         mark = uuid.uuid4().hex
         program = str(Path(sys.executable).with_name("rllm"))
-        command = [program, "train", "guess", "rllm/backend=verl", "--profile", "cpu_vllm", "--model", str(folder)]
+        command = [program, "train", "guess", "rllm/backend=verl", "--profile", "cpu_vllm", "--model", str(directory)]
         done = subprocess.run(
             [*command, "data.train_batch_size=8", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false", *words],
             cwd=tmp_path,

@@ -35,7 +35,7 @@ def test_replies_are_sampled_with_the_weights_of_their_step(
 
 
 def test_adapters_are_refused_before_anything_starts(train: Callable[..., Any]) -> None:
-    """verl 0.9.1 asks vLLM 0.31 for a method that is gone, and would wait until `deadlines.publish`."""
+    """verl 0.9.1 asks vLLM 0.31 for a method that is gone, and would wait until `deadlines.sync_weights`."""
     done = train(LORA)
     assert done.returned == 2, done.said
     assert "verl 0.9.1 loads adapters into vLLM 0.24.0 alone" in " ".join(done.said.split())
@@ -45,8 +45,8 @@ def test_adapters_are_refused_before_anything_starts(train: Callable[..., Any]) 
 
 def test_such_a_server_samples_ahead_with_the_newest_weights(train: Callable[..., Any]) -> None:
     ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
-    newest = "rllm.async_training.partial_rollout=true"
-    done = train("rllm.trainer.total_batches=4", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *ahead, newest, APART)
+    latest = "rllm.async_training.partial_rollout=true"
+    done = train("rllm.trainer.total_batches=4", "rllm.trainer.test_freq=-1", *LARGE_STEPS, *ahead, latest, APART)
     assert done.returned == 0, done.said
     stale = [step["staleness/max"] for step in done.steps]
     assert (len(stale), stale[0], max(stale)) == (4, 0, 1)

@@ -16,17 +16,17 @@ from rllm_verl.model import Model, digest_of, open_model
 CONFIG = {"base_model_name_or_path": "tiny", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
 
 
-def write(folder: Path, weight: float = 1.0, seed: int = 3, **config: object) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config))
-    (folder / "base.json").write_text(json.dumps({"name": "tiny", "seed": seed}))
-    save_file({"weight": torch.full((2,), weight)}, folder / "adapter_model.safetensors")
-    return folder
+def write(directory: Path, weight: float = 1.0, seed: int = 3, **config: object) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+    (directory / "base.json").write_text(json.dumps({"name": "tiny", "seed": seed}))
+    save_file({"weight": torch.full((2,), weight)}, directory / "adapter_model.safetensors")
+    return directory
 
 
-def opened(name: Path, folder: Path) -> Model:
-    folder.mkdir()
-    return open_model(str(name), seed=0, folder=folder, without_thinking=False)
+def opened(name: Path, directory: Path) -> Model:
+    directory.mkdir()
+    return open_model(str(name), seed=0, directory=directory, without_thinking=False)
 
 
 def test_the_adapter_of_a_checkpoint_is_opened_with_the_model_below_it(tmp_path: Path) -> None:

@@ -52,13 +52,13 @@ class Run:
     said: Path
 
     @classmethod
-    def begin(cls, folder: Path, *words: str) -> Run:
+    def begin(cls, directory: Path, *words: str) -> Run:
         mark = uuid.uuid4().hex
         command = [str(Path(sys.executable).with_name("rllm")), *WORDS, *words]
-        said = folder / f"{mark}.txt"
+        said = directory / f"{mark}.txt"
         with said.open("wb") as file:
             process = subprocess.Popen(
-                command, cwd=folder, env=os.environ | {MARK: mark}, stdout=file, stderr=subprocess.STDOUT
+                command, cwd=directory, env=os.environ | {MARK: mark}, stdout=file, stderr=subprocess.STDOUT
             )
         return cls(process, mark, said)
 
@@ -90,17 +90,17 @@ def _mark_of(process: psutil.Process) -> str | None:
         return None
 
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
+def metrics(directory: Path) -> list[dict[str, Any]]:
     """What was logged of each step, without times."""
-    file = folder / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    file = directory / "runs" / "rllm-training" / "default" / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
-def check_record(folder: Path) -> subprocess.CompletedProcess[str]:
+def check_record(directory: Path) -> subprocess.CompletedProcess[str]:
     """`rllm record check` of the run in a folder."""
     command = [str(Path(sys.executable).with_name("rllm")), "record", "check", "runs/rllm-training/default"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
 
 
 def change_a_log_prob(traces: Path) -> tuple[int, int]:
@@ -124,15 +124,15 @@ def without_arrival(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run that was not disturbed."""
-    folder = tmp_path_factory.mktemp("finished")
-    run = Run.begin(folder)
+    directory = tmp_path_factory.mktemp("finished")
+    run = Run.begin(directory)
     try:
         said = run.end()
         assert run.process.returncode == 0, said
         run.wait_until_nothing_is_alive(seconds=100)
     finally:
         run.kill_all()
-    yield folder
+    yield directory
 
 
 def test_the_reward_rises(finished: Path) -> None:

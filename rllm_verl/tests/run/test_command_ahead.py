@@ -40,12 +40,12 @@ MARK = "RLLM_TEST_RUN"
 class Run:
     """One command, and all processes that it started."""
 
-    folder: Path
+    directory: Path
     process: subprocess.Popen[bytes]
     mark: str
 
     def metrics(self) -> list[dict[str, Any]]:
-        file = self.folder / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+        file = self.directory / "runs" / "rllm-training" / "default" / "metrics.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         return [line for line in lines if "staleness/max" in line]
 
@@ -54,7 +54,7 @@ class Run:
         return [process for process in psutil.process_iter() if _mark_of(process) == self.mark]
 
     def said(self) -> str:
-        return (self.folder / "said.txt").read_text()
+        return (self.directory / "said.txt").read_text()
 
 
 def _mark_of(process: psutil.Process) -> str | None:

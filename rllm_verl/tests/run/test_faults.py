@@ -16,7 +16,7 @@ import pytest
 from rllm.config.compose import compose
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
@@ -42,7 +42,7 @@ SETTINGS = {
 class Started:
     session: Session
     backend: VerlBackend
-    loss: Chosen[LossPlugin[Any]]
+    loss: PluginChoice[LossPlugin[Any]]
 
     def filled(self) -> TokenBatch:
         needs = frozenset({"old_logprobs", "ref_logprobs"})
@@ -61,9 +61,9 @@ class Started:
         )
         return self.session.ask(self.backend.update(batch, plan)).metrics
 
-    def publish(self) -> None:
+    def sync_weights(self) -> None:
         self.session.updates += 1
-        self.session.ask(self.backend.publish(self.session.updates))
+        self.session.ask(self.backend.sync_weights(self.session.updates))
 
     def process(self, name: str) -> Process:
         return next(each for each in self.backend._processes() if each.name == name)
@@ -95,7 +95,7 @@ def test_the_kl_divergence_is_exactly_0_before_the_first_update(started: Started
     assert batch.old_logprobs is not None
     assert np.array_equal(batch.ref_logprobs, batch.old_logprobs)
     assert started.update(batch)["actor/kl_ref"] == 0.0
-    started.publish()
+    started.sync_weights()
 
 
 def test_training_and_rollout_log_probs_agree_after_several_publications(started: Started) -> None:
@@ -107,7 +107,7 @@ def test_training_and_rollout_log_probs_agree_after_several_publications(started
         assert np.abs(batch.old_logprobs - batch.sampling_logprobs)[sampled].max() < 1e-4
         metrics = started.update(batch)
         assert metrics["actor/kl_ref"] > 0
-        started.publish()
+        started.sync_weights()
     assert difference(before, started.session.sample(REQUESTS)) > 1e-2
 
 

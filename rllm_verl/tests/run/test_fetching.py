@@ -27,11 +27,11 @@ WORDS = (
 LORA = ("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.merge=true")
 
 
-def trained(folder: Path, *words: str) -> Path:
+def trained(directory: Path, *words: str) -> Path:
     """The backend's folder in the checkpoint of a run with two workers; ``said.txt`` is what the run printed."""
-    ended = subprocess.run([RLLM, *WORDS, *words], cwd=folder, check=True, timeout=500, stdout=subprocess.PIPE)
-    (folder / "said.txt").write_bytes(ended.stdout)
-    return folder / "runs/rllm-training/default/checkpoints/latest/backend"
+    ended = subprocess.run([RLLM, *WORDS, *words], cwd=directory, check=True, timeout=500, stdout=subprocess.PIPE)
+    (directory / "said.txt").write_bytes(ended.stdout)
+    return directory / "runs/rllm-training/default/checkpoints/latest/backend"
 
 
 @pytest.mark.long
@@ -44,23 +44,23 @@ def test_the_parts_of_all_workers_are_the_model_that_verl_puts_together(tmp_path
     (tmp_path / "fetched").mkdir()
     fetch_model(backend, tmp_path / "fetched")
     ours, verls = (
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
-        for folder in (tmp_path / "fetched", backend / "model")
+        AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).state_dict()
+        for directory in (tmp_path / "fetched", backend / "model")
     )
     assert ours.keys() == verls.keys()
     assert [name for name in ours if not torch.equal(ours[name], verls[name])] == []
     # Such a checkpoint is a model's name for this backend as well.
     shutil.rmtree(backend / "model")
     (tmp_path / "opened").mkdir()
-    opened = open_model(str(backend.parent), seed=0, folder=tmp_path / "opened", without_thinking=False)
+    opened = open_model(str(backend.parent), seed=0, directory=tmp_path / "opened", without_thinking=False)
     assert (Path(opened.path) / "model.safetensors").is_file()
 
 
-def played(folder: Path, *words: str) -> float:
+def played(directory: Path, *words: str) -> float:
     """pass@1 of the command that the run printed for playing with its model."""
-    (line,) = [line for line in (folder / "said.txt").read_text().splitlines() if line.startswith("play with it: ")]
+    (line,) = [line for line in (directory / "said.txt").read_text().splitlines() if line.startswith("play with it: ")]
     command = [RLLM, *line.removeprefix("play with it: rllm ").split(), "--json", "rllm.env.env_args.largest=1", *words]
-    ended = subprocess.run(command, cwd=folder, check=True, timeout=500, stdout=subprocess.PIPE)
+    ended = subprocess.run(command, cwd=directory, check=True, timeout=500, stdout=subprocess.PIPE)
     (environment,) = json.loads(ended.stdout)["environments"]
     return float(environment["passes"]["1"]["value"])
 

@@ -59,9 +59,9 @@ class Started:
         )
         return await self.backend.update(batch.with_columns(advantages=(signs * batch.loss_mask).astype("f4")), plan)
 
-    async def publish(self) -> None:
+    async def sync_weights(self) -> None:
         self.session.updates += 1
-        await self.backend.publish(self.session.updates)
+        await self.backend.sync_weights(self.session.updates)
 
     async def answered(self) -> int:
         """Replies that the server is sampling now."""
@@ -117,7 +117,7 @@ def test_trainer_and_server_have_the_same_weights_after_every_publication(starte
         assert batch.old_logprobs is not None
         assert np.abs(batch.old_logprobs - batch.sampling_logprobs)[batch.loss_mask].max() < 1e-4
         started.session.ask(started.updated(batch))
-        started.session.ask(started.publish())
+        started.session.ask(started.sync_weights())
     after = started.session.sample(REQUESTS)
     assert {completion.weight_version for completion in after} == {started.session.updates}
     assert difference(before, after) > 1e-2
@@ -134,14 +134,14 @@ def test_replies_are_sampled_to_their_ends_while_an_update_is_under_way(started:
             update = asyncio.create_task(started.updated(batch))
             update.add_done_callback(lambda _: events.append("update"))
             await asyncio.gather(*(started.sampled(seed, 8) for seed in range(4)))
-            events.append("replies")
+            events.append("responses")
         finally:
             os.kill(worker.pid, signal.SIGCONT)
         await update
         return events
 
-    assert started.session.ask(play()) == ["replies", "update"]
-    started.session.ask(started.publish())
+    assert started.session.ask(play()) == ["responses", "update"]
+    started.session.ask(started.sync_weights())
 
 
 def test_a_reply_under_way_at_a_publication_goes_on_with_the_new_weights(
@@ -159,8 +159,8 @@ def test_a_reply_under_way_at_a_publication_goes_on_with_the_new_weights(
     monkeypatch.setattr(transfer, "abort_replicas", abort_and_let_go_on)
 
     async def longest() -> tuple[int, Completion]:
-        replies = await asyncio.gather(*(started.sampled(seed, 1000) for seed in range(64)))
-        return max(enumerate(replies), key=lambda pair: len(pair[1].token_ids))
+        responses = await asyncio.gather(*(started.sampled(seed, 1000) for seed in range(64)))
+        return max(enumerate(responses), key=lambda pair: len(pair[1].token_ids))
 
     seed, whole = started.session.ask(longest())
     old = started.session.updates
@@ -168,26 +168,26 @@ def test_a_reply_under_way_at_a_publication_goes_on_with_the_new_weights(
 
     async def cut_off() -> Completion:
         await started.updated(batch)
-        reply = asyncio.create_task(started.sampled(seed, 1000))
+        response = asyncio.create_task(started.sampled(seed, 1000))
         while not await started.answered():
             pass
         os.kill(server.pid, signal.SIGSTOP)  # it samples nothing before it is told of new weights
-        await started.publish()
-        return await reply
+        await started.sync_weights()
+        return await response
 
-    reply = started.session.ask(cut_off())
-    first, second = reply.version_spans
+    response = started.session.ask(cut_off())
+    first, second = response.version_spans
     assert (first.version, second.version) == (old, old + 1)
-    assert reply.token_ids[: first.tokens].tolist() == whole.token_ids[: first.tokens].tolist()
-    (trainers,) = started.trainers_logprobs(reply)
-    np.testing.assert_allclose(reply.logprobs[first.tokens :], trainers[first.tokens :], atol=1e-4)
-    assert np.abs(reply.logprobs - trainers)[: first.tokens].max() > 1e-3
+    assert response.token_ids[: first.tokens].tolist() == whole.token_ids[: first.tokens].tolist()
+    (trainers,) = started.trainers_logprobs(response)
+    np.testing.assert_allclose(response.logprobs[first.tokens :], trainers[first.tokens :], atol=1e-4)
+    assert np.abs(response.logprobs - trainers)[: first.tokens].max() > 1e-3
 
 
 @pytest.mark.parametrize(
     ("name", "call", "doing"),
     [
-        ("receiver of weights 0", lambda started: started.publish(), "bringing weights to the rollout servers"),
+        ("receiver of weights 0", lambda started: started.sync_weights(), "bringing weights to the rollout servers"),
         ("rollout server 0", lambda started: started.sampled(0, 4), "sampling rollouts"),
     ],
 )

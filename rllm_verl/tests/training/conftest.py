@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 
 os.environ["VERL_PLATFORM"] = "cpu"
 
@@ -119,8 +119,8 @@ class Alone(Group):
 
     data_parallel_size = 1
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.rank = rank.Rank(str(folder), rank.Place(0, 1, _free_port()), **options)
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.rank = rank.Rank(str(directory), rank.Place(0, 1, _free_port()), **options)
 
     def call(self, method: str, *by_rank: tuple[Any, ...]) -> list[Any]:
         # Through pickle, as Ray and the ranks of `Together` have it.
@@ -131,13 +131,13 @@ class Alone(Group):
 class Together(Group):
     """Several ranks, each a process; `close` ends them."""
 
-    def __init__(self, folder: Path, world: int, *, lora_rank: int = 0, fused: bool = False) -> None:
+    def __init__(self, directory: Path, world: int, *, lora_rank: int = 0, fused: bool = False) -> None:
         self.data_parallel_size = world
         key, port = secrets.token_bytes(16), _free_port()
         connected: dict[int, Connection] = {}
         with Listener(None, authkey=key) as listener:
             options = [lora_rank, int(fused)]
-            command = [sys.executable, rank.__file__, listener.address, folder, world, port, *options]
+            command = [sys.executable, rank.__file__, listener.address, directory, world, port, *options]
             environment = os.environ | {"RANK_KEY": key.hex(), "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(list(map(str, command)), env=environment)
             for connection in [listener.accept() for _ in range(world)]:
@@ -185,13 +185,13 @@ def build_tiny() -> Callable[[], Any]:
 
 
 @pytest.fixture(scope="session")
-def model_folder(build_tiny: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
+def model_directory(build_tiny: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        build_tiny().save_pretrained(folder)
-        tiny.build_tokenizer().save_pretrained(folder)
-    return folder
+        build_tiny().save_pretrained(directory)
+        tiny.build_tokenizer().save_pretrained(directory)
+    return directory
 
 
 @pytest.fixture(autouse=True)
@@ -202,10 +202,10 @@ def _warnings_are_logged_elsewhere() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def alone(model_folder: Path) -> Iterator[Alone]:
+def alone(model_directory: Path) -> Iterator[Alone]:
     """One rank. Call `begin_anew` before use."""
     environment = dict(os.environ)
-    group = Alone(model_folder)
+    group = Alone(model_directory)
     yield group
     group.rank.close()
     os.environ.clear()
@@ -213,23 +213,23 @@ def alone(model_folder: Path) -> Iterator[Alone]:
 
 
 @pytest.fixture
-def with_adapter(alone: Alone, model_folder: Path) -> Alone:
+def with_adapter(alone: Alone, model_directory: Path) -> Alone:
     """One rank that trains a LoRA adapter; in the process group of `alone`, which outlives it."""
-    return Alone(model_folder, lora_rank=4).begin_anew(rows=1)
+    return Alone(model_directory, lora_rank=4).begin_anew(rows=1)
 
 
 @pytest.fixture(scope="session")
-def together(model_folder: Path) -> Iterator[Together]:
+def together(model_directory: Path) -> Iterator[Together]:
     """Two ranks. Call `begin_anew` before use."""
-    group = Together(model_folder, 2)
+    group = Together(model_directory, 2)
     yield group
     group.close()
 
 
 @pytest.fixture(scope="session")
-def fused(model_folder: Path) -> Iterator[Together]:
+def fused(model_directory: Path) -> Iterator[Together]:
     """Two ranks with verl's fused kernels, which change the model's class in their processes. Call `begin_anew`."""
-    group = Together(model_folder, 2, fused=True)
+    group = Together(model_directory, 2, fused=True)
     yield group
     group.close()
 
@@ -255,9 +255,9 @@ def random_batch(build_tiny: Callable[[], Any]) -> Callable[..., TokenBatch]:
             history: list[int] = []
             for prompt, response in lengths:
                 history += generator.integers(0, 70, prompt).tolist()
-                reply = generator.integers(0, 70, response)
-                trajectory.add_step(history, reply, np.zeros(response, np.float32))
-                history += reply.tolist()
+                sampled = generator.integers(0, 70, response)
+                trajectory.add_step(history, sampled, np.zeros(response, np.float32))
+                history += sampled.tolist()
             groups.setdefault(role, TrajectoryGroup(group_id=f"task:{role}", trajectories=[])).trajectories.append(
                 trajectory
             )
@@ -300,9 +300,9 @@ def make_plan() -> Callable[..., UpdatePlan]:
     return make
 
 
-def _choice(name: str) -> Chosen[LossPlugin[Any]]:
+def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
     found = Registry.load(allow={"rllm-core", "rllm-estimators", "rllm-verl"}).get("loss", name)
-    return Chosen(registered=found, params=found.plugin.params())
+    return PluginChoice(registered=found, params=found.plugin.params())
 
 
 @pytest.fixture(scope="session")

@@ -50,11 +50,11 @@ class Place:
 class Rank:
     """A worker that can be put back to where it began. All ranks of a group must be called alike."""
 
-    def __init__(self, folder: str, place: Place, *, lora_rank: int = 0, fused: bool = False) -> None:
+    def __init__(self, directory: str, place: Place, *, lora_rank: int = 0, fused: bool = False) -> None:
         os.environ.update(place.environment())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.worker = _worker(folder, lora_rank, fused)
+            self.worker = _worker(directory, lora_rank, fused)
         self._module = self.worker.engine.module
         self._initial = [_local(each).detach().clone() for each in self._module.parameters()]
 
@@ -91,7 +91,7 @@ class Rank:
         torch.distributed.destroy_process_group()
 
 
-def _worker(folder: str, lora_rank: int, fused: bool) -> Any:
+def _worker(directory: str, lora_rank: int, fused: bool) -> Any:
     """`fused`: with verl's fused kernels, and rows packed as in a run."""
     import torch
     from verl.trainer.config import CheckpointConfig
@@ -102,7 +102,7 @@ def _worker(folder: str, lora_rank: int, fused: bool) -> Any:
     torch.set_num_threads(1)
     adapter = {"lora_rank": lora_rank, "target_modules": ["q_proj", "v_proj"]} if lora_rank else {}
     model = HFModelConfig(
-        path=folder,
+        path=directory,
         override_config={"attn_implementation": "sdpa"},
         use_remove_padding=fused,
         use_fused_kernels=fused,
@@ -145,22 +145,22 @@ def _whole(parameter: Any) -> Any:
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
-def main(address: str, folder: str, world: str, port: str, lora_rank: str, fused: str) -> None:
+def main(address: str, directory: str, world: str, port: str, lora_rank: str, fused: str) -> None:
     os.environ["VERL_PLATFORM"] = "cpu"
     # Imported once for all ranks, which takes longer than all they do.
     import verl.workers.engine_workers_tinker  # noqa: F401
 
     options = {"lora_rank": int(lora_rank), "fused": bool(int(fused))}
     places = [Place(each, int(world), int(port)) for each in range(int(world))]
-    children = [os.fork() or _serve(address, folder, place, options) for place in places]
+    children = [os.fork() or _serve(address, directory, place, options) for place in places]
     for child in children:
         os.waitpid(child, 0)
 
 
-def _serve(address: str, folder: str, place: Place, options: dict[str, Any]) -> NoReturn:
+def _serve(address: str, directory: str, place: Place, options: dict[str, Any]) -> NoReturn:
     """Execute the driver's calls until it hangs up."""
     with Client(address, authkey=bytes.fromhex(os.environ["RANK_KEY"])) as driver:
-        rank = Rank(folder, place, **options)
+        rank = Rank(directory, place, **options)
         driver.send_bytes(pickle.dumps(place.rank))
         while True:
             try:

@@ -57,7 +57,7 @@ def test_a_workload_reaches_the_sides_as_it_is(load: Load) -> None:
     workload = load("verl_sides.workload").Workload
     work = workload(
         model="/model",
-        folder="/runs",
+        directory="/runs",
         steps=3,
         prompts=2,
         rollouts=2,

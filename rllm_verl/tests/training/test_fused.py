@@ -89,7 +89,7 @@ def test_updates_and_columns_are_those_without_fused_kernels(
 
 @pytest.mark.slow
 def test_adapters_are_trained_as_without_fused_kernels(
-    model_folder: Path,
+    model_directory: Path,
     fused_adapter: Any,
     with_adapter: Any,
     random_batch: Callable[..., TokenBatch],
@@ -108,8 +108,8 @@ def test_adapters_are_trained_as_without_fused_kernels(
 
 
 @pytest.fixture
-def fused_adapter(model_folder: Path, together: Any) -> Iterator[Any]:
-    group = type(together)(model_folder, 1, lora_rank=4, fused=True)
+def fused_adapter(model_directory: Path, together: Any) -> Iterator[Any]:
+    group = type(together)(model_directory, 1, lora_rank=4, fused=True)
     yield group
     group.close()
 

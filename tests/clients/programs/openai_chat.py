@@ -32,12 +32,12 @@ def streamed(messages):
 task = json.load(sys.stdin)
 ask = streamed if task["streamed"] else said
 messages = [{"role": "user", "content": task["question"]}]
-reply = ask(messages)
-while reply.tool_calls:
-    messages.append(reply)
-    for call in reply.tool_calls:
+response = ask(messages)
+while response.tool_calls:
+    messages.append(response)
+    for call in response.tool_calls:
         numbers = json.loads(call.function.arguments)
         product = numbers["a"] * numbers["b"]
         messages.append({"role": "tool", "tool_call_id": call.id, "content": str(product)})
-    reply = ask(messages)
-json.dump({"answer": reply.content}, sys.stdout)
+    response = ask(messages)
+json.dump({"answer": response.content}, sys.stdout)

@@ -45,11 +45,11 @@ def path_or_hub_id(key: str, name: str) -> Path | None:
     return None
 
 
-def model_folder(path: Path) -> Path | None:
+def model_directory(path: Path) -> Path | None:
     """The Hugging Face folder meant by `path`: itself, or the model inside a run's checkpoint; None when neither."""
-    for folder in (path, path / "backend" / "model"):
-        if (folder / "config.json").is_file():
-            return folder
+    for directory in (path, path / "backend" / "model"):
+        if (directory / "config.json").is_file():
+            return directory
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import LossError, RllmError
 from rllm_core.plugins import resolve
@@ -20,11 +20,11 @@ class NamedLoss:
     params: Mapping[str, Any]
 
     @classmethod
-    def of(cls, choice: Chosen[LossPlugin[Any]]) -> NamedLoss:
+    def of(cls, choice: PluginChoice[LossPlugin[Any]]) -> NamedLoss:
         """The name and the options of a choice."""
         return cls(choice.qualified_name, choice.params.model_dump())
 
-    def resolve(self) -> Chosen[LossPlugin[Any]]:
+    def resolve(self) -> PluginChoice[LossPlugin[Any]]:
         """The choice, from the plugins of this process.
 
         Raises:
@@ -39,4 +39,4 @@ class NamedLoss:
                 error.hint
                 or f"Install {self.qualified_name.rpartition('/')[0]} on every machine, in the same version.",
             ) from error
-        return Chosen(registered=registered, params=registered.plugin.params.model_validate(dict(self.params)))
+        return PluginChoice(registered=registered, params=registered.plugin.params.model_validate(dict(self.params)))

@@ -17,7 +17,7 @@ from rllm_core.plugins import resolve
 from rllm_core.rollout.template_renderer import template_renderer
 
 if TYPE_CHECKING:
-    from rllm_core.contracts.chosen import Chosen
+    from rllm_core.contracts.chosen import PluginChoice
     from rllm_core.contracts.renderer import RendererPlugin
 
 FILE, TOKENIZER = "renderer.json", "tokenizer"
@@ -28,7 +28,7 @@ class Origin:
     """What a renderer was made of."""
 
     setup: RendererSetup
-    chosen: Chosen[RendererPlugin[Any]] | None
+    chosen: PluginChoice[RendererPlugin[Any]] | None
     """None: the core's template renderer."""
 
 
@@ -37,7 +37,7 @@ _TOKENIZERS: WeakKeyDictionary[Renderer, Any] = WeakKeyDictionary()
 _DIGESTS: WeakKeyDictionary[Renderer, str] = WeakKeyDictionary()
 
 
-def remember_origin(renderer: Renderer, setup: RendererSetup, chosen: Chosen[RendererPlugin[Any]] | None) -> None:
+def remember_origin(renderer: Renderer, setup: RendererSetup, chosen: PluginChoice[RendererPlugin[Any]] | None) -> None:
     """Note what a renderer was made of, so that `save_renderer` can write it down."""
     _ORIGINS[renderer] = Origin(setup=setup, chosen=chosen)
     _TOKENIZERS[renderer] = setup.tokenizer
@@ -59,7 +59,7 @@ def tokenizer_digest(renderer: Renderer) -> str | None:
     return _DIGESTS[renderer]
 
 
-def save_renderer(renderer: Renderer, folder: Path) -> None:
+def save_renderer(renderer: Renderer, directory: Path) -> None:
     """Write a renderer into an existing folder; `load_renderer` makes an equal one of it in any process.
 
     Raises:
@@ -73,7 +73,7 @@ def save_renderer(renderer: Renderer, folder: Path) -> None:
             "Let the backend make it with `rllm_backend_kit.renderers.make_renderer`.",
         )
     setup, chosen = origin.setup, origin.chosen
-    setup.tokenizer.save_pretrained(folder / TOKENIZER)
+    setup.tokenizer.save_pretrained(directory / TOKENIZER)
     form = {
         "plugin": None if chosen is None else chosen.qualified_name,
         "params": None if chosen is None else chosen.params.model_dump(mode="json"),
@@ -89,20 +89,20 @@ def save_renderer(renderer: Renderer, folder: Path) -> None:
             f"the tokenizer {type(setup.tokenizer).__name__} needs transformers, so each process that renders "
             "takes about 300 MB more memory. A fast tokenizer (tokenizer.json) does not need it."
         )
-    (folder / FILE).write_text(json.dumps(form), encoding="utf-8")
+    (directory / FILE).write_text(json.dumps(form), encoding="utf-8")
 
 
-def load_renderer(folder: Path) -> Renderer:
+def load_renderer(directory: Path) -> Renderer:
     """The renderer that `save_renderer` wrote.
 
     Raises:
         PluginError: its plugin is not installed here, or the program that wrote it registered it itself.
         ConfigError: the tokenizer gives other tokens here than it gave there.
     """
-    form = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    renderer = _loaded(form, PortableTokenizer(folder / TOKENIZER, form["tokenizer"])) if form["tokenizer"] else None
+    form = json.loads((directory / FILE).read_text(encoding="utf-8"))
+    renderer = _loaded(form, PortableTokenizer(directory / TOKENIZER, form["tokenizer"])) if form["tokenizer"] else None
     if renderer is None:
-        renderer = _loaded(form, full_tokenizer(folder / TOKENIZER))
+        renderer = _loaded(form, full_tokenizer(directory / TOKENIZER))
     if renderer is None:
         raise ConfigError(
             "renderer-not-portable",

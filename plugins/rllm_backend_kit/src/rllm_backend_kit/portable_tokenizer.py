@@ -72,7 +72,7 @@ def portable_form(tokenizer: Any) -> dict[str, Any] | None:
 class PortableTokenizer:
     """The part of a Hugging Face tokenizer that renderers use. It loads the rest with `transformers` on first use."""
 
-    def __init__(self, folder: Path, form: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, form: Mapping[str, Any]) -> None:
         """Load a tokenizer.
 
         Args:
@@ -81,8 +81,8 @@ class PortableTokenizer:
         """
         from tokenizers import Tokenizer
 
-        self._folder = folder
-        self._backend = Tokenizer.from_file(str(folder / FILE))
+        self._directory = directory
+        self._backend = Tokenizer.from_file(str(directory / FILE))
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = form["split_special_tokens"]
@@ -162,7 +162,7 @@ class PortableTokenizer:
     @property
     def _full(self) -> Any:
         if self._loaded is None:
-            self._loaded = full_tokenizer(self._folder)
+            self._loaded = full_tokenizer(self._directory)
         return self._loaded
 
     def _special_id(self, name: str) -> int | None:
@@ -170,11 +170,11 @@ class PortableTokenizer:
         return None if token is None else self._backend.token_to_id(token)
 
 
-def full_tokenizer(folder: Path) -> Any:
+def full_tokenizer(directory: Path) -> Any:
     """Load a saved tokenizer with `transformers`, which imports torch."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(directory)
 
 
 def return_free_memory() -> None:

@@ -49,8 +49,8 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
     """
     try:
         first = renderer.prompt([USER])
-        replies = [renderer.reply_ids(text) for text in ("two", "<think>one more</think>two")]
-        if all(renderer.bridge(first, reply, [NEXT]) is not None for reply in replies):
+        responses = [renderer.response_ids(text) for text in ("two", "<think>one more</think>two")]
+        if all(renderer.bridge(first, response, [NEXT]) is not None for response in responses):
             return
         one, other = (renderer.prompt([USER, _thinking(thought), NEXT]) for thought in ("abc", "xyz"))
     except RolloutError:
@@ -91,7 +91,7 @@ def _problem_with_reading(renderer: TemplateRenderer) -> str | None:
     if USER["content"] not in renderer.text(first):
         return "it does not show what the user says"
     whole = renderer.prompt([USER, {"role": "assistant", "content": SAID}, NEXT])
-    found = _reply_until(renderer, whole, first, SAID)
+    found = _response_until(renderer, whole, first, SAID)
     if found is None:
         return "it does not show what the model said before"
     content = renderer.parse(*found).content
@@ -99,7 +99,9 @@ def _problem_with_reading(renderer: TemplateRenderer) -> str | None:
         return f"the answer {SAID!r} is read as {content!r}"
     for tools, thinking in _thinking_conversations():
         try:
-            thought = _reply_until(renderer, renderer.prompt(thinking, tools), renderer.prompt([USER], tools), THOUGHT)
+            thought = _response_until(
+                renderer, renderer.prompt(thinking, tools), renderer.prompt([USER], tools), THOUGHT
+            )
         except RolloutError:
             continue  # The template refuses tools, or such a message.
         if thought is not None and (problem := _problem_with_thought(renderer, *thought)) is not None:
@@ -123,7 +125,7 @@ def _problem_with_thought(renderer: TemplateRenderer, before: Ids, thought: Ids)
     return None
 
 
-def _reply_until(renderer: TemplateRenderer, whole: Ids, prompt: Ids, words: str) -> tuple[Ids, Ids] | None:
+def _response_until(renderer: TemplateRenderer, whole: Ids, prompt: Ids, words: str) -> tuple[Ids, Ids] | None:
     """What is before the first reply in a rendered conversation, and the reply up to `words`."""
     start = _first_difference(whole, prompt)
     ends = range(start + 1, len(whole) + 1)
@@ -159,19 +161,19 @@ def _problem_with_tools(renderer: Renderer) -> str | None:
         return "it leaves the arguments of earlier calls out"
     if called.tolist() == renderer.prompt([*asked, _calling(1), _result("4")], TOOLS).tolist():
         return "it leaves the results of tools out"
-    before, reply = _reply_in(called, first, renderer.stop_ids)
-    calls = renderer.parse(before, reply, TOOLS).tool_calls
+    before, response = _response_in(called, first, renderer.stop_ids)
+    calls = renderer.parse(before, response, TOOLS).tool_calls
     if [(call.name, dict(call.arguments)) for call in calls] != [(ADD, {"first": 1, "second": 2})]:
-        return f"it does not read the call that its template writes, {renderer.text(reply).strip()!r:.100}"
+        return f"it does not read the call that its template writes, {renderer.text(response).strip()!r:.100}"
     then = [_result("3"), _result("4")]
-    if _same(lambda message: renderer.bridge(first, reply, [message], TOOLS), then):
+    if _same(lambda message: renderer.bridge(first, response, [message], TOOLS), then):
         return "it leaves the results of tools out of the next prompt"
-    if _same(lambda message: renderer.bridge(first, renderer.reply_ids("3"), [message], TOOLS), [USER, NEXT]):
+    if _same(lambda message: renderer.bridge(first, renderer.response_ids("3"), [message], TOOLS), [USER, NEXT]):
         return "it leaves what the user says out of the next prompt"
     return None
 
 
-def _reply_in(whole: Ids, prompt: Ids, stop_ids: frozenset[int]) -> tuple[Ids, Ids]:
+def _response_in(whole: Ids, prompt: Ids, stop_ids: frozenset[int]) -> tuple[Ids, Ids]:
     """The first reply in a rendered conversation, with what stands before it."""
     start = _first_difference(whole, prompt)
     stops = np.flatnonzero(np.isin(whole[start:], [*stop_ids]))

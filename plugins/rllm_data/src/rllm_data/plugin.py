@@ -32,5 +32,5 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         check=_check,
         is_remote=_is_remote,
         family_option="path",
-        endings=ENDINGS,
+        suffixes=ENDINGS,
     )

@@ -30,7 +30,7 @@ _PARQUET_MAGIC = b"PAR1"
 class Source:
     """Where rows come from."""
 
-    kind: Literal["file", "folder", "saved", "hub"]
+    kind: Literal["file", "directory", "saved", "hub"]
     place: str
     """The path of a file or folder, or the id on the hub."""
     builder: str = ""
@@ -53,7 +53,7 @@ def find_source(path: str) -> Source:
     """
     place = Path(path).expanduser()
     if place.is_dir():
-        return _folder(place)
+        return _directory(place)
     if place.exists():
         return _file(place)
     if place.suffix.lower() in BUILDERS or not _HUB_ID.fullmatch(path):
@@ -91,7 +91,7 @@ def _file(path: Path) -> Source:
     return Source("file", str(path), builder)
 
 
-def _folder(path: Path) -> Source:
+def _directory(path: Path) -> Source:
     if any((path / name).is_file() for name in _SAVED):
         return Source("saved", str(path))
     found: dict[str, Path] = {}
@@ -112,7 +112,7 @@ def _folder(path: Path) -> Source:
             f"The folder {path} holds files of several kinds: {examples}.",
             "Name one file, or a folder for each kind.",
         )
-    return Source("folder", str(path))
+    return Source("directory", str(path))
 
 
 def _is_about_data(file: Path) -> bool:

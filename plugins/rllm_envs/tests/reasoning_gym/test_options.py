@@ -109,7 +109,7 @@ def test_prompt_and_system_prompt_are_what_the_model_sees(play: Callable[..., An
 
 
 @pytest.mark.parametrize(
-    ("reply", "auto", "tags", "whole"),
+    ("response", "auto", "tags", "whole"),
     [
         ("7", "7", None, "7"),
         (" 7\n", "7", None, "7"),
@@ -120,13 +120,13 @@ def test_prompt_and_system_prompt_are_what_the_model_sees(play: Callable[..., An
         ("<answer>7", "<answer>7", None, "<answer>7"),
     ],
 )
-def test_what_is_the_answer(reply: str, auto: str | None, tags: str | None, whole: str | None) -> None:
-    assert [answer_of(reply, how) for how in ("auto", "tags", "reply")] == [auto, tags, whole]
+def test_what_is_the_answer(response: str, auto: str | None, tags: str | None, whole: str | None) -> None:
+    assert [answer_of(response, how) for how in ("auto", "tags", "response")] == [auto, tags, whole]
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "7", " ", "\n", "a<b"]), max_size=8).map("".join))
-def test_tags_are_read_as_reasoning_gym_reads_them(reply: str) -> None:
-    assert answer_of(reply, "tags") == (extract_answer(reply) or None)
+def test_tags_are_read_as_reasoning_gym_reads_them(response: str) -> None:
+    assert answer_of(response, "tags") == (extract_answer(response) or None)
 
 
 def test_examples_are_earlier_turns_of_a_seed_of_their_own(play: Callable[..., Any]) -> None:
@@ -142,7 +142,7 @@ def test_examples_are_earlier_turns_of_a_seed_of_their_own(play: Callable[..., A
     assert not of_both_splits & {message["content"] for message in shown[:-1]}
 
 
-@pytest.mark.parametrize("how", ["auto", "tags", "reply"])
+@pytest.mark.parametrize("how", ["auto", "tags", "response"])
 def test_an_example_answers_as_answers_are_read(play: Callable[..., Any], how: str) -> None:
     _, shown = play("chain_sum", examples=1, answer=how)
     (example,) = solved(ReasoningGymParams(generator="chain_sum", examples=1), {}, 60.0)

@@ -135,7 +135,7 @@ def export(store: str | None, file: BinaryIO, **selected: Any) -> None:
 @selection_options
 @click.option("--with-open", is_flag=True, help="Sessions that have not ended too.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def episodes(store: str | None, with_open: bool, folder: Path, **selected: Any) -> None:
+def episodes(store: str | None, with_open: bool, directory: Path, **selected: Any) -> None:
     """Write sessions as episodes.
 
     `rllm rescore FOLDER` and `rllm train --stored FOLDER` read them. Sessions of validation are left out.
@@ -144,9 +144,9 @@ def episodes(store: str | None, with_open: bool, folder: Path, **selected: Any) 
     from rllm_gateway.listing import Selection, counted, opened
 
     with opened(store, selected["run"]) as reader:
-        done = export_episodes(reader, Selection(**selected), with_open, folder.expanduser())
-    attempts, tasks = counted(done.episodes, "attempt"), counted(done.tasks, "task")
-    click.echo(f"{attempts} at {tasks} in {folder}, {done.without_reward} without a reward")
+        done = export_episodes(reader, Selection(**selected), with_open, directory.expanduser())
+    rollouts, tasks = counted(done.episodes, "attempt"), counted(done.tasks, "task")
+    click.echo(f"{rollouts} at {tasks} in {directory}, {done.without_reward} without a reward")
     for reason, sessions in done.left_out.items():
         click.echo(f"{counted(sessions, 'session')} left out: {reason}")
 

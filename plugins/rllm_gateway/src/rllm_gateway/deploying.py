@@ -17,12 +17,12 @@ from rllm.planning import RunPlan
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.errors import BackendError
 from rllm_core.files import write_atomically
-from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
-from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.deployment import Deployment
 from rllm_gateway.process import Place, deployed_gateway
+from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_serving.until_stopped import Stop
 
@@ -51,13 +51,13 @@ class SessionContext:
     max_response_length: int
 
 
-class DeployedSampler(AttemptSampler):
+class DeployedSampler(RolloutSampler):
     """Keeps nothing of what it sampled: the store has it, and a session may live for days."""
 
     async def sample(
         self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, **asked: Any
     ) -> Completion:
-        """See `AttemptSampler.sample`."""
+        """See `RolloutSampler.sample`."""
         completion = await super().sample(
             call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, **asked
         )
@@ -119,17 +119,17 @@ def _spec(config: RunConfig, run: str) -> dict[str, object]:
     }
 
 
-def _samplers(plan: RunPlan, engine: RolloutEngine) -> Callable[[str], AttemptSampler]:
+def _samplers(plan: RunPlan, engine: RolloutEngine) -> Callable[[str], RolloutSampler]:
     config = plan.config
 
-    def sampler_of(session: str) -> AttemptSampler:
+    def sampler_of(session: str) -> RolloutSampler:
         sampling = SamplingParams(
             max_tokens=config.data.max_response_length,
             seed=derive_seed(config.rllm.trainer.seed, "deployed", session),
             **config.sampling.train.model_dump(),
         )
         context = SessionContext(
-            engine=AttemptEngine(engine),
+            engine=PerRolloutEngine(engine),
             sampling=sampling,
             max_prompt_length=config.data.max_prompt_length,
             max_response_length=config.data.max_response_length,

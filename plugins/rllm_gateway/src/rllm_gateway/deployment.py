@@ -25,7 +25,7 @@ class Deployment:
     token_file: str
     """File of the admin token."""
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of every `SessionSpec` but ``id``, ``attempt``, ``metadata`` and ``task_id``."""
+    """Fields of every `SessionSpec` but ``id``, ``rollout``, ``metadata`` and ``task_id``."""
 
 
 class DeployedSessions:
@@ -54,9 +54,9 @@ class DeployedSessions:
         if self._gateway.open_sessions >= self._gateway.limits.open_sessions:
             raise RefusedError(429, "busy", "The gateway has as many open sessions as it takes. End some.")
         slug = re.sub(r"[^A-Za-z0-9._~-]", "-", task_id)[:SLUG] or "session"
-        attempt = f"{task_id}:0" if task_id else ""
+        rollout = f"{task_id}:0" if task_id else ""
         id_ = f"{slug}~{secrets.token_hex(6)}"
-        spec = SessionSpec(id=id_, attempt=attempt, metadata=task, task_id=task_id, **self._spec)
+        spec = SessionSpec(id=id_, rollout=rollout, metadata=task, task_id=task_id, **self._spec)
         try:
             return await self._gateway.open_session(spec)
         except StoreError as error:

@@ -61,7 +61,7 @@ def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_token
 
 def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Counter[str]) -> dict[str, float]:
     trained = sum(trajectory.response_length for trajectory in trajectories)
-    figures = {
+    metrics = {
         "calls": len(trace.calls),
         "rows": sum(len(trajectory.tokens.segment_starts) for trajectory in trajectories),
         "sampled_tokens": trained + excluded.total(),
@@ -70,7 +70,7 @@ def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Coun
         **{f"excluded_tokens/{reason}": tokens for reason, tokens in excluded.items() if tokens},
         **trace.counters,
     }
-    return {f"{PREFIX}/{name}": float(value) for name, value in figures.items()}
+    return {f"{PREFIX}/{name}": float(value) for name, value in metrics.items()}
 
 
 def roots_of(calls: Sequence[TracedCall]) -> dict[str, TracedCall]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from rllm_core.contracts.reward import Attempt
-from rllm_core.data.messages import Reply, ToolCall
+from rllm_core.contracts.reward import Rollout
+from rllm_core.data.messages import Response, ToolCall
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
@@ -34,8 +34,8 @@ from rllm_gateway.session import (
 )
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 
-ATTEMPT = "attempt"
-"""Key of a step's info: what rewards look at, `Attempt` as JSON data. The last reply of an episode has it."""
+ROLLOUT = "attempt"
+"""Key of a step's info: what rewards look at, `Rollout` as JSON data. The last reply of an episode has it."""
 
 
 def episode_of(stored: StoredSession, uid: str) -> Episode:
@@ -56,7 +56,7 @@ def episode_of(stored: StoredSession, uid: str) -> Episode:
     made = traced(trace, steps, uid)
     episode = Episode(id=uid, trajectories=made.trajectories, metrics=made.metrics)
     if made.last is not None:
-        steps[made.last].info[ATTEMPT] = asdict(_attempt_of(stored, made.last, episode))
+        steps[made.last].info[ROLLOUT] = asdict(_rollout_of(stored, made.last, episode))
     pay(episode, Returned(rewards=rewards))
     episode.termination_reason = TerminationReason.ERROR if ending == "failed" else TerminationReason.ENV_DONE
     return episode
@@ -67,29 +67,29 @@ def _step_of(stored: StoredSession, row: CallRow) -> Step:
         stored.prompt_ids(row.id),
         row.response_ids,
         row.logprobs,
-        text=_reply_of(row).text,
+        text=_response_of(row).text,
         weight_version=row.weight_version,
         version_spans=row.version_spans,
         info={"finish_reason": row.finish_reason},
     )
 
 
-def _attempt_of(stored: StoredSession, call: str, episode: Episode) -> Attempt:
+def _rollout_of(stored: StoredSession, call: str, episode: Episode) -> Rollout:
     """What rewards look at: the conversation that ends with the last reply."""
-    reply = _reply_of(next(row for row in stored.calls if row.id == call))
-    return Attempt(
+    response = _response_of(next(row for row in stored.calls if row.id == call))
+    return Rollout(
         data=stored.session.metadata.get(TASK, {}),
-        messages=[*stored.messages(call), reply.message],
-        reply=reply,
+        messages=[*stored.messages(call), response.message],
+        response=response,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
     )
 
 
-def _reply_of(row: CallRow) -> Reply:
+def _response_of(row: CallRow) -> Response:
     """The reply, as the gateway has taken it apart."""
-    message = row.reply or {}
+    message = row.response or {}
     content = str(message.get("content") or "")
-    return Reply(
+    return Response(
         text=content,
         content=content,
         reasoning=message.get("reasoning_content"),
@@ -118,7 +118,7 @@ class Exported:
     """Sessions that are not there, by reason."""
 
 
-def export_episodes(reader: CallReader, selection: Selection, with_open: bool, folder: Path) -> Exported:
+def export_episodes(reader: CallReader, selection: Selection, with_open: bool, directory: Path) -> Exported:
     """Write attempts as episodes, together by the run's task batch and by task.
 
     A run compares the attempts of a task batch with each other, also if its weights changed between their first calls.
@@ -134,15 +134,15 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, f
         ConfigError: the folder holds something, there is no session, or several models sampled.
         StoreError, RecordError: something cannot be read or written.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError("directory-in-use", f"{folder} holds files already.", "Name another folder.")
+    if directory.exists() and any(directory.iterdir()):
+        raise ConfigError("directory-in-use", f"{directory} holds files already.", "Name another folder.")
     done = Exported()
-    attempts = list(_attempts(sessions_of(reader, selection), with_open, done.left_out))
-    sampler, files, number = _sampler_of(attempts), StepFiles(folder), 0
+    rollouts = list(_rollouts(sessions_of(reader, selection), with_open, done.left_out))
+    sampler, files, number = _sampler_of(rollouts), StepFiles(directory), 0
     by_step: defaultdict[tuple[str, str, int], defaultdict[str, list[SessionRow]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for row in attempts:
+    for row in rollouts:
         by_step[_step_name(reader, row)][task_of(row)].append(row)
     for step in sorted(by_step):
         tasks = iter(by_step[step].items())
@@ -167,8 +167,8 @@ def task_of(row: SessionRow) -> str:
     A run names its attempts after rows, and other data have the same rows. Sessions of one task are compared with each
     other, so that those about nothing are tasks of their own.
     """
-    named, _, attempt = row.attempt.rpartition(":")
-    name = named if attempt.isdecimal() else ""
+    named, _, rollout = row.rollout.rpartition(":")
+    name = named if rollout.isdecimal() else ""
     data: Mapping[str, Any] = row.metadata.get(TASK) or {}
     if not name and not data:
         return row.id.replace(":", "-")
@@ -178,7 +178,7 @@ def task_of(row: SessionRow) -> str:
     return f"{name}-{digest}" if name else digest
 
 
-def _attempts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Counter[str]) -> Iterator[SessionRow]:
+def _rollouts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Counter[str]) -> Iterator[SessionRow]:
     """Sessions that are attempts: of several tries at one, the last. Nobody trains on what validates."""
     given_up = _given_up(sessions)
     for each in sessions:
@@ -200,11 +200,11 @@ def _given_up(sessions: Sequence[SessionSummary]) -> set[str]:
     last: dict[tuple[str, str, str | None], SessionRow] = {}
     for row in (each.session for each in sessions):
         # Training and validation of a run name their attempts alike.
-        attempt = (task_of(row), row.attempt, row.metadata.get(LABEL))
-        before = last.get(attempt)
+        rollout = (task_of(row), row.rollout, row.metadata.get(LABEL))
+        before = last.get(rollout)
         if before is not None and row.retry == before.retry + 1:
             given_up.add(before.id)
-        last[attempt] = row
+        last[rollout] = row
     return given_up
 
 

@@ -236,7 +236,7 @@ def _session_row(session: LiveSession, tokenizer: str | None) -> SessionRow:
     return SessionRow(
         id=spec.id,
         run=spec.run,
-        attempt=spec.attempt,
+        rollout=spec.rollout,
         retry=spec.retry,
         metadata={TASK: spec.metadata, TASK_ID: spec.task_id, LABEL: spec.label, BATCH: spec.task_batch, **sampler},
         key_hash=session.key_hash,

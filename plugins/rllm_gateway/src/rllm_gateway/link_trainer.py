@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from rllm_core.contracts.engine import OnTokens
 from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
-from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.frames import Frame, encoded, read_frame
 from rllm_gateway.link_data import completion_frame, trace_of
 from rllm_gateway.policy import PromptTooLongError
+from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class TrainerLink:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        sampler_of: Callable[[str], AttemptSampler] | None = None,
+        sampler_of: Callable[[str], RolloutSampler] | None = None,
         last_words: Callable[[], str] = str,
     ) -> None:
         """Must be made in a running event loop.
@@ -44,7 +44,7 @@ class TrainerLink:
         self._last_words = last_words
         self._sampler_of = sampler_of
         self._closing: set[asyncio.Task[None]] = set()
-        self._samplers: dict[str, AttemptSampler] = {}
+        self._samplers: dict[str, RolloutSampler] = {}
         self._sampling: dict[int, asyncio.Task[None]] = {}
         """By the number of the frame that asked: a call that came to nothing is asked again under its id."""
         self._waiting: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
@@ -52,7 +52,7 @@ class TrainerLink:
         self._gone = False
         self._reading = asyncio.create_task(self._read(reader), name="rllm-gateway-link")
 
-    async def open_session(self, spec: SessionSpec, sampler: AttemptSampler) -> OpenedSession:
+    async def open_session(self, spec: SessionSpec, sampler: RolloutSampler) -> OpenedSession:
         """Open a session, of which `sampler` samples.
 
         Raises:
@@ -171,7 +171,7 @@ class TrainerLink:
             case "answer" if (future := self._waiting.get(body["number"])) and not future.done():
                 future.set_result(body)
 
-    def _sampler(self, session: str) -> AttemptSampler | None:
+    def _sampler(self, session: str) -> RolloutSampler | None:
         if session not in self._samplers and self._sampler_of is not None:
             self._samplers[session] = self._sampler_of(session)
         return self._samplers.get(session)

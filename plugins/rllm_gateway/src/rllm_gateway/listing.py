@@ -127,7 +127,7 @@ def call_lines(stored: StoredSession) -> Iterator[str]:
             f"[{place}] {row.role}{follows}: {len(row.new_ids)} new tokens, {len(row.response_ids)} sampled by "
             f"weights {row.weight_version}, {row.finish_reason}{seen}"
         )
-        for message in (*row.messages, row.reply):
+        for message in (*row.messages, row.response):
             yield from message_lines(message)
     for reward in stored.rewards:
         yield f"reward of {reward.role}: {reward.value:g}"
@@ -136,9 +136,9 @@ def call_lines(stored: StoredSession) -> Iterator[str]:
 
 def message_lines(message: Any) -> Iterator[str]:
     """What a message says: thoughts, text, calls of tools."""
-    thoughts = message.get(REASONING)
-    if thoughts:
-        yield f"    {message['role']} thinks: {_shortened(thoughts)}"
+    reasoning = message.get(REASONING)
+    if reasoning:
+        yield f"    {message['role']} thinks: {_shortened(reasoning)}"
     said, calls = message.get("content"), message.get("tool_calls", ())
     if said or not calls:
         yield f"    {message['role']}: {_shortened(said or '')}"
@@ -164,13 +164,13 @@ def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) ->
     return {
         "session": row.session,
         "run": stored.session.run,
-        "attempt": stored.session.attempt,
+        "attempt": stored.session.rollout,
         "retry": stored.session.retry,
         "call": row.id,
         "parent": row.parent,
         "role": row.role,
         "messages": stored.messages(row.id),
-        "reply": row.reply,
+        "reply": row.response,
         "prompt_ids": stored.prompt_ids(row.id),
         "response_ids": row.response_ids,
         "logprobs": [None if np.isnan(each) else float(each) for each in row.logprobs],

@@ -66,7 +66,7 @@ class LiveSession:
     key_hash: str
     calls: dict[str, CallRow] = field(default_factory=dict)
     """By id, in the order in which they were stored. The store has what clients sent with them (`CallRow.sent`)."""
-    replies: dict[bytes, CallRow] = field(default_factory=dict)
+    responses: dict[bytes, CallRow] = field(default_factory=dict)
     """By the digest of the conversation that ends with the reply."""
     tools: dict[str, Sequence[Tool]] = field(default_factory=dict)
     """By call, the tools that the model was offered, if the session keeps messages."""
@@ -114,7 +114,7 @@ class LiveSession:
             digest = _next_digest(digest, message)
             if message["role"] != "assistant":
                 continue
-            if (row := self.replies.get(digest)) is None:
+            if (row := self.responses.get(digest)) is None:
                 foreign += 1
             else:
                 matched[at] = row
@@ -129,7 +129,7 @@ class LiveSession:
         if self.spec.keeps_messages:
             before = self.tools.get(row.parent or "")
             self.tools[row.id] = tools if before is None or before != tools else before
-        self.replies.setdefault(_next_digest(place.digest, row.reply), row)
+        self.responses.setdefault(_next_digest(place.digest, row.response), row)
 
     def lineage(self, row: CallRow) -> list[CallRow]:
         """The calls from the first that a call continues, to the call itself."""
@@ -204,7 +204,7 @@ class LiveSession:
         last = next((row for row in reversed(self.calls.values()) if row.id in self.delivered), None)
         if last is None or not self.spec.keeps_messages:
             return None
-        return Said(messages=[*messages(self.lineage(last)), last.reply], tools=self.tools[last.id])
+        return Said(messages=[*messages(self.lineage(last)), last.response], tools=self.tools[last.id])
 
 
 def _root_digest(role: str, tools: Sequence[Tool], template_options: Mapping[str, Any]) -> bytes:

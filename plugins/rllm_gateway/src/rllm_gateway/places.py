@@ -15,10 +15,10 @@ RUNS = Path("runs")
 SHOWN = 5
 
 
-def store_path(configured: str | None, run_folder: Path | None) -> Path:
+def store_path(configured: str | None, run_directory: Path | None) -> Path:
     """The store of a run whose ``rllm.sdk.store.path`` is `configured`."""
-    if configured is None and run_folder is not None:
-        return run_folder / OF_RUN
+    if configured is None and run_directory is not None:
+        return run_directory / OF_RUN
     return Path(configured or SHARED).expanduser()
 
 
@@ -51,10 +51,10 @@ def named_store(named: str | None, run: str | None) -> Path:
     )
 
 
-def _store_in(folder: Path) -> Path:
-    """The store of the run in `folder`."""
-    sdk = read_config(folder).get("rllm", {}).get("sdk", {}) if (folder / CONFIG).is_file() else {}
+def _store_in(directory: Path) -> Path:
+    """The store of the run in `directory`."""
+    sdk = read_config(directory).get("rllm", {}).get("sdk", {}) if (directory / CONFIG).is_file() else {}
     if sdk.get("proxy", {}).get("mode") == "external":
         # The gateway has the store, and its run does not know which.
         return store_path(None, None)
-    return store_path(sdk.get("store", {}).get("path"), folder)
+    return store_path(sdk.get("store", {}).get("path"), directory)

@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import AttemptSeconds
+from rllm_core.schema.section import RolloutSeconds
 
 requires_api = 1
 
@@ -35,7 +35,7 @@ class AgentParams(Params):
         description="Modules that a Python program in `command` imports, such as [litellm]. One process imports them "
         "once, and each rollout is a fork of it.",
     )
-    timeout: Annotated[float, AttemptSeconds()] = Field(
+    timeout: Annotated[float, RolloutSeconds()] = Field(
         3600.0, gt=0, description="Seconds an attempt may take, unless `rllm.agent.trajectory_timeout` is shorter."
     )
     unsupported: Literal["refuse", "ignore"] = Field(
@@ -96,22 +96,22 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_serving.process_directory import ProcessDirectory
 
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
-    store = store_path(sdk.store.path, run.folder)
+    store = store_path(sdk.store.path, run.directory)
     if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
         # Before anything is sampled. `check_sdk` has read a store that the configuration names.
         await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
     place = Place(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
     with ProcessDirectory("rllm-gateway-") as files:
-        folder = files.path
+        directory = files.path
         if params.agent is not None:
-            runner: Any = FunctionRunner(check_target(params.agent), folder)
+            runner: Any = FunctionRunner(check_target(params.agent), directory)
         elif params.preload:
-            runner = WarmCommandRunner(params.command or [], params.preload, folder)
+            runner = WarmCommandRunner(params.command or [], params.preload, directory)
         else:
-            runner = CommandRunner(params.command or [], folder)
+            runner = CommandRunner(params.command or [], directory)
         renderer = run.engine.renderer
         external = sdk.proxy.mode == "external"
-        gateway = running_gateway(renderer, sdk, folder) if external else gateway_process(renderer, place, folder)
+        gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, place, directory)
         async with gateway as link:
             try:
                 yield OpenedGateway(
@@ -139,5 +139,5 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         open=_open,
         gives_rewards=True,
         renders_elsewhere=True,
-        honours=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
+        config_keys=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
     )

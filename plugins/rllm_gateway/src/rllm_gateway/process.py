@@ -15,11 +15,11 @@ from pathlib import Path
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
 from rllm_core.schema.sdk_section import SdkSection
-from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.checks import RUN_PORT, token_of
 from rllm_gateway.child import ChildSettings
 from rllm_gateway.deployment import Deployment
 from rllm_gateway.link_trainer import TrainerLink
+from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
 
@@ -41,7 +41,7 @@ class Place:
 
 
 @asynccontextmanager
-async def gateway_process(renderer: Renderer, place: Place, folder: Path) -> AsyncIterator[TrainerLink]:
+async def gateway_process(renderer: Renderer, place: Place, directory: Path) -> AsyncIterator[TrainerLink]:
     """A gateway that answers, linked to this process. It ends with the context, or with this process.
 
     Args:
@@ -53,7 +53,7 @@ async def gateway_process(renderer: Renderer, place: Place, folder: Path) -> Asy
         ConfigError: no other process can load the renderer.
         BackendError: it does not start.
     """
-    async with _process(renderer, place, folder) as (link, _):
+    async with _process(renderer, place, directory) as (link, _):
         yield link
 
 
@@ -61,9 +61,9 @@ async def gateway_process(renderer: Renderer, place: Place, folder: Path) -> Asy
 async def deployed_gateway(
     renderer: Renderer,
     place: Place,
-    folder: Path,
+    directory: Path,
     deployment: Deployment,
-    sampler_of: Callable[[str], AttemptSampler],
+    sampler_of: Callable[[str], RolloutSampler],
 ) -> AsyncIterator[tuple[TrainerLink, str]]:
     """As `gateway_process`, and its URL: a gateway that opens sessions itself.
 
@@ -77,7 +77,7 @@ async def deployed_gateway(
     Raises:
         ConfigError, BackendError: as `gateway_process`.
     """
-    async with _process(renderer, place, folder, deployment, sampler_of) as both:
+    async with _process(renderer, place, directory, deployment, sampler_of) as both:
         yield both
 
 
@@ -85,16 +85,16 @@ async def deployed_gateway(
 async def _process(
     renderer: Renderer,
     place: Place,
-    folder: Path,
+    directory: Path,
     deployment: Deployment | None = None,
-    sampler_of: Callable[[str], AttemptSampler] | None = None,
+    sampler_of: Callable[[str], RolloutSampler] | None = None,
 ) -> AsyncIterator[tuple[TrainerLink, str]]:
     from rllm_backend_kit.portable_renderer import save_renderer
 
-    rendering = folder / "renderer"
+    rendering = directory / "renderer"
     rendering.mkdir()
     save_renderer(renderer, rendering)
-    announcement = folder / "gateway.json"
+    announcement = directory / "gateway.json"
     ours, theirs = socket.socketpair()
     with theirs:
         settings = ChildSettings(
@@ -108,7 +108,7 @@ async def _process(
             deployment=None if deployment is None else asdict(deployment),
         )
         program = [sys.executable, "-m", "rllm_gateway.child", settings.as_argument()]
-        process = ChildProcess.spawn(program, folder / "gateway.log", _environment(), [theirs.fileno()])
+        process = ChildProcess.spawn(program, directory / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
         link = TrainerLink(*await asyncio.open_connection(sock=ours), sampler_of, lambda: _last_words(process))
@@ -120,7 +120,7 @@ async def _process(
 
 
 @asynccontextmanager
-async def running_gateway(renderer: Renderer, sdk: SdkSection, folder: Path) -> AsyncIterator[TrainerLink]:
+async def running_gateway(renderer: Renderer, sdk: SdkSection, directory: Path) -> AsyncIterator[TrainerLink]:
     """The link to a gateway that runs already, ``rllm gateway serve``. It goes on when the context ends.
 
     Args:
@@ -135,7 +135,7 @@ async def running_gateway(renderer: Renderer, sdk: SdkSection, folder: Path) -> 
     from rllm_backend_kit.portable_renderer import save_renderer
     from rllm_gateway.attaching import attach
 
-    rendering = folder / "renderer"
+    rendering = directory / "renderer"
     rendering.mkdir()
     save_renderer(renderer, rendering)
     ends = await attach(sdk.proxy.host, sdk.proxy.port + RUN_PORT, token_of(sdk.proxy), rendering, MODEL)

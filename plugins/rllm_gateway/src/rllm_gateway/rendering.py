@@ -85,7 +85,7 @@ def _raw(prompt: str | tuple[int, ...], renderer: Renderer) -> Ids:
     if not isinstance(prompt, str):
         return np.array(prompt, np.int32)
     # Renderers encode text as a reply, whose end follows it.
-    ids = renderer.reply_ids(prompt)
+    ids = renderer.response_ids(prompt)
     return ids[:-1] if len(ids) and int(ids[-1]) in renderer.stop_ids else ids
 
 
@@ -118,7 +118,7 @@ def _shown(place: Place, messages: Sequence[Message], accumulate_reasoning: bool
     shown, over = list[Message](), False
     for at in reversed(range(len(messages))):
         row = place.matched.get(at)
-        message = messages[at] if row is None else row.reply
+        message = messages[at] if row is None else row.response
         if over and not accumulate_reasoning and REASONING in message:
             message = {key: value for key, value in message.items() if key != REASONING}
         over = over or message["role"] == "user"
@@ -139,13 +139,13 @@ def choice_of(
         completion: what was sampled.
         renderer: of the model.
     """
-    reply = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
+    response = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
     message: dict[str, Any] = (
-        dict(reply.message) if asked.raw_prompt is None else {"role": "assistant", "content": reply.text}
+        dict(response.message) if asked.raw_prompt is None else {"role": "assistant", "content": response.text}
     )
     if asked.wanted is not None and "tool_calls" not in message and (calls := call_in(message["content"], asked.tools)):
         message |= {"content": "", "tool_calls": calls}
-    stop = _stopped_at(reply.text, asked.stop)
+    stop = _stopped_at(response.text, asked.stop)
     if stop is not None:
         message["content"] = _before(message["content"], asked.stop)
     if "tool_calls" in message:

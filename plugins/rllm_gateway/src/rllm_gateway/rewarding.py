@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
@@ -110,9 +110,9 @@ def _no_reward(episode: Episode, returned: Returned) -> str:
     return f"the agent gave a reward to {', '.join(map(repr, unknown))}, and the roles that made calls are {known}"
 
 
-def attempt_of(
+def rollout_of(
     task: Mapping[str, Any], episode: Episode, last: Step, said: Said, answer: str | None, context: WorkflowContext
-) -> Attempt:
+) -> Rollout:
     """What rewards of ``rllm.reward`` look at, in the shape that built-in workflows give it.
 
     Args:
@@ -123,15 +123,15 @@ def attempt_of(
         answer: of the agent, which is the reply then; None: it gave none.
         context: of the attempt.
     """
-    reply = context.engine.renderer.parse(last.prompt_ids, last.response_ids, said.tools)
-    reply = reply.ended_by(last.info["finish_reason"])
+    response = context.engine.renderer.parse(last.prompt_ids, last.response_ids, said.tools)
+    response = response.ended_by(last.info["finish_reason"])
     if answer is not None:
-        reply = replace(reply, text=answer, content=answer, finish_reason="stop")
+        response = replace(response, text=answer, content=answer, finish_reason="stop")
     hidden = () if context.accumulate_reasoning else (REASONING,)
-    return Attempt(
+    return Rollout(
         data=copy.deepcopy(dict(task)),
         messages=[{key: value for key, value in each.items() if key not in hidden} for each in said.messages],
-        reply=reply,
+        response=response,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
     )
 

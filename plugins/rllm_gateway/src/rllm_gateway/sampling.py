@@ -200,7 +200,7 @@ class _Sampling:
             seconds=seconds,
             parameters=parameters,
             messages=self._place.rest,
-            reply=choice.message,
+            response=choice.message,
             sent=asked.sent,
             outcomes=asked.outcomes,
             client_retry=asked.client_retry,

@@ -27,7 +27,7 @@ class SessionSpec:
     """Uid of the attempt with its try, part of URLs: letters, digits, ``-``, ``_``, ``.``, ``~`` and ``:``."""
     run: str
     """Name of the run."""
-    attempt: str
+    rollout: str
     """Uid of the attempt at a task."""
     retry: int = 0
     """Which try of the attempt, from 0."""

@@ -60,14 +60,14 @@ class Growing:
     def _settled(self, ids: NDArray[np.int32]) -> Settled:
         """The part of `choice_of` that is final."""
         asked = self._asked
-        reply = self._renderer.settled(self._prompt_ids, ids, asked.tools)
+        response = self._renderer.settled(self._prompt_ids, ids, asked.tools)
         if asked.raw_prompt is not None:
-            return Settled(content=before_any(reply.text, asked.stop))
-        if reply.reasoning:
-            return Settled(reasoning=reply.reasoning)
+            return Settled(content=before_any(response.text, asked.stop))
+        if response.reasoning:
+            return Settled(reasoning=response.reasoning)
         # JSON of a schema may turn out as a call of a tool, which is no content.
         may_call = asked.wanted is not None and asked.tools
-        return Settled(content="" if may_call else before_any(reply.content, asked.stop))
+        return Settled(content="" if may_call else before_any(response.content, asked.stop))
 
 
 @dataclass(eq=False)

@@ -13,10 +13,10 @@ from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_core.schema.sdk_section import ProcessingSection
-from rllm_gateway.attempt_sampler import AttemptSampler
 from rllm_gateway.episodes import traced
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.rewarding import Returned, add_score, attempt_of, pay, read_returned
+from rllm_gateway.rewarding import Returned, add_score, pay, read_returned, rollout_of
+from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.runners import Outcome
 from rllm_gateway.session import SessionSpec, SessionTrace
@@ -27,9 +27,9 @@ NO_CALL = "the agent made no call of the gateway; does its client have an addres
 class Silence:
     """Watches the first attempts of a run."""
 
-    def __init__(self, attempts: int) -> None:
-        """`attempts`: of a step; after so many without a call there is a warning."""
-        self._left = attempts
+    def __init__(self, rollouts: int) -> None:
+        """`rollouts`: of a step; after so many without a call there is a warning."""
+        self._left = rollouts
 
     def note(self, calls: int) -> None:
         """An attempt has ended that asked the gateway so many times."""
@@ -73,7 +73,7 @@ class AgentWorkflow(Workflow):
     calls or no room left, the attempt ends with that.
     """
 
-    honours: ClassVar[frozenset[str]] = frozenset(
+    config_keys: ClassVar[frozenset[str]] = frozenset(
         {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}
     )
 
@@ -89,7 +89,7 @@ class AgentWorkflow(Workflow):
         gateway, context = self._gateway, self.context
         self.episode = Episode(id=uid)
         spec = self._spec(task, uid)
-        sampler = AttemptSampler(context, f"{uid}#{context.sampling.seed}", engine_stops=gateway.engine_stops)
+        sampler = RolloutSampler(context, f"{uid}#{context.sampling.seed}", engine_stops=gateway.engine_stops)
         session = await gateway.link.open_session(spec, sampler)
         try:
             outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, task)))
@@ -111,8 +111,8 @@ class AgentWorkflow(Workflow):
             # An attempt is played again in later epochs and runs.
             id=f"{slug}~{secrets.token_hex(6)}",
             run=self._gateway.run,
-            attempt=uid,
-            retry=context.attempt,
+            rollout=uid,
+            retry=context.rollout,
             metadata=dict(task),
             label="train" if context.label == "train" else "val",
             task_batch=context.task_batch,
@@ -127,7 +127,7 @@ class AgentWorkflow(Workflow):
             keeps_messages=context.score is not None,
         )
 
-    async def _closed(self, spec: SessionSpec, sampler: AttemptSampler) -> SessionTrace:
+    async def _closed(self, spec: SessionSpec, sampler: RolloutSampler) -> SessionTrace:
         """Seal the session, and put what it holds into the episode."""
         assert self.episode is not None
         try:
@@ -145,7 +145,7 @@ class AgentWorkflow(Workflow):
         pay(self.episode, Returned(reward=0.0, rewards=trace.rewards))
         return trace
 
-    def _check(self, trace: SessionTrace, sampler: AttemptSampler) -> None:
+    def _check(self, trace: SessionTrace, sampler: RolloutSampler) -> None:
         if sampler.backend_error is not None:
             raise sampler.backend_error
         if trace.ending == "failed":
@@ -155,7 +155,7 @@ class AgentWorkflow(Workflow):
                 "Check the disk, and that nothing deleted or replaced the store (rllm.sdk.store.path), then run again.",
             )
 
-    def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: AttemptSampler) -> None:
+    def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: RolloutSampler) -> None:
         assert self.episode is not None
         if sampler.too_long or trace.too_long:
             self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
@@ -175,5 +175,5 @@ class AgentWorkflow(Workflow):
         )
         pay(self.episode, given)
         if self.context.score is not None and self._last is not None and trace.said is not None:
-            attempt = attempt_of(task, self.episode, self._last, trace.said, given.answer, self.context)
-            add_score(self.episode, await self.context.score(attempt), given)
+            rollout = rollout_of(task, self.episode, self._last, trace.said, given.answer, self.context)
+            add_score(self.episode, await self.context.score(rollout), given)

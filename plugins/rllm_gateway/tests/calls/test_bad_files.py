@@ -62,9 +62,9 @@ def forbidden(written: Path, no_privileges: None) -> Iterator[Path]:
     """A store that nobody may open, in a folder that anybody may look into."""
     before = os.geteuid()
     os.seteuid(os.getuid())
-    with TemporaryDirectory() as folder:
-        path = Path(shutil.copy(written, Path(folder) / "calls.sqlite"))
-        Path(folder).chmod(0o755)
+    with TemporaryDirectory() as directory:
+        path = Path(shutil.copy(written, Path(directory) / "calls.sqlite"))
+        Path(directory).chmod(0o755)
         path.chmod(0)
         os.seteuid(before)
         yield path
@@ -217,7 +217,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def as_text(reader: CallReader, name: str) -> list[str]:
-    return [f"{row.id} {row.response_ids.tolist()} {row.reply} {row.sent}" for row in reader.calls(name)]
+    return [f"{row.id} {row.response_ids.tolist()} {row.response} {row.sent}" for row in reader.calls(name)]
 
 
 def test_damage_in_a_record_is_that_record(copied: Path) -> None:

@@ -33,7 +33,7 @@ ROOT = call(
     new_ids=ids(1, 2),
     response_ids=ids(3, 4),
     messages=[said("system", "play"), said("user", "?")],
-    reply=said("assistant", "7"),
+    response=said("assistant", "7"),
 )
 CHILD = call("child", parent="root", new_ids=ids(5), messages=[said("user", "lower")])
 BRANCH = call(
@@ -73,7 +73,7 @@ def test_a_prompt_that_leaves_its_ancestors_says_where(store: CallStore) -> None
 
 
 def test_a_reply_that_is_no_message_is_left_out(store: CallStore) -> None:
-    add(store, session(), call("root", reply=None), CHILD)
+    add(store, session(), call("root", response=None), CHILD)
 
     assert store.session("s").messages("child") == [said("user", "lower?"), said("user", "lower")]
 

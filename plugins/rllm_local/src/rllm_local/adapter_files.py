@@ -27,36 +27,36 @@ class BaseModel:
     """See `rllm_local.fingerprints.fingerprint`; None: unknown."""
 
 
-def adapter_folder(name: str) -> Path | None:
+def adapter_directory(name: str) -> Path | None:
     """The folder of the adapter that a model's name stands for: itself, or the model inside a run's checkpoint."""
     path = Path(name).expanduser()
-    for folder in (path, path / "backend" / "model"):
-        if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
-            return folder
+    for directory in (path, path / "backend" / "model"):
+        if (directory / CONFIG).is_file() and not (directory / "config.json").is_file():
+            return directory
     return None
 
 
-def read_base(folder: Path) -> BaseModel:
-    """The model below the adapter in `folder`. Adapters of other programs do not know its weights.
+def read_base(directory: Path) -> BaseModel:
+    """The model below the adapter in `directory`. Adapters of other programs do not know its weights.
 
     Raises:
         ConfigError: the files do not say which model it is.
     """
     try:
-        name = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+        name = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
         if not isinstance(name, str):
             raise KeyError("base_model_name_or_path")
-        file = folder / BASE
+        file = directory / BASE
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         return BaseModel(**(known | {"name": name}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "bad-adapter",
-            f"model.name={str(folder)!r} is a LoRA adapter that does not say which model it belongs to ({error!r}).",
+            f"model.name={str(directory)!r} is a LoRA adapter that does not say which model it belongs to ({error!r}).",
             f"Set base_model_name_or_path in its {CONFIG}.",
         ) from error
 
 
-def write_base(folder: Path, base: BaseModel) -> None:
+def write_base(directory: Path, base: BaseModel) -> None:
     """Write what `read_base` reads."""
-    (folder / BASE).write_text(json.dumps(asdict(base)), encoding="utf-8")
+    (directory / BASE).write_text(json.dumps(asdict(base)), encoding="utf-8")

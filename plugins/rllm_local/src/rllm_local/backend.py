@@ -49,10 +49,10 @@ class Training(Protocol):
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Change the weights; see `Updater.update`."""
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         """Write the state that `load` reads."""
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         """Restore the state that `save` wrote."""
 
     async def close(self) -> None:
@@ -74,11 +74,11 @@ class TrainingHere:
         result: UpdateResult = await self._in_worker(self.trainer.updater.update, batch, plan)
         return result
 
-    async def save(self, folder: Path) -> None:
-        await self._in_worker(self.trainer.save, folder)
+    async def save(self, directory: Path) -> None:
+        await self._in_worker(self.trainer.save, directory)
 
-    async def load(self, folder: Path) -> None:
-        await self._in_worker(self.trainer.load, folder)
+    async def load(self, directory: Path) -> None:
+        await self._in_worker(self.trainer.load, directory)
 
     async def close(self) -> None:
         """Nothing to release."""
@@ -115,17 +115,17 @@ class LocalBackend(Backend):
         sampling.weights_change()
         return await training.update(batch, plan)
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         _, sampling = self._started()
-        await sampling.publish(version)
+        await sampling.sync_weights(version)
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         training, _ = self._started()
-        await training.save(folder)
+        await training.save(directory)
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         training, _ = self._started()
-        await training.load(folder)
+        await training.load(directory)
 
     async def close(self) -> None:
         async with AsyncExitStack() as ends:  # each ends, whatever the others raise

@@ -9,8 +9,8 @@ from rllm_backend_kit.model_files import stop_ids
 from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
-from rllm_local.adapter_files import adapter_folder, read_base
-from rllm_local.model_name import TINY, folder_of
+from rllm_local.adapter_files import adapter_directory, read_base
+from rllm_local.model_name import TINY, directory_of
 
 
 def try_renderer(run: RunContext, name: str, *, local_files_only: bool = False) -> None:
@@ -40,12 +40,12 @@ def _tokenizer(name: str, local_files_only: bool) -> Any:
         from rllm_local.tiny import build_tokenizer
 
         return build_tokenizer()
-    adapter = adapter_folder(name)
+    adapter = adapter_directory(name)
     if adapter is not None:
         return _tokenizer(read_base(adapter).name, local_files_only)
     from transformers import AutoTokenizer
 
-    source = folder_of(name) or name
+    source = directory_of(name) or name
     try:
         return AutoTokenizer.from_pretrained(source, local_files_only=local_files_only or only_cached(source))
     except (OSError, ValueError, KeyError, ImportError):

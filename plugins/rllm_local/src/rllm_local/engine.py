@@ -124,10 +124,10 @@ class LocalEngine:
         self._table.release(session)
 
     def hold(self) -> None:
-        """The model's weights are about to change: no pass begins before `publish`."""
+        """The model's weights are about to change: no pass begins before `sync_weights`."""
         self._may_sample.clear()
 
-    def publish(self, version: int) -> None:
+    def sync_weights(self, version: int) -> None:
         """The model's weights have changed: nothing cached is valid any more. Requests go on with them."""
         self.weight_version = version
         self._published += 1

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.model_files import model_folder
+from rllm_backend_kit.model_files import model_directory
 from rllm_core.errors import CheckpointError, ConfigError
 from rllm_core.plugins import resolve
-from rllm_local.adapter_files import adapter_folder
+from rllm_local.adapter_files import adapter_directory
 from rllm_local.settings import ModelSection
 
 PLUGINS = "plugins.json"
@@ -34,7 +34,7 @@ def export_model(run: Path, form: str, output: Path | None, dtype: Any) -> Path:
         PluginError: the backend of the run is not installed.
     """
     source = _source(run)
-    if adapter_folder(str(source)) is None and model_folder(source) is None:
+    if adapter_directory(str(source)) is None and model_directory(source) is None:
         with tempfile.TemporaryDirectory(prefix="rllm-export-") as fetched:
             _fetch(source, Path(fetched))
             return _export(Path(fetched), run, form, output, dtype)
@@ -42,15 +42,15 @@ def export_model(run: Path, form: str, output: Path | None, dtype: Any) -> Path:
 
 
 def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any) -> Path:
-    adapter = adapter_folder(str(source))
+    adapter = adapter_directory(str(source))
     if adapter is None and form != "hf":
         raise ConfigError(
             "no-adapter",
             f"{run} holds a whole model and no LoRA adapter, so there is nothing to write as {form!r}.",
             "Use --to hf; runs with model.lora_rank have adapters.",
         )
-    folder = _free(output or (run / f"export-{form}"))
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    directory = _free(output or (run / f"export-{form}"))
+    beside = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
     beside.mkdir(parents=True)
     try:
         if form == "adapter":
@@ -58,10 +58,10 @@ def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any)
             shutil.copytree(adapter, beside, dirs_exist_ok=True)
         else:
             _write_whole(source, beside, dtype)
-        beside.rename(folder)
+        beside.rename(directory)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return folder
+    return directory
 
 
 def _source(run: Path) -> Path:
@@ -81,7 +81,7 @@ def _source(run: Path) -> Path:
     return source
 
 
-def _fetch(source: Path, folder: Path) -> None:
+def _fetch(source: Path, directory: Path) -> None:
     """Have the backend of a run write the model of a checkpoint that does not hold it."""
     fetch = None
     if (source / "backend").is_dir() and (name := _backend_of(source)) is not None:
@@ -92,7 +92,7 @@ def _fetch(source: Path, folder: Path) -> None:
             f"{source} holds no model.",
             "Name a run, one of its checkpoints, a model's folder, or an adapter's.",
         )
-    fetch(source / "backend", folder)
+    fetch(source / "backend", directory)
 
 
 def _backend_of(checkpoint: Path) -> str | None:
@@ -104,17 +104,17 @@ def _backend_of(checkpoint: Path) -> str | None:
         return None
 
 
-def _free(folder: Path) -> Path:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def _free(directory: Path) -> Path:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(
-            "directory-in-use", f"{folder} exists, and nothing is overwritten.", "Name another folder with --output."
+            "directory-in-use", f"{directory} exists, and nothing is overwritten.", "Name another folder with --output."
         )
-    return folder
+    return directory
 
 
-def _write_whole(source: Path, folder: Path, dtype: Any) -> None:
+def _write_whole(source: Path, directory: Path, dtype: Any) -> None:
     from rllm_local.model import load_model
 
     loaded = load_model(ModelSection(name=str(source), dtype=dtype, device="cpu"), 0)
-    loaded.model.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
+    loaded.model.save_pretrained(directory)
+    loaded.tokenizer.save_pretrained(directory)

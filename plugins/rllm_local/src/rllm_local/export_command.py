@@ -42,5 +42,5 @@ def export(run: Path, form: str, output: Path | None, dtype: str) -> None:
     """
     from rllm_local.export import export_model
 
-    folder = export_model(run.expanduser(), form, output, dtype)
-    click.echo(f"{form} is in {folder}")
+    directory = export_model(run.expanduser(), form, output, dtype)
+    click.echo(f"{form} is in {directory}")

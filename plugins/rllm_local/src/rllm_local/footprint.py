@@ -10,8 +10,8 @@ from typing import Any
 
 from rllm_core.contracts.backend import Footprint
 from rllm_core.schema.run_config import RunConfig
-from rllm_local.adapter_files import adapter_folder, read_base
-from rllm_local.model_name import TINY, folder_of
+from rllm_local.adapter_files import adapter_directory, read_base
+from rllm_local.model_name import TINY, directory_of
 from rllm_local.settings import LocalConfig
 
 GIB = 1 << 30
@@ -57,7 +57,7 @@ def _unknown(reason: str) -> Footprint:
 def _config_of(name: str) -> Any:
     from transformers import AutoConfig
 
-    adapter = adapter_folder(name)
+    adapter = adapter_directory(name)
     if adapter is not None:
         return _config_of(read_base(adapter).name)
     if name == TINY:
@@ -65,7 +65,7 @@ def _config_of(name: str) -> Any:
 
         return tiny.build_model(len(tiny.build_tokenizer()), 0).config
     try:
-        return AutoConfig.from_pretrained(folder_of(name) or name, local_files_only=True)
+        return AutoConfig.from_pretrained(directory_of(name) or name, local_files_only=True)
     except (OSError, ValueError, KeyError):
         return None
 

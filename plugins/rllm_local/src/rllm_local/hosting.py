@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import EnginePlugin, EngineSetup, HostedEngine
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
@@ -30,7 +30,7 @@ class Hosting:
     The model is read on `executor`.
     """
 
-    def __init__(self, choice: Chosen[EnginePlugin[Any]], loaded: LoadedModel, executor: Executor) -> None:
+    def __init__(self, choice: PluginChoice[EnginePlugin[Any]], loaded: LoadedModel, executor: Executor) -> None:
         self.engine: HostedEngine = choice.plugin.load()(choice.params)
         self._loaded = loaded
         self._executor = executor
@@ -38,11 +38,11 @@ class Hosting:
     async def start(self, renderer: Renderer, max_context: int, settings: LocalConfig) -> None:
         """Start the engine and give it the model's weights as version 0."""
         with ProcessDirectory("rllm-local-") as files:
-            folder = files.path
-            await self._in_worker(_save_without_weights, self._loaded, folder)
+            directory = files.path
+            await self._in_worker(_save_without_weights, self._loaded, directory)
             await self.engine.start(
                 EngineSetup(
-                    folder=folder,
+                    directory=directory,
                     renderer=renderer,
                     max_context=max_context,
                     max_concurrency=settings.local.max_concurrency,
@@ -50,9 +50,9 @@ class Hosting:
                     dtype=settings.model.dtype,
                 )
             )
-        await self.publish(0)
+        await self.sync_weights(0)
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         """The engine samples with the model's weights from here on."""
         weights = await self._in_worker(checkpoint_weights, self._loaded.model, self._loaded.adapter)
         await self.engine.load_weights(weights.items(), version)
@@ -71,11 +71,11 @@ class Hosting:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
 
-def _save_without_weights(loaded: LoadedModel, folder: Path) -> None:
+def _save_without_weights(loaded: LoadedModel, directory: Path) -> None:
     config = copy.deepcopy(loaded.model.config)
     config.architectures = [type(loaded.model).__name__]
-    config.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
+    config.save_pretrained(directory)
+    loaded.tokenizer.save_pretrained(directory)
 
 
 def checkpoint_weights(model: Any, adapter: Adapter | None = None) -> dict[str, torch.Tensor]:

@@ -119,19 +119,19 @@ class Adapter:
         for name, tensor in own.items():
             tensor.copy_(state[name])
 
-    def save(self, folder: Path) -> None:
+    def save(self, directory: Path) -> None:
         """Write the adapter into a folder that `peft.PeftModel.from_pretrained` opens."""
-        folder.mkdir(exist_ok=True)
-        self.config.save_pretrained(folder)
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, folder / WEIGHTS)
-        write_base(folder, self.base)
+        directory.mkdir(exist_ok=True)
+        self.config.save_pretrained(directory)
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / WEIGHTS)
+        write_base(directory, self.base)
 
-    def load(self, folder: Path) -> None:
+    def load(self, directory: Path) -> None:
         """Put back what `save` wrote, or peft. Raises ValueError: it is of another adapter."""
-        scale = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("lora_alpha")
+        scale = json.loads((directory / CONFIG).read_text(encoding="utf-8")).get("lora_alpha")
         if scale != self.config.lora_alpha:
             raise ValueError(f"lora_alpha is {scale}")
-        self.load_state_dict(load_file(folder / WEIGHTS))
+        self.load_state_dict(load_file(directory / WEIGHTS))
 
     @torch.no_grad()
     def merged_state(self) -> dict[str, Tensor]:
@@ -151,7 +151,7 @@ class Adapter:
         return merged
 
 
-def merge_into(model: Any, folder: Path) -> Any:
+def merge_into(model: Any, directory: Path) -> Any:
     """The plain model of a float32 model and the adapter in a folder of peft's. Changes `model`.
 
     An output layer that is the embedding too becomes one of its own where it is adapted, as by the Tinker API: merged
@@ -160,11 +160,11 @@ def merge_into(model: Any, folder: Path) -> Any:
     import peft
 
     output = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
-    with safe_open(folder / WEIGHTS, "pt") as file:
+    with safe_open(directory / WEIGHTS, "pt") as file:
         adapted = any(f".{output}.lora_" in name for name in file.keys())  # noqa: SIM118  (no mapping)
     if adapted and model.config.get_text_config().tie_word_embeddings:
         _untie(model)
-    return peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload().eval().requires_grad_(True)
+    return peft.PeftModel.from_pretrained(model, str(directory)).merge_and_unload().eval().requires_grad_(True)
 
 
 def _untie(model: Any) -> None:

@@ -12,14 +12,14 @@ from safetensors import SafetensorError
 from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
-from rllm_local.adapter_files import BaseModel, adapter_folder, read_base
+from rllm_local.adapter_files import BaseModel, adapter_directory, read_base
 from rllm_local.context import longest_context, longrope_limit
 from rllm_local.device import find_device
 from rllm_local.family_check import check_family
 from rllm_local.fingerprints import fingerprint
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.masters import Masters, cast_weights
-from rllm_local.model_name import TINY, folder_of, how_to_name_a_model
+from rllm_local.model_name import TINY, directory_of, how_to_name_a_model
 from rllm_local.settings import ModelSection, TrainedModelSection
 
 
@@ -74,10 +74,10 @@ def load_model_to_sample(settings: TrainedModelSection, seed: int) -> LoadedMode
 
 
 def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
-    trained_before = adapter_folder(settings.name)
+    trained_before = adapter_directory(settings.name)
     if trained_before is None:
-        folder = folder_of(settings.name) if settings.name != TINY else None
-        base = BaseModel(str(folder.resolve()) if folder else settings.name, seed)
+        directory = directory_of(settings.name) if settings.name != TINY else None
+        base = BaseModel(str(directory.resolve()) if directory else settings.name, seed)
         loaded = _load_float32(settings.name, seed)
     else:
         base = read_base(trained_before)
@@ -99,10 +99,10 @@ def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
     return replace(loaded, adapter=adapter, continues_adapter=trained_before is not None)
 
 
-def _load_below(folder: Path) -> LoadedModel:
-    """The model that the adapter in `folder` was trained on, float32."""
-    base = read_base(folder)
-    which = f"model.name={str(folder)!r} is a LoRA adapter of the model {base.name!r}"
+def _load_below(directory: Path) -> LoadedModel:
+    """The model that the adapter in `directory` was trained on, float32."""
+    base = read_base(directory)
+    which = f"model.name={str(directory)!r} is a LoRA adapter of the model {base.name!r}"
     hint = "Put that model back, or set base_model_name_or_path in the adapter_config.json to where it is now."
     try:
         loaded = _load_float32(base.name, base.seed)
@@ -118,7 +118,7 @@ def _load_below(folder: Path) -> LoadedModel:
 
 def _load_float32(name: str, seed: int) -> LoadedModel:
     _quiet()
-    adapter = adapter_folder(name)
+    adapter = adapter_directory(name)
     if adapter is not None:
         below = _load_below(adapter)
         return replace(below, model=merge_into(below.model, adapter))
@@ -150,7 +150,7 @@ def _load_float32(name: str, seed: int) -> LoadedModel:
 def _from_pretrained(name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = folder_of(name) or name
+    source = directory_of(name) or name
     try:
         cached = only_cached(source)
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from rllm_backend_kit.model_files import model_folder, path_or_hub_id
+from rllm_backend_kit.model_files import model_directory, path_or_hub_id
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_local.adapter_files import adapter_folder, read_base
+from rllm_local.adapter_files import adapter_directory, read_base
 from rllm_local.settings import LocalConfig
 
 TINY = "tiny"
@@ -17,7 +17,7 @@ def check_model(config: LocalConfig) -> None:
     """Raise ConfigError for a folder that holds no model, an adapter without its model, or LoRA that cannot be."""
     model = config.model
     path_or_hub_id("model.name", model.name)
-    adapter = adapter_folder(model.name)
+    adapter = adapter_directory(model.name)
     if adapter is not None:
         _check_name(read_base(adapter).name, f"model.name={model.name!r} is a LoRA adapter. Its model: ")
     else:
@@ -38,12 +38,12 @@ def check_model(config: LocalConfig) -> None:
 def _check_name(name: str, before: str = "") -> None:
     if name != TINY:
         try:
-            folder_of(name)
+            directory_of(name)
         except ConfigError as error:
             raise ConfigError(error.code, f"{before}{error.message}", error.hint) from error
 
 
-def folder_of(name: str) -> Path | None:
+def directory_of(name: str) -> Path | None:
     """The Hugging Face folder that a name stands for; None when it is a hub id.
 
     Raises:
@@ -52,12 +52,12 @@ def folder_of(name: str) -> Path | None:
     path = path_or_hub_id("model.name", name)
     if path is None:
         return None
-    folder = model_folder(path)
-    if folder is None:
+    directory = model_directory(path)
+    if directory is None:
         raise ConfigError(
             "model-not-loadable", f"model.name={name!r}: {_what_is_there(path)}", how_to_name_a_model(name)
         )
-    return folder
+    return directory
 
 
 def how_to_name_a_model(name: str) -> str:

@@ -42,7 +42,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         footprint=footprint,
         check_renderer=_check_renderer,
         examine_gpus=_examine_gpus,
-        honours=frozenset(
+        config_keys=frozenset(
             {
                 "rllm.renderer",
                 "rllm.disable_thinking",
@@ -70,7 +70,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             custom_losses=True,
             stop_texts=True,
             token_trace=True,
-            overlap=frozenset({"pinned", "newest"}),
+            overlap=frozenset({"fixed", "latest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
         ),
     )

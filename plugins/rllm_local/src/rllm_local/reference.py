@@ -37,20 +37,20 @@ class Reference:
         """See `fingerprint`."""
         return fingerprint(self.model)
 
-    def save(self, folder: Path) -> None:
-        (folder / REFERENCE).write_text(json.dumps({"sha256": self.fingerprint}), encoding="utf-8")
+    def save(self, directory: Path) -> None:
+        (directory / REFERENCE).write_text(json.dumps({"sha256": self.fingerprint}), encoding="utf-8")
 
-    def check(self, folder: Path) -> None:
+    def check(self, directory: Path) -> None:
         """Compare with what `save` wrote; a checkpoint of a run without a reference has nothing to compare with.
 
         Raises:
             CheckpointError: `model.name` has become another model.
         """
-        file = folder / REFERENCE
+        file = directory / REFERENCE
         if file.exists() and json.loads(file.read_text(encoding="utf-8"))["sha256"] != self.fingerprint:
             raise CheckpointError(
                 "reference-changed",
-                f"model.name does not stand for the model that the run of {folder} was started with, and that model is "
+                f"model.name does not stand for the model that the run of {directory} started with, and that model is "
                 "its reference for rllm.algorithm.kl_beta.",
                 "Put the model back where model.name says, or start a new run.",
             )

@@ -26,7 +26,7 @@ class SamplingHalf(Protocol):
     def weights_change(self) -> None:
         """An update of the weights is about to begin."""
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         """Sample with the weights as they are now."""
 
     def fail(self, error: BackendError) -> None:
@@ -45,8 +45,8 @@ class SamplesInPlace:
     def weights_change(self) -> None:
         self.engine.hold()
 
-    async def publish(self, version: int) -> None:
-        self.engine.publish(version)
+    async def sync_weights(self, version: int) -> None:
+        self.engine.sync_weights(version)
 
     def fail(self, error: BackendError) -> None:
         self.engine.fail(error)
@@ -73,10 +73,10 @@ class SamplesFromCopy:
     def weights_change(self) -> None:
         """Of another model."""
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         self.engine.hold()
         await self._in_worker(copy_weights, self._trained, self._own)
-        self.engine.publish(version)
+        self.engine.sync_weights(version)
 
     def fail(self, error: BackendError) -> None:
         self.engine.fail(error)

@@ -36,7 +36,7 @@ class ServedVersions:
 
         Args:
             first: a model with the weights as they are now, which nobody changes.
-            trained: the weights that change, by name. They are copied at every `publish`.
+            trained: the weights that change, by name. They are copied at every `sync_weights`.
             make_engine: an engine on a model like `first`.
             in_worker: see `InWorker`.
             versions: how many are served at a time.
@@ -88,7 +88,7 @@ class ServedVersions:
         for engine in tuple(self._engines.values()):
             await engine.end_session(session)
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         """Serve the model's weights as this version; the oldest goes, if there are too many."""
         old = [each for each in sorted(self._engines) if each <= version - self._versions]
         spare, engine = (self._copies.pop(old[0]), self._engines.pop(old[0])) if old else (None, None)
@@ -98,5 +98,5 @@ class ServedVersions:
             spare = await self._in_worker(copied, self._copies[max(self._copies)], self._trained.keys())
             engine = self._make_engine(spare)
         await self._in_worker(copy_weights, self._trained, dict(spare.named_parameters()))
-        engine.publish(version)
+        engine.sync_weights(version)
         self._copies[version], self._engines[version] = spare, engine

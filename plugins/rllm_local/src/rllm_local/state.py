@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rllm_core.errors import CheckpointError
-from rllm_local.adapter_files import CONFIG, adapter_folder, read_base
+from rllm_local.adapter_files import CONFIG, adapter_directory, read_base
 from rllm_local.critic import Critic
 from rllm_local.lora import Adapter
 from rllm_local.masters import Masters
@@ -26,7 +26,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def save_state(
-    folder: Path,
+    directory: Path,
     masters: Masters,
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
@@ -35,22 +35,22 @@ def save_state(
 ) -> None:
     """Write into an existing empty folder. ``folder/model`` can be given to `--model`, to transformers or to peft."""
     if adapter is None:
-        masters.model.save_pretrained(folder / MODEL, state_dict=masters.state_dict())
+        masters.model.save_pretrained(directory / MODEL, state_dict=masters.state_dict())
     else:
-        adapter.save(folder / MODEL)
-    tokenizer.save_pretrained(folder / MODEL)
+        adapter.save(directory / MODEL)
+    tokenizer.save_pretrained(directory / MODEL)
     if critic is not None:
-        save_file(critic.state_dict(), folder / CRITIC)
+        save_file(critic.state_dict(), directory / CRITIC)
     tensors = {
         f"{name}/{key}": value.contiguous()
         for name, parameter in _trained(masters, critic)
         for key, value in optimizer.state.get(parameter, {}).items()
     }
-    save_file(tensors, folder / OPTIMIZER)
+    save_file(tensors, directory / OPTIMIZER)
 
 
 def load_state(
-    folder: Path,
+    directory: Path,
     masters: Masters,
     optimizer: torch.optim.Optimizer,
     critic: Critic | None = None,
@@ -62,20 +62,20 @@ def load_state(
         CheckpointError: the folder holds another model, weights that are not float32, or no critic where there is one
             to load.
     """
-    if critic is not None and not (folder / CRITIC).exists():
+    if critic is not None and not (directory / CRITIC).exists():
         raise CheckpointError(
             "checkpoint-lacks-state",
-            f"{folder} holds no critic, and an estimator of this run needs its values.",
+            f"{directory} holds no critic, and an estimator of this run needs its values.",
             "Resume with the estimators the run was started with, or start a new run from this checkpoint's model.",
         )
     if adapter is None:
-        _load_model(folder, masters)
+        _load_model(directory, masters)
     else:
-        _load_adapter(folder, adapter)
+        _load_adapter(directory, adapter)
     device = str(masters.model.device)
     if critic is not None:
-        critic.load_state_dict(load_file(folder / CRITIC, device=device))
-    tensors = load_file(folder / OPTIMIZER, device=device)
+        critic.load_state_dict(load_file(directory / CRITIC, device=device))
+    tensors = load_file(directory / OPTIMIZER, device=device)
     optimizer.state.clear()
     for name, parameter in _trained(masters, critic):
         state = {
@@ -86,59 +86,59 @@ def load_state(
             optimizer.state[parameter] = state | {"step": state["step"].cpu()}
 
 
-def _load_model(folder: Path, masters: Masters) -> None:
+def _load_model(directory: Path, masters: Masters) -> None:
     from transformers import AutoModelForCausalLM
 
-    if adapter_folder(str(folder / MODEL)) is not None:
+    if adapter_directory(str(directory / MODEL)) is not None:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{folder} holds a LoRA adapter, and this run trains all weights.",
+            f"{directory} holds a LoRA adapter, and this run trains all weights.",
             "Resume with the model.lora_rank the run was started with.",
         )
-    _check_float32(folder)
-    saved = AutoModelForCausalLM.from_pretrained(folder / MODEL, dtype=torch.float32)
+    _check_float32(directory)
+    saved = AutoModelForCausalLM.from_pretrained(directory / MODEL, dtype=torch.float32)
     try:
         masters.load(saved.state_dict())
     except RuntimeError as error:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{folder} holds another model than the one this run trains.",
+            f"{directory} holds another model than the one this run trains.",
             "Resume with the model.name the run was started with.",
         ) from error
 
 
-def _load_adapter(folder: Path, adapter: Adapter) -> None:
-    if not (folder / MODEL / CONFIG).exists():
+def _load_adapter(directory: Path, adapter: Adapter) -> None:
+    if not (directory / MODEL / CONFIG).exists():
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{folder} holds a whole model, and this run trains a LoRA adapter.",
+            f"{directory} holds a whole model, and this run trains a LoRA adapter.",
             "Resume with the model.lora_rank the run was started with.",
         )
-    base = read_base(folder / MODEL)
+    base = read_base(directory / MODEL)
     if (base.dtype, base.sha256) != (adapter.base.dtype, adapter.base.sha256):
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{folder} holds a LoRA adapter of other weights than those that model.name and model.dtype stand for.",
+            f"{directory} holds a LoRA adapter of other weights than those that model.name and model.dtype stand for.",
             f"Put the model back that was at {base.name!r}, or start a new run.",
         )
     try:
-        adapter.load(folder / MODEL)
+        adapter.load(directory / MODEL)
     except ValueError as error:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{folder} holds another LoRA adapter than the one this run trains: {error}.",
+            f"{directory} holds another LoRA adapter than the one this run trains: {error}.",
             "Resume with the keys model.lora_… the run was started with.",
         ) from error
 
 
-def _check_float32(folder: Path) -> None:
-    for path in sorted((folder / MODEL).glob("*.safetensors")):
+def _check_float32(directory: Path) -> None:
+    for path in sorted((directory / MODEL).glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  (the file is no mapping)
         if rough := sorted(types & {"BF16", "F16"}):
             raise CheckpointError(
                 "checkpoint-too-old",
-                f"{folder} holds weights of type {rough[0]}, which an earlier version of rllm-local trained without "
+                f"{directory} holds weights of type {rough[0]}, which an earlier version of rllm-local trained without "
                 "float32 masters; most of its small updates were lost.",
                 "Start a new run with model.name set to this checkpoint.",
             )

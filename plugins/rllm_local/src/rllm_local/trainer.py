@@ -57,22 +57,22 @@ class Trainer:
             masters=masters,
         )
 
-    def save(self, folder: Path) -> None:
+    def save(self, directory: Path) -> None:
         """Write what `load` reads into an existing empty folder."""
         loaded, updater = self._loaded, self.updater
-        save_state(folder, self.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter)
+        save_state(directory, self.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter)
         if self._reference is not None:
-            self._reference.save(folder)
+            self._reference.save(directory)
 
-    def load(self, folder: Path) -> None:
+    def load(self, directory: Path) -> None:
         """Put back what `save` wrote.
 
         Raises:
             CheckpointError: it is of another model, or of another run.
         """
         if self._reference is not None:
-            self._reference.check(folder)
-        load_state(folder, self.masters, self.updater.optimizer, self._critic, self._loaded.adapter)
+            self._reference.check(directory)
+        load_state(directory, self.masters, self.updater.optimizer, self._critic, self._loaded.adapter)
 
 
 def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:

@@ -58,11 +58,11 @@ class TrainingChild:
         # The plan that was sent is known there; its losses cannot be sent back.
         return replace(result, made_with=None)
 
-    def save(self, folder: Path) -> None:
-        self._started().save(folder)
+    def save(self, directory: Path) -> None:
+        self._started().save(directory)
 
-    def load(self, folder: Path) -> None:
-        self._started().load(folder)
+    def load(self, directory: Path) -> None:
+        self._started().load(directory)
         copy_weights(self._trained, self._shared)
 
     def _started(self) -> Trainer:

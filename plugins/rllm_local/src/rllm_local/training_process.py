@@ -58,8 +58,8 @@ class TrainingProcess:
         # -P: what lies in the folder that the run is started in is not what the process means to import.
         program = [sys.executable, "-P", "-m", "rllm_local.training_child", *map(str, inherited)]
         # The folder goes at once: a process that is killed leaves none behind. Both ends have the log open.
-        with theirs, tempfile.TemporaryDirectory(prefix="rllm-training-") as folder:
-            log = Path(folder) / "training.log"
+        with theirs, tempfile.TemporaryDirectory(prefix="rllm-training-") as directory:
+            log = Path(directory) / "training.log"
             self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)
             self._log = ChildLog(log)
         self._connection.setblocking(False)
@@ -94,11 +94,11 @@ class TrainingProcess:
         result: UpdateResult = await self._ask("update", replace(batch, groups=()), SentPlan.of(plan))
         return result
 
-    async def save(self, folder: Path) -> None:
-        await self._ask("save", folder.absolute())
+    async def save(self, directory: Path) -> None:
+        await self._ask("save", directory.absolute())
 
-    async def load(self, folder: Path) -> None:
-        await self._ask("load", folder.absolute())
+    async def load(self, directory: Path) -> None:
+        await self._ask("load", directory.absolute())
 
     async def close(self) -> None:
         """End it, in the middle of what it does if there is something. Nothing happens the second time."""

@@ -48,8 +48,8 @@ def test_samples_are_drawn_from_the_models_distribution(
         model.get_output_embeddings().weight.mul_(10)  # so that tokens differ in how likely they are
         logits = model(input_ids=torch.tensor([PROMPT], device=device)).logits[0, -1].double().cpu()
     expected = (logits / temperature).softmax(-1).numpy() * count
-    replies = sample(make_engine(model, max_concurrency=512), count, 1, temperature=temperature)
-    found = np.bincount([int(reply.token_ids[0]) for reply in replies], minlength=len(expected))
+    responses = sample(make_engine(model, max_concurrency=512), count, 1, temperature=temperature)
+    found = np.bincount([int(response.token_ids[0]) for response in responses], minlength=len(expected))
     often = expected >= 5
     assert often.sum() >= 8
     cells = [(found[often], expected[often])]
@@ -94,9 +94,9 @@ def test_the_trainer_sees_the_log_probs_that_the_sampler_recorded(
     """On average over tokens: a cache adds up in another order, which bfloat16 rounds to another number."""
     model = make_trained(device, dtype, rank).model
     trajectories = []
-    for reply in sample(make_engine(model), 16, 24, temperature=1.0):
+    for response in sample(make_engine(model), 16, 24, temperature=1.0):
         trajectories.append(Trajectory("agent", reward=0.0))
-        trajectories[-1].add_step(PROMPT, reply.token_ids, reply.logprobs)
+        trajectories[-1].add_step(PROMPT, response.token_ids, response.logprobs)
     batch = fill_columns(model, build_batch([TrajectoryGroup(group_id="t:agent", trajectories=trajectories)]))
     assert batch.old_logprobs is not None
     difference = (batch.old_logprobs - batch.sampling_logprobs)[batch.loss_mask]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rllm_core.contracts.agent import Agent, AgentPlugin
-from rllm_core.data.messages import MalformedToolCall, Message, Reply, ToolCall, text_of
+from rllm_core.data.messages import MalformedToolCall, Message, Response, ToolCall, text_of
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.surroundings import changes_by
 
@@ -24,14 +24,14 @@ OBSERVATIONS: tuple[str | Sequence[Message], ...] = (
     [{"role": "tool", "content": "42", "tool_call_id": "call-0"}],
 )
 REPLIES = (
-    Reply(text="an answer", content="an answer"),
-    Reply(text="", content="", finish_reason="length"),
-    Reply(text="7\n\n", content="7\n\n"),
-    Reply(text="<think>hm</think>yes", content="yes", reasoning="hm"),
-    Reply(text="<think>hm", content="", reasoning="hm", finish_reason="length"),
-    Reply(text="{'tool': None", content="", malformed_calls=(MalformedToolCall(text="{", problem="cut off"),)),
-    Reply(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": 1, "of": [2]}, id="call-0"),)),
-    Reply(text="word " * 5000, content="word " * 5000, finish_reason="length"),
+    Response(text="an answer", content="an answer"),
+    Response(text="", content="", finish_reason="length"),
+    Response(text="7\n\n", content="7\n\n"),
+    Response(text="<think>hm</think>yes", content="yes", reasoning="hm"),
+    Response(text="<think>hm", content="", reasoning="hm", finish_reason="length"),
+    Response(text="{'tool': None", content="", malformed_calls=(MalformedToolCall(text="{", problem="cut off"),)),
+    Response(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": 1, "of": [2]}, id="call-0"),)),
+    Response(text="word " * 5000, content="word " * 5000, finish_reason="length"),
 )
 MARKS = ("FIRST-OBSERVATION", "SECOND-OBSERVATION")
 
@@ -66,10 +66,10 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
 
     def test_any_reply_becomes_an_action(self, params: Any) -> None:
         """Text, or an object in JSON where the environment takes those."""
-        for reply in REPLIES:
+        for response in REPLIES:
             agent = self._made(params)
             self._observe(agent, self.observations[0])
-            action = self._act(agent, reply)
+            action = self._act(agent, response)
             if not isinstance(action, str | Mapping):
                 raise self.failure(
                     f"acts by {action!r:.80}", "Return text, or a mapping for environments with `takes_objects`."
@@ -96,16 +96,16 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                 raise self.failure(
                     "changes the messages of the environment", "Make new ones: `[*observation, {…}]`, `{**message, …}`."
                 )
-        for reply in REPLIES:
-            kept = copy.deepcopy(reply)
-            self._act(agent, reply)
-            if reply != kept:
+        for response in REPLIES:
+            kept = copy.deepcopy(response)
+            self._act(agent, response)
+            if response != kept:
                 raise self.failure("changes the reply of the model", "Copy what it changes, such as arguments.")
 
     def test_the_same_attempt_gets_the_same_words(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        if self._attempts(params, 1) != self._attempts(params, 1):
+        if self._rollouts(params, 1) != self._rollouts(params, 1):
             raise self.failure(
                 "says or does something else in a second attempt that is the same",
                 "Keep what an attempt needs in the instance (self), and draw nothing.",
@@ -115,8 +115,8 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         """Several that are played in turns go as each would alone."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        (alone,) = self._attempts(params, 1)
-        if any(each != alone for each in self._attempts(params, 3)):
+        (alone,) = self._rollouts(params, 1)
+        if any(each != alone for each in self._rollouts(params, 3)):
             raise self.failure(
                 "goes differently when other attempts are made at the same time",
                 "Keep what an attempt needs in the instance (self), never in the class or the module.",
@@ -124,7 +124,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
         self.loaded()
-        if different := changes_by(lambda: self._attempts(params, 1)):
+        if different := changes_by(lambda: self._rollouts(params, 1)):
             raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
 
     def _made(self, params: Any) -> Agent:
@@ -137,7 +137,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             ) from error
         return agent
 
-    def _attempts(self, params: Any, number: int) -> list[list[Any]]:
+    def _rollouts(self, params: Any, number: int) -> list[list[Any]]:
         """What is said and done in some attempts that are played in turns."""
         agents = [self._made(params) for _ in range(number)]
         done: list[list[Any]] = [[] for _ in agents]
@@ -150,8 +150,8 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
     def _observe(self, agent: Agent, observation: Any) -> Any:
         return self._ask(agent.observe, observation, "observation")
 
-    def _act(self, agent: Agent, reply: Reply) -> Any:
-        return self._ask(agent.act, reply, "reply")
+    def _act(self, agent: Agent, response: Response) -> Any:
+        return self._ask(agent.act, response, "response")
 
     def _ask(self, method: Any, given: Any, what: str) -> Any:
         try:
@@ -160,7 +160,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             raise self.failure(
                 f"fails on the {what} {given!r:.160}: {type(error).__name__}: {error}",
                 "A model says anything: hand on what makes no sense, the environment answers it."
-                if what == "reply"
+                if what == "response"
                 else "An observation is text or chat messages; `rllm_core.data.messages.text_of` gives their text.",
             ) from error
 

@@ -13,7 +13,7 @@ import pytest
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
 from rllm_core.contracts.backend import BackendPlugin, RunContext, UpdateResult
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.renderer import RendererPlugin
@@ -66,7 +66,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             seed=0,
             total_steps=100,
             needs=self.plugin.capabilities.columns - {"old_logprobs"},
-            renderer=Chosen(
+            renderer=PluginChoice(
                 registered=Registered(plugin=_OF_THE_RUN, distribution="rllm-plugin-kit", version="0"),
                 params=NoParams(),
             ),
@@ -139,7 +139,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 )
 
     def test_its_engine_renders_as_the_run_has_chosen(self, session: Session) -> None:
-        if "rllm.renderer" not in self.plugin.honours:
+        if "rllm.renderer" not in self.plugin.config_keys:
             pytest.skip("it has a renderer of its own")
         if not isinstance(session.engine.renderer, _RendererOfTheRun):
             raise self.failure(
@@ -265,7 +265,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if difference(before, session.sample(REQUESTS)) == 0.0:
             raise self.failure(
                 "samples exactly as before after three updates that were published",
-                "Make `update` step the optimiser, and `publish` hand the new weights over and clear what was cached.",
+                "Make `update` step the optimiser, and `sync_weights` hand the new weights over and clear all caches.",
             )
 
     def test_it_traces_tokens_where_it_is_asked_to_and_nowhere_else(self, session: Session) -> None:
@@ -280,7 +280,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         versions = {completion.weight_version for completion in session.sample(REQUESTS)}
         if versions != {session.updates}:
             raise self.failure(
-                f"says weight_version {sorted(versions)} after publish({session.updates})",
+                f"says weight_version {sorted(versions)} after sync_weights({session.updates})",
                 "Set Completion.weight_version to the version that was published last.",
             )
 
@@ -341,7 +341,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if result.trace is not None:
             raise self.failure("gives a token trace that nobody asked for", "Give one where `plan.trace` is True.")
 
-    def _loss(self) -> Chosen[LossPlugin[Any]]:
+    def _loss(self) -> PluginChoice[LossPlugin[Any]]:
         """Any loss that the backend runs, the plainest first."""
         registry = Registry.load()
         capabilities = self.plugin.capabilities

@@ -38,9 +38,9 @@ class EngineSession:
         self.before = surroundings()
         self.engine = make()
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                save_without_weights(Path(folder))
-                self.ask(self.engine.start(_setup(Path(folder))))
+            with tempfile.TemporaryDirectory() as directory:
+                save_without_weights(Path(directory))
+                self.ask(self.engine.start(_setup(Path(directory))))
             self.load(self.model, 0)
         except BaseException:
             self.close()
@@ -93,9 +93,9 @@ class EngineSession:
             self._loop.close()
 
 
-def _setup(folder: Path) -> EngineSetup:
+def _setup(directory: Path) -> EngineSetup:
     return EngineSetup(
-        folder=folder,
+        directory=directory,
         renderer=make_renderer(),
         max_context=MAX_CONTEXT,
         max_concurrency=CONCURRENCY,

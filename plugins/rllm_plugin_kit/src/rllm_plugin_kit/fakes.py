@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, TerminationReason
@@ -33,23 +33,23 @@ class NoModel(Backend):
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         return UpdateResult(metrics={"actor/loss": 0.0})
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         pass
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         pass
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         pass
 
 
-class MadeUpAttempts(RolloutRunner):
+class MadeUpRollouts(RolloutRunner):
     """In every attempt each of `ROLES` gives one answer of two tokens; rewards of a task's attempts rise from 0."""
 
     def __init__(self) -> None:
         pass
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         return [
             Episode(
                 id=f"{task.id}:{index}",
@@ -70,7 +70,7 @@ def stage_context(**overrides: Any) -> StageContext:
     """A context as a run with default config gives its stages, without a model; `overrides` are fields of it."""
     registry = Registry.load(allow=[], environ={})
 
-    def chosen(kind: str, name: str) -> Chosen[Any]:
+    def chosen(kind: str, name: str) -> PluginChoice[Any]:
         return choose(registry, kind, name, HERE)
 
     estimator, loss, rejection = chosen("estimator", "grpo"), chosen("loss", "ppo"), chosen("rejection", "none")
@@ -78,7 +78,7 @@ def stage_context(**overrides: Any) -> StageContext:
         "config": RunConfig(),
         "seed": 0,
         "backend": NoModel(),
-        "runner": MadeUpAttempts(),
+        "runner": MadeUpRollouts(),
         "grouping": chosen("grouping", "task_role"),
         "rejection": rejection.registered.load()(rejection.params),
         "rejection_name": rejection.registered.qualified_name,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     help="What the plugin is.",
 )
 @click.option(
-    "--into", metavar="FOLDER", type=click.Path(path_type=Path), help="Where to write it; NAME unless you say."
+    "--into", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Where to write it; NAME unless you say."
 )
 def new(name: str, kind: str, into: Path | None) -> None:
     """Write a package with one plugin that works as it is.
@@ -45,18 +45,18 @@ def new(name: str, kind: str, into: Path | None) -> None:
     from rllm_plugin_kit.scaffold.package import render, train_command, write
 
     names = names_for(name, kind)
-    folder = into or Path(name)
+    directory = into or Path(name)
     chosen = _chosen_as(names, kind)
     files = render(names, kind, chosen)
-    write(files, folder)
+    write(files, directory)
     click.echo(f"{kind} {names.plugin}, in the package {name}:")
     for path in files:
-        click.echo(f"  {folder / path}")
+        click.echo(f"  {directory / path}")
     # With a leading ./ pip does not take a folder for the name of a package.
-    place = str(folder) if folder.is_absolute() else f"./{folder}"
+    place = str(directory) if directory.is_absolute() else f"./{directory}"
     click.echo("Next:")
     click.echo(f"  pip install -e {shlex.quote(f'{place}[test]')}")
-    click.echo(f"  pytest {shlex.quote(str(folder))}")
+    click.echo(f"  pytest {shlex.quote(str(directory))}")
     click.echo(f"  {train_command(kind, chosen)}")
 
 

@@ -54,7 +54,7 @@ class Call:
 class Answering:
     """A rollout engine whose replies depend on prompt and seed alone, as those of every engine."""
 
-    replies: Sequence[str]
+    responses: Sequence[str]
     fault: Fault = ""
     renderer: TemplateRenderer = field(default_factory=lambda: TemplateRenderer(Characters(), {STOP_ID}))
     max_context: int = MAX_CONTEXT
@@ -70,7 +70,7 @@ class Answering:
             raise RuntimeError("the engine raises")
         await asyncio.sleep(0)
         draw = derive_seed(sampling.seed, *prompt.tolist())
-        text = self.replies[draw % len(self.replies)]
+        text = self.responses[draw % len(self.responses)]
         tokens = [*Characters().encode(text, add_special_tokens=False), STOP_ID][:room]
         # Like real ones, and telling calls apart.
         logprobs = -np.random.default_rng(draw).exponential(1.0, len(tokens)).astype(np.float32) - 0.01

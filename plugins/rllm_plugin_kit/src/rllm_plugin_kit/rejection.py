@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin, Verdict
+from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin, RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.pipeline import misplaced
@@ -38,19 +38,19 @@ class _Run:
     """A mode, driven as training drives it, and what it said."""
 
     mode: RejectionMode
-    ask: Callable[[RejectionMode, list[TrajectoryGroup]], Verdict]
+    ask: Callable[[RejectionMode, list[TrajectoryGroup]], RejectionResult]
     offers: Iterator[list[TrajectoryGroup]]
     said: list[str] = field(default_factory=list)
     """One line of JSON per verdict: which groups are trained on, wait and are dropped, whether more is asked for."""
 
-    def step(self) -> Verdict:
+    def step(self) -> RejectionResult:
         """Offer groups for as long as the mode asks for more."""
         for _ in range(MOST_ROUNDS):
-            verdict = self.ask(self.mode, next(self.offers))
-            dropped = {reason: _written(groups) for reason, groups in verdict.dropped.items()}
-            self.said.append(json.dumps([_written(verdict.train), _written(verdict.waiting), dropped, verdict.more]))
-            if not verdict.more:
-                return verdict
+            result = self.ask(self.mode, next(self.offers))
+            dropped = {reason: _written(groups) for reason, groups in result.dropped.items()}
+            self.said.append(json.dumps([_written(result.train), _written(result.waiting), dropped, result.more]))
+            if not result.more:
+                return result
         raise TimeoutError
 
 
@@ -66,19 +66,19 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
         for groups in islice(_offers(seed), 5 * STEPS):
             seen |= {group.group_id: _written([group]) for group in groups}
             offered = list(groups)
-            verdict = self._ask(mode, groups)
-            if problem := misplaced(verdict, [*offered, *waiting]):
+            result = self._ask(mode, groups)
+            if problem := misplaced(result, [*offered, *waiting]):
                 raise self.failure(
                     f"was offered {len(offered)} groups while {len(waiting)} were waiting, and {problem}",
                     "Put every group, the very object, into one of train, waiting and dropped (by reason); forget "
                     "groups that waited once they are in another.",
                 )
-            if verdict.more and verdict.train:
+            if result.more and result.train:
                 raise self.failure(
                     "asks for more groups and returns some to train on", "Keep them waiting until there are enough."
                 )
-            waiting = list(verdict.waiting)
-            for group in verdict.train:
+            waiting = list(result.waiting)
+            for group in result.train:
                 if seen[group.group_id] != _written([group]):
                     raise self.failure(
                         f"returns group {group.group_id!r} changed", "Return the groups themselves, as they are."
@@ -160,17 +160,17 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 )
         return mode
 
-    def _ask(self, mode: RejectionMode, groups: list[TrajectoryGroup]) -> Verdict:
+    def _ask(self, mode: RejectionMode, groups: list[TrajectoryGroup]) -> RejectionResult:
         try:
-            verdict = mode(groups)
+            result = mode(groups)
         except Exception as error:
             raise self.failure(
                 f"failed on {len(groups)} groups: {type(error).__name__}: {error}",
                 "No groups at all, groups of one and groups of equal rewards do occur.",
             ) from error
-        if not isinstance(verdict, Verdict):
-            raise self.failure(f"returned {verdict!r:.80}", "Return a rllm_core.contracts.rejection.Verdict.")
-        return verdict
+        if not isinstance(result, RejectionResult):
+            raise self.failure(f"returned {result!r:.80}", "Return a rllm_core.contracts.rejection.Verdict.")
+        return result
 
     def _saved(self, mode: RejectionMode) -> str:
         try:

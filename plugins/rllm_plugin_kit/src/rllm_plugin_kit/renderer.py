@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rllm_core.contracts.renderer import Renderer, RendererPlugin, RendererSetup
-from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.messages import Message, Response, Tool
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.surroundings import changes_by
@@ -57,7 +57,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         renderer = self._made(params)
         made = {
             "prompt": [self._ask(renderer.prompt, each) for each in self.conversations],
-            "reply_ids": [self._ask(renderer.reply_ids, each) for each in self.words],
+            "reply_ids": [self._ask(renderer.response_ids, each) for each in self.words],
         }
         for name, arrays in made.items():
             for tokens in arrays:
@@ -74,14 +74,14 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     def test_a_bridge_keeps_every_token(self, params: Any) -> None:
         """The next prompt begins with the last one and the reply as it was sampled, whatever the reply was."""
         renderer = self._made(params)
-        for prompt, reply in self._sampled(renderer):
-            bridged = self._ask(renderer.bridge, prompt, reply, NEXT)
+        for prompt, response in self._sampled(renderer):
+            bridged = self._ask(renderer.bridge, prompt, response, NEXT)
             if bridged is None:
                 continue
-            kept = [*prompt.tolist(), *reply]
+            kept = [*prompt.tolist(), *response]
             if bridged.tolist()[: len(kept)] != kept or len(bridged) <= len(kept):
                 raise self.failure(
-                    f"makes a next prompt that does not begin with the prompt and the reply {list(reply)}",
+                    f"makes a next prompt that does not begin with the prompt and the reply {list(response)}",
                     "Append to them, or return None: what the model sampled is never tokenised again.",
                 )
 
@@ -91,8 +91,8 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         for conversation in self.conversations:
             prompt = self._ask(renderer.prompt, conversation)
             for words in self.words:
-                reply = self._ask(renderer.reply_ids, words)
-                bridged = self._ask(renderer.bridge, prompt, reply, NEXT)
+                response = self._ask(renderer.response_ids, words)
+                bridged = self._ask(renderer.bridge, prompt, response, NEXT)
                 whole = [*conversation, {"role": "assistant", "content": words}, *NEXT]
                 if bridged is not None and bridged.tolist() != self._ask(renderer.prompt, whole).tolist():
                     raise self.failure(
@@ -103,10 +103,10 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     def test_a_reply_that_is_known_as_text_reads_back(self, params: Any) -> None:
         renderer = self._made(params)
         for words in self.words:
-            reply = self._ask(renderer.reply_ids, words)
-            if int(reply[-1]) not in renderer.stop_ids:
+            response = self._ask(renderer.response_ids, words)
+            if int(response[-1]) not in renderer.stop_ids:
                 raise self.failure(f"does not end the reply {words!r} with a stop token", "Append it in `reply_ids`.")
-            if (text := self._ask(renderer.text, reply)) != words:
+            if (text := self._ask(renderer.text, response)) != words:
                 raise self.failure(
                     f"reads {text!r} from the tokens of {words!r}",
                     "`text` gives the words without special tokens; set `words` in the test to others where it must.",
@@ -115,9 +115,9 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
     def test_every_token_has_a_text(self, params: Any) -> None:
         renderer = self._made(params)
         for words in self.words:
-            reply = self._ask(renderer.reply_ids, words)
-            texts = self._ask(renderer.token_texts, reply)
-            if not isinstance(texts, list) or len(texts) != len(reply) or words not in "".join(texts):
+            response = self._ask(renderer.response_ids, words)
+            texts = self._ask(renderer.token_texts, response)
+            if not isinstance(texts, list) or len(texts) != len(response) or words not in "".join(texts):
                 raise self.failure(
                     f"says the texts {texts!r:.80} of the tokens of {words!r}",
                     "Return one text per token in `token_texts`; together they are the text.",
@@ -125,13 +125,13 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
 
     def test_any_tokens_can_be_parsed(self, params: Any) -> None:
         renderer = self._made(params)
-        for prompt, reply in self._sampled(renderer):
-            parsed = self._ask(renderer.parse, prompt, reply, TOOLS)
-            if not isinstance(parsed, Reply):
-                raise self.failure(f"parses {list(reply)} as {parsed!r:.80}", "Return a Reply.")
-            if parsed.text != renderer.text(reply):
+        for prompt, response in self._sampled(renderer):
+            parsed = self._ask(renderer.parse, prompt, response, TOOLS)
+            if not isinstance(parsed, Response):
+                raise self.failure(f"parses {list(response)} as {parsed!r:.80}", "Return a Reply.")
+            if parsed.text != renderer.text(response):
                 raise self.failure(
-                    f"says the text {parsed.text!r:.60} of a reply, where `text` says {renderer.text(reply)!r:.60}",
+                    f"says the text {parsed.text!r:.60} of a reply, where `text` says {renderer.text(response)!r:.60}",
                     "`Reply.text` is all of it; what is said to the user is `Reply.content`.",
                 )
 
@@ -175,8 +175,8 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         renderer = self._made(params)
 
         def render_and_parse() -> None:
-            for prompt, reply in self._sampled(renderer):
-                self._ask(renderer.parse, prompt, reply)
+            for prompt, response in self._sampled(renderer):
+                self._ask(renderer.parse, prompt, response)
 
         if different := changes_by(render_and_parse):
             raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
@@ -196,12 +196,12 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         """Prompts with replies as a model may sample them: whole, cut off, empty, and without sense."""
         prompt = self._ask(renderer.prompt, self.conversations[0])
         stop = min(renderer.stop_ids)
-        whole = [self._ask(renderer.reply_ids, words).tolist() for words in self.words]
-        cut_off = [reply[:-1] for reply in whole if len(reply) > 1]
-        seen = sorted({*prompt.tolist(), *(token for reply in whole for token in reply)} - renderer.stop_ids)
+        whole = [self._ask(renderer.response_ids, words).tolist() for words in self.words]
+        cut_off = [response[:-1] for response in whole if len(response) > 1]
+        seen = sorted({*prompt.tolist(), *(token for response in whole for token in response)} - renderer.stop_ids)
         # Token 0 is a special one in most tokenizers, which its text does not show.
         junk = [seen[::-1], [*seen[:3], stop], [stop], [0, seen[0], 0]]
-        return [(prompt, reply) for reply in (*whole, *cut_off, *junk)]
+        return [(prompt, response) for response in (*whole, *cut_off, *junk)]
 
     def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -12,23 +12,23 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.rollout.calls import call
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.surroundings import changes_by
 
 REPLIES = (
-    Reply(text="42", content="42"),
-    Reply(text="", content="", finish_reason="length"),
-    Reply(text="<think>hm</think>The answer is 7.", content="The answer is 7.", reasoning="hm"),
-    Reply(text="<think>hm", content="", reasoning="hm", finish_reason="length"),
-    Reply(text="\\boxed{", content="\\boxed{"),
-    Reply(text="ünïcödé 🎲\x00\ufffd", content="ünïcödé 🎲\x00\ufffd"),
-    Reply(text="1e999 -0 nan", content="1e999 -0 nan"),
-    Reply(text="{'tool': None", content="", malformed_calls=(MalformedToolCall(text="{", problem="cut off"),)),
-    Reply(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": [1]}, id="call-0"),)),
-    Reply(text="word " * 5000, content="word " * 5000, finish_reason="length"),
+    Response(text="42", content="42"),
+    Response(text="", content="", finish_reason="length"),
+    Response(text="<think>hm</think>The answer is 7.", content="The answer is 7.", reasoning="hm"),
+    Response(text="<think>hm", content="", reasoning="hm", finish_reason="length"),
+    Response(text="\\boxed{", content="\\boxed{"),
+    Response(text="ünïcödé 🎲\x00\ufffd", content="ünïcödé 🎲\x00\ufffd"),
+    Response(text="1e999 -0 nan", content="1e999 -0 nan"),
+    Response(text="{'tool': None", content="", malformed_calls=(MalformedToolCall(text="{", problem="cut off"),)),
+    Response(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": [1]}, id="call-0"),)),
+    Response(text="word " * 5000, content="word " * 5000, finish_reason="length"),
 )
 """What a model that has learnt nothing may say, and what one that has may."""
 REWARD_FIELDS = frozenset(Score.__dataclass_fields__)
@@ -41,7 +41,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     data: ClassVar[Mapping[str, Any]] = {"question": "6 * 7?", "answer": "42"}
     """The data of a task; must have what the record's `needs` names."""
     state: ClassVar[Any] = None
-    """What the environment tells of the world at the end, for a reward that reads `Attempt.state`."""
+    """What the environment tells of the world at the end, for a reward that reads `Rollout.state`."""
     right: ClassVar[Sequence[str]] = ()
     """Replies that earn more than each of `wrong`."""
     wrong: ClassVar[Sequence[str]] = ()
@@ -57,18 +57,18 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         """Attempts without what it needs are not scored; without anything else they are."""
         reward = self._made(params)
         data = {name: self.data[name] for name in self.plugin.needs if name in self.data}
-        self._score(reward, self._attempt(REPLIES[0], data=data), "where the task's data has nothing but its needs")
+        self._score(reward, self._rollout(REPLIES[0], data=data), "where the task's data has nothing but its needs")
 
     def test_any_reply_is_scored(self, params: Any) -> None:
-        for reply in REPLIES:
-            score = self._score(self._made(params), self._attempt(reply), f"on the reply {reply.text!r:.60}")
-            self._check(score, reply)
+        for response in REPLIES:
+            score = self._score(self._made(params), self._rollout(response), f"on the reply {response.text!r:.60}")
+            self._check(score, response)
 
     def test_right_replies_earn_more_than_wrong_ones(self, params: Any) -> None:
         if not self.right or not self.wrong:
             pytest.skip("`right` or `wrong` is empty")
         right, wrong = (
-            {words: self._value(params, words) for words in replies} for replies in (self.right, self.wrong)
+            {words: self._value(params, words) for words in responses} for responses in (self.right, self.wrong)
         )
         best, worst = max(wrong, key=lambda each: wrong[each]), min(right, key=lambda each: right[each])
         if right[worst] <= wrong[best]:
@@ -80,7 +80,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     def test_the_same_attempt_earns_the_same(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        first, again = ([self._earned(params, reply) for reply in REPLIES] for _ in range(2))
+        first, again = ([self._earned(params, response) for response in REPLIES] for _ in range(2))
         if first != again:
             raise self.failure(
                 "scores the same attempt otherwise a second time",
@@ -92,13 +92,13 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         reward = self._made(params)
-        attempts = [self._attempt(reply) for reply in REPLIES]
+        rollouts = [self._rollout(response) for response in REPLIES]
 
         async def at_once() -> list[Any]:
-            return await asyncio.gather(*(self._call(reward, attempt, "at once") for attempt in attempts))
+            return await asyncio.gather(*(self._call(reward, rollout, "at once") for rollout in rollouts))
 
         together = [_as_words(score) for score in asyncio.run(at_once())]
-        if together != [self._earned(params, reply) for reply in REPLIES]:
+        if together != [self._earned(params, response) for response in REPLIES]:
             raise self.failure(
                 "scores attempts otherwise when others are scored at the same time",
                 "Keep nothing of an attempt in the instance (self).",
@@ -106,11 +106,11 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
 
     def test_it_leaves_the_attempt_as_it_is(self, params: Any) -> None:
         reward = self._made(params)
-        for reply in REPLIES:
-            attempt = self._attempt(reply)
-            before = copy.deepcopy(attempt)
-            self._score(reward, attempt, "")
-            if attempt != before:
+        for response in REPLIES:
+            rollout = self._rollout(response)
+            before = copy.deepcopy(rollout)
+            self._score(reward, rollout, "")
+            if rollout != before:
                 raise self.failure(
                     "changes the attempt that it looks at", "Copy what it changes: other rewards look at it too."
                 )
@@ -121,8 +121,8 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         asyncio.run(asyncio.sleep(0))
 
         def score_all() -> None:
-            for reply in REPLIES:
-                self._score(reward, self._attempt(reply), "")
+            for response in REPLIES:
+                self._score(reward, self._rollout(response), "")
 
         if different := changes_by(score_all):
             raise self.failure(f"leaves {', '.join(different)} changed", "Put back what it changes.")
@@ -139,22 +139,22 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             raise self.failure(f"makes {reward!r:.80}", "Make something that is called with an attempt.")
         return reward
 
-    def _attempt(self, reply: Reply, data: Mapping[str, Any] | None = None) -> Attempt:
+    def _rollout(self, response: Response, data: Mapping[str, Any] | None = None) -> Rollout:
         asked = {"role": "user", "content": str(self.data.get("question", "?"))}
-        return Attempt(
+        return Rollout(
             data=json.loads(json.dumps(dict(self.data if data is None else data))),
-            messages=[asked, reply.message],
-            reply=reply,
-            response_tokens=len(reply.text),
+            messages=[asked, response.message],
+            response=response,
+            response_tokens=len(response.text),
             state=copy.deepcopy(self.state),
         )
 
-    def _score(self, reward: Reward, attempt: Attempt, case: str) -> Any:
-        return asyncio.run(self._call(reward, attempt, case))
+    def _score(self, reward: Reward, rollout: Rollout, case: str) -> Any:
+        return asyncio.run(self._call(reward, rollout, case))
 
-    async def _call(self, reward: Reward, attempt: Attempt, case: str) -> Any:
+    async def _call(self, reward: Reward, rollout: Rollout, case: str) -> Any:
         try:
-            return await call(reward, attempt, blocking=self.plugin.blocking)
+            return await call(reward, rollout, blocking=self.plugin.blocking)
         except Exception as error:
             raise self.failure(
                 f"fails {case}: {type(error).__name__}: {error}",
@@ -162,7 +162,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 "feedback=why)`; name in `needs` what it reads of a task's data.",
             ) from error
 
-    def _check(self, score: Any, reply: Reply) -> None:
+    def _check(self, score: Any, response: Response) -> None:
         fields = dict(score) if isinstance(score, Mapping) else {"value": score}
         if isinstance(score, Score):
             fields = {name: getattr(score, name) for name in REWARD_FIELDS}
@@ -175,17 +175,17 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         for name, number in numbers.items():
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise self.failure(
-                    f"gives {name} the value {number!r} on the reply {reply.text!r:.60}",
+                    f"gives {name} the value {number!r} on the reply {response.text!r:.60}",
                     "Rewards, components and metrics are finite numbers; a missing reward has `feedback`.",
                 )
         if fields.get("correct") not in (None, True, False):
             raise self.failure(f"says {fields['correct']!r} of `correct`", "Say True, False, or None for unknown.")
 
-    def _earned(self, params: Any, reply: Reply) -> str:
-        return _as_words(self._score(self._made(params), self._attempt(reply), ""))
+    def _earned(self, params: Any, response: Response) -> str:
+        return _as_words(self._score(self._made(params), self._rollout(response), ""))
 
     def _value(self, params: Any, words: str) -> float:
-        score = self._score(self._made(params), self._attempt(Reply(text=words, content=words)), f"on {words!r:.60}")
+        score = self._score(self._made(params), self._rollout(Response(text=words, content=words)), f"on {words!r:.60}")
         value = score.value if isinstance(score, Score) else score["value"] if isinstance(score, Mapping) else score
         if value is None:
             raise self.failure(f"has no reward for {words!r:.60}", "Earn 0 for what is wrong.")

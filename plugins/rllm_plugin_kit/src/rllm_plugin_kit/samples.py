@@ -42,10 +42,10 @@ def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
     for number, (heard, said) in enumerate(member.turns):
         history += _random(uid, "heard", number).integers(VOCABULARY, size=heard).tolist()
         random = _random(uid, "said", number)
-        reply = random.integers(VOCABULARY, size=said)
+        response = random.integers(VOCABULARY, size=said)
         logprobs = -random.exponential(1.0, said) - 0.01
-        trajectory.add_step(history, reply, logprobs, reward=member.reward / len(member.turns), text="some words")
-        history += reply.tolist()
+        trajectory.add_step(history, response, logprobs, reward=member.reward / len(member.turns), text="some words")
+        history += response.tolist()
     return trajectory
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -29,7 +29,7 @@ ROLE = "agent"
 class Session:
     """One backend from start to close, called from synchronous code on an event loop of its own."""
 
-    def __init__(self, make: type[Backend], run: RunContext, loss: Chosen[LossPlugin[Any]]) -> None:
+    def __init__(self, make: type[Backend], run: RunContext, loss: PluginChoice[LossPlugin[Any]]) -> None:
         self._make = make
         self._run = run
         self._loss = loss
@@ -100,14 +100,14 @@ class Session:
         result = self.ask(self.backend.update(batch, plan))
         self.trained = batch
         self.updates += 1
-        self.ask(self.backend.publish(self.updates))
+        self.ask(self.backend.sync_weights(self.updates))
         return result
 
-    def take_up(self, folder: Path, updates: int) -> None:
+    def take_up(self, directory: Path, updates: int) -> None:
         """Load a checkpoint that was written after so many updates."""
-        self.ask(self.backend.load(folder))
+        self.ask(self.backend.load(directory))
         self.updates = updates
-        self.ask(self.backend.publish(updates))
+        self.ask(self.backend.sync_weights(updates))
 
     def close(self) -> None:
         """Close the backend, twice, and the event loop."""

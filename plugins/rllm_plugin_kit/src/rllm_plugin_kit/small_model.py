@@ -40,21 +40,21 @@ class SmallModel:
         named = self._model.named_parameters()
         return {name: parameter.detach().clone() for name, parameter in named}
 
-    def logits(self, prompt: Sequence[int], reply: Sequence[int]) -> NDArray[np.float64]:
+    def logits(self, prompt: Sequence[int], response: Sequence[int]) -> NDArray[np.float64]:
         """(len(reply), vocabulary) before each token of the reply."""
         import torch
 
         with torch.inference_mode():
-            logits = self._model(input_ids=torch.tensor([[*prompt, *reply]]), use_cache=False).logits[0]
+            logits = self._model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
         found: NDArray[np.float64] = logits[len(prompt) - 1 : -1].double().numpy()
         return found
 
-    def logprobs(self, prompt: Sequence[int], reply: Sequence[int], sampling: SamplingParams) -> NDArray[np.float64]:
+    def logprobs(self, prompt: Sequence[int], response: Sequence[int], sampling: SamplingParams) -> NDArray[np.float64]:
         """(len(reply),) under softmax(logits / temperature), before truncation."""
-        scaled = self.logits(prompt, reply) / (sampling.temperature or 1.0)
+        scaled = self.logits(prompt, response) / (sampling.temperature or 1.0)
         scaled -= scaled.max(axis=1, keepdims=True)
         all_of_them = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
-        chosen: NDArray[np.float64] = all_of_them[np.arange(len(reply)), np.asarray(reply, int)]
+        chosen: NDArray[np.float64] = all_of_them[np.arange(len(response)), np.asarray(response, int)]
         return chosen
 
 
@@ -63,12 +63,12 @@ def make_renderer() -> TemplateRenderer:
     return TemplateRenderer(make_tokenizer(), {STOP_ID})
 
 
-def save_without_weights(folder: Path) -> None:
+def save_without_weights(directory: Path) -> None:
     """Configuration and tokenizer, as a backend writes them for the engine that it hosts."""
     config = _config()
     config.architectures = ["LlamaForCausalLM"]
-    config.save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
+    config.save_pretrained(directory)
+    make_tokenizer().save_pretrained(directory)
 
 
 def _config() -> Any:

@@ -88,10 +88,10 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                 )
 
     def test_it_keeps_nothing_between_steps_if_it_plays(self, params: Any) -> None:
-        if self.plugin.plays and hasattr(self._stage(params), "state_dict"):
+        if self.plugin.is_rollout_stage and hasattr(self._stage(params), "state_dict"):
             raise self.failure(
                 "plays, and keeps something between steps (it has a state_dict)",
-                "Take `plays=True` out of its record: a stage that plays may run ahead of the update of earlier steps.",
+                "Take `is_rollout_stage=True` out of its record: a stage that plays may run ahead of the update of earlier steps.",
             )
 
     def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(self, params: Any) -> None:

@@ -99,7 +99,7 @@ def snapshot(step: TrainStep) -> dict[str, object]:
         "skip_reason": step.skip_reason,
         OF_THE_LOOP: [
             *(step.global_step, step.epoch, step.total_steps, step.task_batch, step.is_training),
-            *step.later_rounds,
+            *step.later_batches,
             *step.timing_dict.items(),
         ],
     }

@@ -16,7 +16,7 @@ LONG_ENOUGH = 5e-3
 """Seconds of computing. Below this, fixed costs such as starting threads hide what the input costs."""
 PATIENCE = 0.3
 """Seconds after which one measurement is not repeated."""
-ATTEMPTS = 2
+ROLLOUTS = 2
 
 
 def time_ratio(call: Callable[[T], object], make: Callable[[int], T], smallest: int, largest: int) -> float:
@@ -31,7 +31,7 @@ def time_ratio(call: Callable[[T], object], make: Callable[[int], T], smallest: 
         size *= 2
     once, grown = make(size), make(GROWTH * size)
     best = float("inf")
-    for _ in range(ATTEMPTS):
+    for _ in range(ROLLOUTS):
         best = min(best, _seconds(call, grown) / max(_seconds(call, once), LONG_ENOUGH))
         if best < ALLOWED:
             break

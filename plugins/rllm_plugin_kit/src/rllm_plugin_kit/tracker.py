@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
 from rllm_core.schema.run_sections import TrainerSection
@@ -32,7 +32,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
     """What the tracker may change in the process, each as the failed test names it: for clients that install
     handlers or streams."""
 
-    def read_back(self, folder: Path) -> Sequence[tuple[int, Mapping[str, float | None]]] | None:
+    def read_back(self, directory: Path) -> Sequence[tuple[int, Mapping[str, float | None]]] | None:
         """What it has written, as (step, metrics) in order; None for a tracker that keeps nothing to be read here.
 
         Override it where it can be read: a number that is not finite may be None.
@@ -41,10 +41,10 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
 
     def test_making_it_leaves_the_run_folder_as_it_is(self, params: Any, tmp_path: Path) -> None:
         """A run that cannot start must not touch what is there; a run that is replaced is removed after that."""
-        with self._folder(tmp_path) as folder:
-            (folder.path / "report.html").write_text("of another run")
+        with self._directory(tmp_path) as directory:
+            (directory.path / "report.html").write_text("of another run")
             before = _files(tmp_path)
-            self._do(self._made(folder, params).close, "close")
+            self._do(self._made(directory, params).close, "close")
             if _files(tmp_path) != before:
                 raise self.failure(
                     "writes into the run folder when it is made",
@@ -54,18 +54,18 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
     def test_it_writes_into_the_run_folder_alone(self, params: Any, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
-        with contextlib.chdir(elsewhere), self._folder(tmp_path) as folder:
-            self._live(folder, params)
-            strange = sorted(path for path in _files(tmp_path) if not Path(path).is_relative_to(folder.path))
+        with contextlib.chdir(elsewhere), self._directory(tmp_path) as directory:
+            self._live(directory, params)
+            strange = sorted(path for path in _files(tmp_path) if not Path(path).is_relative_to(directory.path))
         if strange:
             raise self.failure(
-                f"writes {strange[0]}, outside the run folder {folder.path}", "Put its files below `run.folder`."
+                f"writes {strange[0]}, outside the run folder {directory.path}", "Put its files below `run.folder`."
             )
 
     def test_it_takes_every_number_at_every_step(self, params: Any, tmp_path: Path) -> None:
         """Also NaN and infinity, no metric at all, one step twice, and -1: the validation before the first step."""
-        with self._folder(tmp_path) as folder:
-            tracker = self._begun(folder, params)
+        with self._directory(tmp_path) as directory:
+            tracker = self._begun(directory, params)
             self._tell(tracker, Event(LOG, (-1, {})))
             for event in [*events(), *events()]:
                 if event.name == LOG:
@@ -73,8 +73,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._do(tracker.close, "close")
 
     def test_it_leaves_metrics_as_they_are(self, params: Any, tmp_path: Path) -> None:
-        with self._folder(tmp_path) as folder:
-            tracker = self._begun(folder, params)
+        with self._directory(tmp_path) as directory:
+            tracker = self._begun(directory, params)
             for event in list(events())[1:]:
                 before = repr(event.arguments[1]) if event.name == LOG else ""
                 self._tell(tracker, event)
@@ -87,8 +87,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
     def test_it_can_be_closed_at_any_time(self, params: Any, tmp_path: Path) -> None:
         """Nothing follows on `close`; what comes before it may be any beginning of a run."""
         for number in (0, 1, 3, 8):
-            with self._folder(tmp_path / str(number)) as folder:
-                tracker = self._begun(folder, params) if number else self._made(folder, params)
+            with self._directory(tmp_path / str(number)) as directory:
+                tracker = self._begun(directory, params) if number else self._made(directory, params)
                 for event in list(events())[1:number]:
                     self._tell(tracker, event)
                 self._do(tracker.close, f"close after {number} events")
@@ -96,8 +96,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
     def test_it_changes_nothing_that_others_share(self, params: Any, tmp_path: Path) -> None:
         """Once it is closed; threads that still run would keep the process from ending, or write later."""
         self.loaded()
-        with self._folder(tmp_path) as folder:
-            if different := changes_by(lambda: self._live(folder, params), self.changes):
+        with self._directory(tmp_path) as directory:
+            if different := changes_by(lambda: self._live(directory, params), self.changes):
                 raise self.failure(
                     f"leaves {', '.join(different)} changed",
                     "Put back in `close` what it changes; where its client library cannot, say so with `changes` in "
@@ -105,49 +105,49 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 )
 
     def test_two_runs_at_a_time_have_a_tracker_each(self, params: Any, tmp_path: Path) -> None:
-        with self._folder(tmp_path / "one") as one, self._folder(tmp_path / "other") as other:
-            trackers = [self._begun(folder, params) for folder in (one, other)]
+        with self._directory(tmp_path / "one") as one, self._directory(tmp_path / "other") as other:
+            trackers = [self._begun(directory, params) for directory in (one, other)]
             for tracker, which in zip(trackers, ("the first", "the second, when the first is closed"), strict=True):
                 for event in list(events())[1:]:
                     self._tell(tracker, event)
                 self._do(tracker.close, f"close of {which} of two runs at a time")
-            for folder in (one, other):
-                self._check_kept(folder, _logged(events()), "one of two runs at a time")
+            for directory in (one, other):
+                self._check_kept(directory, _logged(events()), "one of two runs at a time")
 
     def test_what_is_logged_is_kept_with_its_step(self, params: Any, tmp_path: Path) -> None:
-        with self._folder(tmp_path) as folder:
-            self._live(folder, params)
-            self._needs_read_back(folder)
-            self._check_kept(folder, _logged(events()), "a run")
+        with self._directory(tmp_path) as directory:
+            self._live(directory, params)
+            self._needs_read_back(directory)
+            self._check_kept(directory, _logged(events()), "a run")
 
     def test_a_resumed_run_has_every_step_once(self, params: Any, tmp_path: Path) -> None:
         """A run is killed after three steps and goes on from a checkpoint after two."""
-        with self._folder(tmp_path) as folder:
-            self._live(folder, params, last_step=3)
-            self._live(folder, params, first_step=2)
-            self._needs_read_back(folder)
-            self._check_kept(folder, _logged(events()), "a run that was resumed after step 2")
+        with self._directory(tmp_path) as directory:
+            self._live(directory, params, last_step=3)
+            self._live(directory, params, first_step=2)
+            self._needs_read_back(directory)
+            self._check_kept(directory, _logged(events()), "a run that was resumed after step 2")
 
     def test_a_run_from_the_beginning_replaces_what_is_there(self, params: Any, tmp_path: Path) -> None:
         """A run that is killed before its first checkpoint starts from the beginning in the same folder."""
-        with self._folder(tmp_path) as folder:
-            self._live(folder, params, last_step=3)
-            self._live(folder, params)
-            self._needs_read_back(folder)
-            self._check_kept(folder, _logged(events()), "a run that was started again")
+        with self._directory(tmp_path) as directory:
+            self._live(directory, params, last_step=3)
+            self._live(directory, params)
+            self._needs_read_back(directory)
+            self._check_kept(directory, _logged(events()), "a run that was started again")
 
     @contextlib.contextmanager
-    def _folder(self, place: Path) -> Iterator[RunFolder]:
-        folder = RunFolder.open(TrainerSection(output_dir=str(place)), resume=True)
+    def _directory(self, place: Path) -> Iterator[RunDirectory]:
+        directory = RunDirectory.open(TrainerSection(output_dir=str(place)), resume=True)
         try:
-            yield folder
+            yield directory
         finally:
-            folder.close()
+            directory.close()
 
-    def _made(self, folder: RunFolder, params: Any) -> Tracker:
+    def _made(self, directory: RunDirectory, params: Any) -> Tracker:
         trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "jsonl"}]}
         run = TrackedRun(
-            folder=folder.path,
+            directory=directory.path,
             project_name="numbers",
             experiment_name="first",
             config={
@@ -166,20 +166,20 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             ) from error
         return tracker
 
-    def _begun(self, folder: RunFolder, params: Any) -> Tracker:
+    def _begun(self, directory: RunDirectory, params: Any) -> Tracker:
         """A tracker whose run has started, in a folder that has what every run writes there."""
-        tracker = self._made(folder, params)
-        folder.begin({"rllm": {}}, [], STEPS)
+        tracker = self._made(directory, params)
+        directory.begin({"rllm": {}}, [], STEPS)
         self._tell(tracker, next(events()))
         return tracker
 
-    def _live(self, folder: RunFolder, params: Any, first_step: int = 0, last_step: int = STEPS) -> None:
+    def _live(self, directory: RunDirectory, params: Any, first_step: int = 0, last_step: int = STEPS) -> None:
         """A run from start to close."""
-        tracker = self._made(folder, params)
-        folder.begin({"rllm": {}}, [], STEPS)
+        tracker = self._made(directory, params)
+        directory.begin({"rllm": {}}, [], STEPS)
         for event in events(first_step, last_step):
             if event.name == LOG:
-                folder.log(*event.arguments)
+                directory.log(*event.arguments)
             self._tell(tracker, event)
         self._do(tracker.close, "close")
 
@@ -198,12 +198,12 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 "let `close` end whatever was begun.",
             ) from error
 
-    def _needs_read_back(self, folder: RunFolder) -> None:
-        if self.read_back(folder.path) is None:
+    def _needs_read_back(self, directory: RunDirectory) -> None:
+        if self.read_back(directory.path) is None:
             pytest.skip("the test does not say how to read what it writes (`read_back`)")
 
-    def _check_kept(self, folder: RunFolder, expected: Sequence[Logged], what: str) -> None:
-        entries = self.read_back(folder.path)
+    def _check_kept(self, directory: RunDirectory, expected: Sequence[Logged], what: str) -> None:
+        entries = self.read_back(directory.path)
         if entries is None:
             return
         kept = [(step, name, value) for step, metrics in entries for name, value in metrics.items()]
@@ -238,8 +238,8 @@ def _same(logged: float, kept: float | None) -> bool:
     return kept is not None and math.isclose(logged, kept, rel_tol=SAME)
 
 
-def _files(folder: Path) -> dict[str, bytes]:
+def _files(directory: Path) -> dict[str, bytes]:
     """Contents by path, the run folder's lock and own files left out."""
     own = {".lock", "metrics.jsonl", "config.yaml", "length.json", "plugins.json"}
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in own)
+    paths = (path for path in directory.rglob("*") if path.is_file() and path.name not in own)
     return {str(path): path.read_bytes() for path in paths}

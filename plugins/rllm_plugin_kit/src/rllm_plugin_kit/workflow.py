@@ -17,9 +17,9 @@ from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_core.schema.run_config import RunConfig
-from rllm_plugin_kit.attempts import MAX_PROMPT, MAX_RESPONSE, Attempt, Played, describe_episode, play
 from rllm_plugin_kit.playground import Answering, Fault
 from rllm_plugin_kit.plugin import UNKNOWN_OPTION, PluginContract
+from rllm_plugin_kit.rollouts import MAX_PROMPT, MAX_RESPONSE, Played, Rollout, describe_episode, play
 from rllm_plugin_kit.surroundings import changes_by
 
 FAULTS: tuple[Fault, ...] = ("reset raises", "step raises", "engine raises")
@@ -28,7 +28,7 @@ SIDE_BY_SIDE = 4
 
 
 class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
-    """What every workflow must hold to. It plays with an engine that answers from `replies`.
+    """What every workflow must hold to. It plays with an engine that answers from `responses`.
 
     The environment repeats what is said; it is done after `turns`, raises, or hangs.
     """
@@ -36,7 +36,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     kind = "workflow"
     task: ClassVar[Mapping[str, Any]] = {"question": "2 + 2?", "parts": [2, 2]}
     """The data of the task that is attempted."""
-    replies: ClassVar[Sequence[str]] = ("1", "2", "three", "I do not know", "")
+    responses: ClassVar[Sequence[str]] = ("1", "2", "three", "I do not know", "")
     """What the model says, drawn by the seed of each call."""
     turns: ClassVar[int] = 1
     """Actions after which the environment is done."""
@@ -57,8 +57,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         for trajectory in episode.trajectories:
             if not trajectory.name:
                 raise self.failure("makes a trajectory without a name", "Its name is the role: `Trajectory('solver')`.")
-        figures = {"reward": [each.reward for each in episode.trajectories], **episode.metrics}
-        for name, value in figures.items():
+        metrics = {"reward": [each.reward for each in episode.trajectories], **episode.metrics}
+        for name, value in metrics.items():
             for number in value if isinstance(value, list) else [value]:
                 if number is None or not isinstance(number, int | float) or not math.isfinite(number):
                     raise self.failure(f"gives {name} the value {number!r}", "Rewards and metrics are finite numbers.")
@@ -101,7 +101,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_another_attempt_is_sampled_with_another_seed(self, params: Any) -> None:
         seeds = [
-            {call.sampling.seed for call in self._play(params, Attempt(seed=seed)).engine.calls} for seed in (1, 2)
+            {call.sampling.seed for call in self._play(params, Rollout(seed=seed)).engine.calls} for seed in (1, 2)
         ]
         if seeds[0] & seeds[1]:
             raise self.failure(
@@ -110,9 +110,9 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             )
 
     def test_attempts_side_by_side_go_as_each_would_alone(self, params: Any) -> None:
-        attempts = [Attempt(uid=f"task-0:{index}", seed=index) for index in range(SIDE_BY_SIDE)]
-        alone = [self._content(params, attempt) for attempt in attempts]
-        together = self._run(self._together(params, attempts))
+        rollouts = [Rollout(uid=f"task-0:{index}", seed=index) for index in range(SIDE_BY_SIDE)]
+        alone = [self._content(params, rollout) for rollout in rollouts]
+        together = self._run(self._together(params, rollouts))
         if [describe_episode(each.episode) for each in together] != alone:
             raise self.failure(
                 "goes otherwise when other attempts are made at the same time",
@@ -126,7 +126,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_it_leaves_the_task_as_it_is(self, params: Any) -> None:
         task = json.loads(json.dumps(self.task))
-        self._play(params, Attempt(task=task))
+        self._play(params, Rollout(task=task))
         if task != self.task:
             raise self.failure(
                 "changes the data of its task", "Copy what it changes: other attempts are given the same data."
@@ -134,7 +134,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_it_keeps_to_the_lengths(self, params: Any) -> None:
         """A prompt that is too long ends the attempt with an episode that says so; an error would be tried again."""
-        for call in self._play(params, Attempt(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
+        for call in self._play(params, Rollout(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
             if call.sampling.max_tokens > MAX_RESPONSE or len(call.prompt) > MAX_PROMPT:
                 raise self.failure(
                     f"asks for {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
@@ -149,13 +149,13 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             ("rllm.agent.name", played.agents, "makes the agent that is chosen by name"),
             ("rllm.reward", played.scored, "adds what `context.score` says"),
         ):
-            said = key in self.plugin.honours
+            said = key in self.plugin.config_keys
             if said != (used > 0):
                 raise self._honour(key, said, what)
-        turns = "rllm.agent.max_steps" in self.plugin.honours
+        turns = "rllm.agent.max_steps" in self.plugin.config_keys
         if self.turns > 1 or turns:
             made = [
-                len(self._play(params, Attempt(fault="never done", max_steps=most)).engine.calls) for most in (2, 4)
+                len(self._play(params, Rollout(fault="never done", max_steps=most)).engine.calls) for most in (2, 4)
             ]
             if turns != (made[0] < made[1]):
                 raise self._honour("rllm.agent.max_steps", turns, "ends after as many turns")
@@ -177,15 +177,15 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         async def cancel_when_it_hangs() -> Played:
             async with self._opened(params) as (engine, resource):
                 played = Played(engine=engine)
-                attempt = asyncio.ensure_future(
-                    play(self.loaded(), params, self._attempt(Attempt(fault=fault)), played, resource)
+                rollout = asyncio.ensure_future(
+                    play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
                 )
                 hanging = asyncio.ensure_future(played.world.hanging.wait())
-                await asyncio.wait([attempt, hanging], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([rollout, hanging], return_when=asyncio.FIRST_COMPLETED)
                 hanging.cancel()
-                attempt.cancel()
-                await asyncio.wait([attempt])
-                if not attempt.cancelled():
+                rollout.cancel()
+                await asyncio.wait([rollout])
+                if not rollout.cancelled():
                     raise self.failure(
                         f"goes on when it is cancelled while {fault}",
                         "Let asyncio.CancelledError through; clean up in `finally`.",
@@ -196,7 +196,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     def test_unknown_options_are_refused(self, params: Any) -> None:
         try:
-            self._run(self._one(params, Attempt(options={UNKNOWN_OPTION: 1})))
+            self._run(self._one(params, Rollout(options={UNKNOWN_OPTION: 1})))
         except (ConfigError, TypeError):
             return
         raise self.failure(
@@ -213,25 +213,25 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             )
         self._check_closed(played[-1], "after an attempt")
 
-    def _attempt(self, attempt: Attempt) -> Attempt:
-        return attempt.filled(task=self.task, turns=self.turns)
+    def _rollout(self, rollout: Rollout) -> Rollout:
+        return rollout.filled(task=self.task, turns=self.turns)
 
-    def _play(self, params: Any, attempt: Attempt | None = None) -> Played:
-        played: Played = self._run(self._one(params, attempt or Attempt()))
+    def _play(self, params: Any, rollout: Rollout | None = None) -> Played:
+        played: Played = self._run(self._one(params, rollout or Rollout()))
         return played
 
-    async def _one(self, params: Any, attempt: Attempt) -> Played:
-        (played,) = await self._together(params, [attempt])
+    async def _one(self, params: Any, rollout: Rollout) -> Played:
+        (played,) = await self._together(params, [rollout])
         return played
 
-    async def _together(self, params: Any, attempts: Sequence[Attempt]) -> list[Played]:
+    async def _together(self, params: Any, rollouts: Sequence[Rollout]) -> list[Played]:
         async with self._opened(params) as (_, resource):
-            each = [Played(engine=Answering(self.replies, attempt.fault)) for attempt in attempts]
+            each = [Played(engine=Answering(self.responses, rollout.fault)) for rollout in rollouts]
             make = self.loaded()
             await asyncio.gather(
                 *(
-                    play(make, params, self._attempt(attempt), played, resource)
-                    for attempt, played in zip(attempts, each, strict=True)
+                    play(make, params, self._rollout(rollout), played, resource)
+                    for rollout, played in zip(rollouts, each, strict=True)
                 )
             )
             return each
@@ -239,10 +239,10 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def _play_until_it_fails(self, params: Any, fault: Fault) -> Played | None:
         async def fail() -> Played:
             async with self._opened(params) as (_, resource):
-                played = Played(engine=Answering(self.replies, fault))
+                played = Played(engine=Answering(self.responses, fault))
                 # Where an agent runs in another process, its error arrives as one of the attempt.
                 with contextlib.suppress(RuntimeError, RolloutError):
-                    await play(self.loaded(), params, self._attempt(Attempt(fault=fault)), played, resource)
+                    await play(self.loaded(), params, self._rollout(Rollout(fault=fault)), played, resource)
                 return played
 
         played: Played = self._run(fail())
@@ -250,13 +250,13 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     @contextlib.asynccontextmanager
     async def _opened(self, params: Any) -> Any:
-        engine = Answering(self.replies)
-        run = OpenedRun(config=RunConfig(), engine=engine, folder=Path())
+        engine = Answering(self.responses)
+        run = OpenedRun(config=RunConfig(), engine=engine, directory=Path())
         async with self.opening(run, params) as resource:
             yield engine, resource
 
-    def _content(self, params: Any, attempt: Attempt | None = None) -> object:
-        return describe_episode(self._play(params, attempt).episode)
+    def _content(self, params: Any, rollout: Rollout | None = None) -> object:
+        return describe_episode(self._play(params, rollout).episode)
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         async def without_leftovers() -> Any:
@@ -289,5 +289,5 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def _honour(self, key: str, said: bool, what: str) -> AssertionError:
         return self.failure(
             f"{'does not act' if said else 'acts'} on {key}, and {'says that it does' if said else 'does not say so'}",
-            f"Put the key into `honours` of its record if it {what}, and only then.",
+            f"Put the key into `config_keys` of its record if it {what}, and only then.",
         )

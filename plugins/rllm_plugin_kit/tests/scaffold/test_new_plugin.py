@@ -21,15 +21,15 @@ TOOLS = {"__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def files_in(folder: Path) -> dict[str, str]:
+def files_in(directory: Path) -> dict[str, str]:
     """Path to contents of what people wrote; tools leave their own there."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {path.as_posix(): (folder / path).read_text() for path in paths if not TOOLS & set(path.parts)}
+    paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return {path.as_posix(): (directory / path).read_text() for path in paths if not TOOLS & set(path.parts)}
 
 
 def test_a_package_is_written_into_a_folder_of_its_name(capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,16 +103,16 @@ def test_names_within_follow_from_the_name_of_the_distribution(distribution: str
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(
-    name: str, said: str, empty_folder: Path, capfd: pytest.CaptureFixture[str]
+    name: str, said: str, empty_directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plugins", "new", "--", name]) == 2
 
     assert said in capfd.readouterr().err
-    assert not list(empty_folder.iterdir())
+    assert not list(empty_directory.iterdir())
 
 
-def test_what_is_in_a_folder_is_never_touched(empty_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (empty_folder / "notes.txt").write_text("mine")
+def test_what_is_in_a_folder_is_never_touched(empty_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (empty_directory / "notes.txt").write_text("mine")
 
     assert main(["plugins", "new", "my-estimator", "--into", "."]) == 2
     assert main(["plugins", "new", "my-estimator", "--into", "notes.txt"]) == 2
@@ -120,11 +120,11 @@ def test_what_is_in_a_folder_is_never_touched(empty_folder: Path, capfd: pytest.
     first, second = capfd.readouterr().err.splitlines()
     assert first == "error: . is not empty. Choose another name, or another folder: --into FOLDER."
     assert second == "error: notes.txt is a file. Choose another name, or another folder: --into FOLDER."
-    assert files_in(empty_folder) == {"notes.txt": "mine"}
+    assert files_in(empty_directory) == {"notes.txt": "mine"}
 
 
-def test_an_empty_folder_is_as_good_as_none(empty_folder: Path) -> None:
-    (empty_folder / "mine").mkdir()
+def test_an_empty_folder_is_as_good_as_none(empty_directory: Path) -> None:
+    (empty_directory / "mine").mkdir()
 
     assert main(["plugins", "new", "my-estimator", "--into", "mine"]) == 0
 
@@ -152,14 +152,17 @@ def test_every_kind_of_plugin_has_a_template() -> None:
     assert list(TEMPLATES) == list(KINDS)
 
 
-def test_what_is_written_is_formatted_and_free_of_lint(empty_folder: Path) -> None:
+def test_what_is_written_is_formatted_and_free_of_lint(empty_directory: Path) -> None:
     for kind in TEMPLATES:
         for name in (f"my-{kind}", "rllm-x", f"my-length-aware-{kind}"):
             main(["plugins", "new", name, "--kind", kind, "--into", f"{kind}/{name}"])
 
     for words in (["check"], ["format", "--check"]):
         finished = subprocess.run(
-            [sys.executable, "-m", "ruff", *words, "--no-cache", "."], cwd=empty_folder, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *words, "--no-cache", "."],
+            cwd=empty_directory,
+            capture_output=True,
+            text=True,
         )
         assert finished.returncode == 0, finished.stdout
 

@@ -44,7 +44,7 @@ def check(run: Path) -> None:
         ) from error
     from rllm_record.run_places import one_run
 
-    report = check_run(one_run(run.expanduser()).folder)
+    report = check_run(one_run(run.expanduser()).directory)
     for line in _lines(report):
         click.echo(line)
     if report.problems:

@@ -41,11 +41,11 @@ class Recorder(Observer):
     def __init__(self, run: TrackedRun, content: Content) -> None:
         # pyarrow takes a while to import: runs without a record need none.
         from rllm_record.steps.accounting import Accounting
-        from rllm_record.steps.files import FOLDER, StepFiles
+        from rllm_record.steps.files import DIRECTORY, StepFiles
         from rllm_record.steps.objective import recorded_update
         from rllm_record.steps.rows import Sampler
 
-        self._files = StepFiles(run.folder / FOLDER)
+        self._files = StepFiles(run.directory / DIRECTORY)
         self._content = content
         self._thread = ThreadPoolExecutor(1, "rllm-record")
         self._written: Future[None] | None = None
@@ -68,7 +68,7 @@ class Recorder(Observer):
         self._files.forget_from(first_step)
         self._seen_tokens = SeenTokens(self._files.vocabulary(first_step))
         if first_step - 1 in self._files.steps():
-            self._accounting = self._accounting_of(self._files.fates(first_step - 1))
+            self._accounting = self._accounting_of(self._files.outcomes(first_step - 1))
 
     def on_batch_start(self, step: TrainStep) -> None:
         self._tasks = _data_of(step.tasks)
@@ -79,7 +79,7 @@ class Recorder(Observer):
         update = self._update_of(step, account.trained) if self._content == "tokens" else None
         tables = self._files.tables_of(
             account.episodes,
-            account.fates,
+            account.outcomes,
             self._content,
             self._sampler_of(step) if self._content == "tokens" else None,
             update=update,

@@ -44,11 +44,11 @@ def call(seed: int = 1, round: int | None = 0) -> SamplingParams:
     return SamplingParams(max_tokens=4, seed=seed, round=round, weight_version=3)
 
 
-def ask(engine: Engine, folder: Path, *calls: SamplingParams, first_version: int = 0, prompt: int = 5) -> list[int]:
+def ask(engine: Engine, directory: Path, *calls: SamplingParams, first_version: int = 0, prompt: int = 5) -> list[int]:
     """The tokens of the answers of a start of the run."""
 
     async def start() -> list[int]:
-        journal, segments = JournalEngine(engine), Segments(folder, "a")
+        journal, segments = JournalEngine(engine), Segments(directory, "a")
         journal.open(segments, first_version)
         try:
             async with asyncio.timeout(60):

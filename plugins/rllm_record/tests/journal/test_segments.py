@@ -30,18 +30,18 @@ def body(seed: int, version: int = 5) -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
 @pytest.fixture
-def written(folder: Path) -> Path:
+def written(directory: Path) -> Path:
     """The file of a round with two calls, behind the record of their configuration."""
-    segments = Segments(folder, "a")
+    segments = Segments(directory, "a")
     segments.append(2, body(1))
     segments.append(2, body(2))
     segments.close()
-    return folder / "000002.calls"
+    return directory / "000002.calls"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_call_is_read_as_it_was_answered(made: Completion) -> None:
     assert call.completion.logprobs.dtype == np.float32
     assert call.completion.finish_reason == made.finish_reason
     assert call.completion.version_spans == made.version_spans
-    assert call.newest_version == max([span.version for span in made.version_spans], default=made.weight_version)
+    assert call.latest_version == max([span.version for span in made.version_spans], default=made.weight_version)
 
 
 @pytest.mark.parametrize(
@@ -90,22 +90,22 @@ def test_another_prompt_is_another_call() -> None:
     assert checksum_of_call(PROMPT[:2], SAMPLING) != checksum_of_call(PROMPT, SAMPLING)
 
 
-def test_calls_are_found_by_round_and_seed(written: Path, folder: Path) -> None:
-    segments = Segments(folder, "a")
+def test_calls_are_found_by_round_and_seed(written: Path, directory: Path) -> None:
+    segments = Segments(directory, "a")
     assert segments.calls(2, 0).keys() == {1, 2}
     assert segments.calls(3, 0) == {}
 
 
-def test_calls_of_another_configuration_count_up_to_a_version(written: Path, folder: Path) -> None:
-    segments = Segments(folder, "b")
+def test_calls_of_another_configuration_count_up_to_a_version(written: Path, directory: Path) -> None:
+    segments = Segments(directory, "b")
     segments.append(2, body(3, version=9))
     segments.append(2, body(4, version=4))
     assert segments.calls(2, 4).keys() == {3, 4}
     assert segments.calls(2, 5).keys() == {1, 2, 3, 4}
-    assert Segments(folder, "a").calls(2, 4).keys() == {1, 2, 4}
+    assert Segments(directory, "a").calls(2, 4).keys() == {1, 2, 4}
 
 
-def test_a_file_that_is_cut_off_anywhere_has_the_records_before(written: Path, folder: Path) -> None:
+def test_a_file_that_is_cut_off_anywhere_has_the_records_before(written: Path, directory: Path) -> None:
     content = written.read_bytes()
     ends = [0]
     for length in range(len(content) + 1):
@@ -117,12 +117,12 @@ def test_a_file_that_is_cut_off_anywhere_has_the_records_before(written: Path, f
     assert len(ends) - 1 == 3
 
 
-def test_what_follows_a_cut_is_read_again(written: Path, folder: Path) -> None:
+def test_what_follows_a_cut_is_read_again(written: Path, directory: Path) -> None:
     written.write_bytes(written.read_bytes()[:-5])
-    segments = Segments(folder, "a")
+    segments = Segments(directory, "a")
     segments.append(2, body(8))
     segments.close()
-    assert Segments(folder, "a").calls(2, 0).keys() == {1, 8}
+    assert Segments(directory, "a").calls(2, 0).keys() == {1, 8}
 
 
 def test_every_flipped_bit_is_named_by_record(written: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_record_that_is_left_out_is_damage(written: Path) -> None:
         read_frames(written)
 
 
-def test_fewer_records_than_were_counted_are_refused(written: Path, folder: Path) -> None:
-    segments = Segments(folder, "a")
+def test_fewer_records_than_were_counted_are_refused(written: Path, directory: Path) -> None:
+    segments = Segments(directory, "a")
     counts = segments.counts(after=1)
     assert counts == {2: 3}
     segments.require(counts)
@@ -156,27 +156,27 @@ def test_fewer_records_than_were_counted_are_refused(written: Path, folder: Path
         segments.require({9: 1})
 
 
-def test_earlier_rounds_are_dropped(written: Path, folder: Path) -> None:
-    segments = Segments(folder, "a")
+def test_earlier_rounds_are_dropped(written: Path, directory: Path) -> None:
+    segments = Segments(directory, "a")
     segments.append(3, body(1))
     segments.drop_before(3)
-    assert [path.name for path in folder.iterdir()] == ["000003.calls"]
+    assert [path.name for path in directory.iterdir()] == ["000003.calls"]
     assert segments.counts(after=-1) == {3: 2}
 
 
-def test_more_rounds_are_written_than_files_are_open(folder: Path) -> None:
-    segments = Segments(folder, "a")
+def test_more_rounds_are_written_than_files_are_open(directory: Path) -> None:
+    segments = Segments(directory, "a")
     for turn in range(2):
         for round in range(OPEN_FILES + 5):
             segments.append(round, body(turn))
     segments.sync()
     segments.close()
-    assert set(Segments(folder, "a").counts(after=-1).values()) == {3}
+    assert set(Segments(directory, "a").counts(after=-1).values()) == {3}
 
 
-def test_a_folder_that_may_not_be_written_ends_the_run(folder: Path) -> None:
-    segments = Segments(folder, "a")
-    folder.rmdir()
+def test_a_folder_that_may_not_be_written_ends_the_run(directory: Path) -> None:
+    segments = Segments(directory, "a")
+    directory.rmdir()
     with pytest.raises(JournalError, match="cannot be written: No such file or directory"):
         segments.append(0, body(1))
 

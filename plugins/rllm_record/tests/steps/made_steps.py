@@ -8,7 +8,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory, TrajectoryGroup
 
 
-def attempt(id: str, reward: float | None = 0.0, *names: str) -> Episode:
+def rollout(id: str, reward: float | None = 0.0, *names: str) -> Episode:
     """With one trajectory per name."""
     trajectories = [
         Trajectory(name, [Step([1, 2], [3, 4], [-1.0, -0.5], text="three four")], reward, uid=f"{id}/{name}")

@@ -22,9 +22,9 @@ from .made_steps import step
 from .test_traces import batch_of, played, recorded, trace_of
 
 
-def write_record(folder: Path) -> StepFiles:
+def write_record(directory: Path) -> StepFiles:
     trajectory = played(-1.0, -2.0, -3.0)
-    return recorded(folder / "record", trajectory, trace=trace_of(batch_of(trajectory)))
+    return recorded(directory / "record", trajectory, trace=trace_of(batch_of(trajectory)))
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +99,17 @@ def test_check_first_step_without_outcomes_is_missing(tmp_path: Path, left: str)
 
 
 def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
-    def peak(folder: Path, steps: int) -> int:
-        files = StepFiles(folder / "record")
+    def peak(directory: Path, steps: int) -> int:
+        files = StepFiles(directory / "record")
         for number in range(steps):
             trajectory = Trajectory("agent", [Step([1] * 9999, [2], [-1.0])], 1.0, uid="own")
             episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
             account = Accounting().of(step(number, [episode], []), {})
-            files.write(number, account.episodes, account.fates, "tokens")
+            files.write(number, account.episodes, account.outcomes, "tokens")
         tracemalloc.start()
         try:
             with pytest.raises(RllmError, match="no step was trained on"):
-                check_run(folder)
+                check_run(directory)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rllm_core.data.codec import episode_to_json
-from rllm_core.data.record import Fate
+from rllm_core.data.record import Outcome
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.data.version_spans import VersionSpan
-from rllm_record.steps import PlayedEpisode, RecordedFate, RecordError, StepFiles
+from rllm_record.steps import PlayedEpisode, RecordedOutcome, RecordError, StepFiles
 from rllm_record.steps.accounting import Accounting
 from rllm_record.steps.files import read_episodes
 from rllm_record.steps.version import VERSION, VERSION_KEY
 
-from .made_steps import attempt, step
+from .made_steps import rollout, step
 
 TEXTS = st.text(st.characters())
 NAMES = st.text(st.characters(exclude_categories=["Cs"]))
@@ -78,11 +78,11 @@ def test_episodes_are_read_as_they_were_played(tmp_path_factory: pytest.TempPath
     assert repr([episode_to_json(each) for each in read]) == repr([episode_to_json(each) for each in played])
 
 
-FATE = RecordedFate(
-    fate=Fate(
+FATE = RecordedOutcome(
+    outcome=Outcome(
         step=12,
         trajectory="12.0:t:0/0",
-        fate="dropped",
+        outcome="dropped",
         rule="reject/all_solved",
         numbers={"solved": 2.0, "reward_max": float("inf")},
         group="t:agent",
@@ -96,14 +96,14 @@ FATE = RecordedFate(
 
 
 def test_fates_are_read_as_they_were_written(tmp_path: Path) -> None:
-    alone = dataclasses.replace(FATE, fate=dataclasses.replace(FATE.fate, group=None, peers=(), numbers={}))
+    alone = dataclasses.replace(FATE, outcome=dataclasses.replace(FATE.outcome, group=None, peers=(), numbers={}))
     StepFiles(tmp_path).write(12, [], [FATE, alone], "fates")
 
-    assert StepFiles(tmp_path).fates(12) == [FATE, alone]
+    assert StepFiles(tmp_path).outcomes(12) == [FATE, alone]
 
 
 def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
-    played, *_ = Accounting().of(step(12, [attempt("t:0", 0.5)], []), {"t": {"number": 7}})
+    played, *_ = Accounting().of(step(12, [rollout("t:0", 0.5)], []), {"t": {"number": 7}})
     StepFiles(tmp_path).write(12, played, [], "tokens")
 
     (read,) = StepFiles(tmp_path).episodes(12)
@@ -116,7 +116,7 @@ def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
 def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
     heard = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
-    played = attempt("t:0")
+    played = rollout("t:0")
     played.trajectories[0] = Trajectory("agent")
     played.trajectories[0].add_step([1, 2], [3], None, messages=heard)
     played.trajectories[0].add_step([1, 2, 3, 4], [5], None, messages=[call])
@@ -140,7 +140,7 @@ def test_messages_are_kept_and_where_their_tokens_begin(tmp_path: Path) -> None:
 
 
 def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
-    played = attempt("t:0")
+    played = rollout("t:0")
     played.trajectories[0].info["reward_components"] = {"exact": 1.0, "format": np.float32(0.5)}
     StepFiles(tmp_path).write(0, as_played(played), [], "fates")
 
@@ -151,7 +151,7 @@ def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
 
 def test_fates_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(12, Accounting().of(step(12, [attempt("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [FATE], "fates")
+    files.write(12, Accounting().of(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [FATE], "fates")
 
     (row,) = files.episode_table(12).to_pylist()
     (trajectory,) = row["trajectories"]
@@ -164,7 +164,7 @@ def test_fates_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
 
 
 def test_what_is_no_json_is_kept_as_it_prints(tmp_path: Path) -> None:
-    played = attempt("t:0")
+    played = rollout("t:0")
     played.trajectories[0].info["answer"] = {1j}
     StepFiles(tmp_path).write(0, as_played(played), [], "tokens")
 
@@ -172,13 +172,13 @@ def test_what_is_no_json_is_kept_as_it_prints(tmp_path: Path) -> None:
 
 
 def test_a_reward_that_is_no_number_is_none(tmp_path: Path) -> None:
-    StepFiles(tmp_path).write(0, as_played(attempt("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
+    StepFiles(tmp_path).write(0, as_played(rollout("t:0", "high")), [], "tokens")  # type: ignore[arg-type]
 
     assert StepFiles(tmp_path).episodes(0)[0].trajectories[0].reward_given is None
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
-    played = attempt("t:0")
+    played = rollout("t:0")
     played.trajectories[0].steps[0].text = "a\ud800b"
     StepFiles(tmp_path).write(0, as_played(played), [], "tokens")
 
@@ -208,16 +208,16 @@ def test_steps_that_are_made_again_are_forgotten(tmp_path: Path) -> None:
 
 def test_a_step_may_be_recorded_again(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(0, as_played(attempt("t:0")), [FATE], "tokens")
+    files.write(0, as_played(rollout("t:0")), [FATE], "tokens")
     files.write(0, [], [], "tokens")
 
-    assert (files.episodes(0), files.fates(0)) == ([], [])
+    assert (files.episodes(0), files.outcomes(0)) == ([], [])
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
 def test_a_run_that_plays_the_same_records_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        StepFiles(tmp_path / name).write(0, as_played(attempt("t:0")), [FATE], "tokens")
+        StepFiles(tmp_path / name).write(0, as_played(rollout("t:0")), [FATE], "tokens")
 
     first, second = ([file.read_bytes() for file in sorted((tmp_path / n).rglob("*.parquet"))] for n in ("a", "b"))
     assert first == second
@@ -232,7 +232,7 @@ def marked(path: Path, **marks: str) -> None:
 def test_what_an_older_schema_did_not_have_is_null(tmp_path: Path) -> None:
     marked(tmp_path / "fates" / "step_000000.parquet", version="0")
 
-    (row,) = StepFiles(tmp_path).fate_table(0).to_pylist()
+    (row,) = StepFiles(tmp_path).outcome_table(0).to_pylist()
 
     assert (row["fate"], row["rule"], row["peers"]) == ("trained", None, None)
 
@@ -254,7 +254,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, make: Any, said: str) -> N
     make(tmp_path / "fates" / "step_000000.parquet")
 
     with pytest.raises(RecordError, match=said):
-        StepFiles(tmp_path).fates(0)
+        StepFiles(tmp_path).outcomes(0)
 
 
 def test_a_file_of_fates_holds_no_episodes(tmp_path: Path) -> None:
@@ -266,13 +266,13 @@ def test_a_file_of_fates_holds_no_episodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sixteenth", range(16))
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, sixteenth: int) -> None:
-    StepFiles(tmp_path).write(0, as_played(attempt("t:0")), [FATE], "tokens")
+    StepFiles(tmp_path).write(0, as_played(rollout("t:0")), [FATE], "tokens")
     for kind in ("fates", "episodes"):
         file = tmp_path / kind / "step_000000.parquet"
         file.write_bytes(file.read_bytes()[: file.stat().st_size * sixteenth // 16])
 
     with pytest.raises(RecordError, match="cannot be read"):
-        StepFiles(tmp_path).fates(0)
+        StepFiles(tmp_path).outcomes(0)
     with pytest.raises(RecordError, match="cannot be read"):
         StepFiles(tmp_path).episodes(0)
 

@@ -52,14 +52,14 @@ def trace_of(batch: TokenBatch, epochs: int = 1, **columns: Any) -> TokenTrace:
     return TokenTrace(**(given | columns))
 
 
-def recorded(folder: Path, trajectory: Trajectory, **fields: Any) -> StepFiles:
+def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFiles:
     """The record of a step that has played one trajectory, and trained on it."""
-    files = StepFiles(folder)
+    files = StepFiles(directory)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
     account = Accounting().of(step(0, [episode], []), {})
     given: dict[str, Any] = {"batch": batch_of(trajectory), "uids": ["0.0:t:0/0"], "played_steps": [0]}
     update = RecordedUpdate(**(given | {"objective": OBJECTIVE} | fields))
-    files.write(0, account.episodes, account.fates, "tokens", update=update)
+    files.write(0, account.episodes, account.outcomes, "tokens", update=update)
     return files
 
 
@@ -182,7 +182,7 @@ def test_the_trace_of_one_trajectory_is_part_of_that_of_all(tmp_path: Path, monk
         batch=batch, uids=uids, played_steps=[0] * 5, objective=OBJECTIVE, trace=trace_of(batch, epochs=2)
     )
     files = StepFiles(tmp_path)
-    files.write(0, account.episodes, account.fates, "tokens", update=update)
+    files.write(0, account.episodes, account.outcomes, "tokens", update=update)
 
     of_all = files.trace_table(0).to_pylist()
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from renderers import ParsedResponse, ParsedToolCall, Renderer as Library, ToolCallParseStatus
 
 from rllm_core.contracts.renderer import RendererSetup
-from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall
+from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.template_renderer import (
     END_THINK,
     HISTORY,
-    REPLY,
+    RESPONSE,
     THINK,
     TemplateRenderer,
-    in_thoughts,
+    in_reasoning,
     token_texts,
 )
 
@@ -61,7 +61,7 @@ class LibraryRenderer:
             return self._prompt(json.dumps([*messages], default=dict), json.dumps([*tools], default=dict))
 
     def bridge(
-        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+        self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered | None:
         """(n,) int32 tokens of the next prompt; None where the template rewrites what came before.
 
@@ -69,13 +69,15 @@ class LibraryRenderer:
         """
         with failures_as(RolloutError, "Rendering messages", "Choose another renderer with rllm.renderer."):
             bridged = self._library.bridge_to_next_turn(
-                _plain_ids(prompt_ids), _plain_ids(reply_ids), _plain(messages), tools=_given(tools)
+                _plain_ids(prompt_ids), _plain_ids(response_ids), _plain(messages), tools=_given(tools)
             )
         if bridged is not None:
             return np.array(bridged.token_ids, np.int32)
-        return self._template.bridge(prompt_ids, reply_ids, messages) if self._stays(prompt_ids, reply_ids) else None
+        return (
+            self._template.bridge(prompt_ids, response_ids, messages) if self._stays(prompt_ids, response_ids) else None
+        )
 
-    def reply_ids(self, text: str) -> Rendered:
+    def response_ids(self, text: str) -> Rendered:
         """(n,) int32 tokens of a reply that is known as text alone, with the stop token that ends it."""
         return np.array([*self._tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
 
@@ -87,26 +89,28 @@ class LibraryRenderer:
         """The text of each token, special tokens included."""
         return token_texts(self._tokenizer, token_ids)
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+    def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """What was sampled, taken apart by the library."""
-        text = self.text(reply_ids)
+        text = self.text(response_ids)
         try:
             parsed = self._library.parse_response(
-                _plain_ids(reply_ids), tools=_given(tools), prompt_ids=_plain_ids(prompt_ids)
+                _plain_ids(response_ids), tools=_given(tools), prompt_ids=_plain_ids(prompt_ids)
             )
         except Exception as error:  # noqa: BLE001  (a reply may hold any tokens, and reading one ends no run)
             problem = f"the reply cannot be read: {type(error).__name__}: {error}"
-            return Reply(text=text, content=text, malformed_calls=(MalformedToolCall(text=text, problem=problem),))
-        if self._thinks(prompt_ids, reply_ids):
+            return Response(text=text, content=text, malformed_calls=(MalformedToolCall(text=text, problem=problem),))
+        if self._thinks(prompt_ids, response_ids):
             parsed.content = parsed.content.strip()
         elif parsed.reasoning_complete is False:
-            return self._template.parse(prompt_ids, reply_ids)  # The library takes such an answer for a thought.
+            return self._template.parse(prompt_ids, response_ids)  # The library takes such an answer for a thought.
         if parsed.reasoning_content is not None:
             parsed.reasoning_content = parsed.reasoning_content.strip()
         if not tools and parsed.tool_calls:
-            return Reply(text=text, content=self._with_calls(reply_ids, parsed), reasoning=parsed.reasoning_content)
+            return Response(
+                text=text, content=self._with_calls(response_ids, parsed), reasoning=parsed.reasoning_content
+            )
         calls = [_call(each, number) for number, each in enumerate(parsed.tool_calls)]
-        return Reply(
+        return Response(
             text=text,
             content=parsed.content,
             reasoning=parsed.reasoning_content,
@@ -114,24 +118,24 @@ class LibraryRenderer:
             malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
         )
 
-    def _thinks(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> bool:
+    def _thinks(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
         """True if the model thought, or may have thought, in a reply."""
         marks = self._template.reasoning_ids
-        return marks is None or bool(np.isin(reply_ids, marks).any()) or in_thoughts(prompt_ids, marks)
+        return marks is None or bool(np.isin(response_ids, marks).any()) or in_reasoning(prompt_ids, marks)
 
-    def _stays(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> bool:
+    def _stays(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
         """True if the template rewrites nothing before the next message, because the model has thought nothing."""
         marks, prompt = self._template.reasoning_ids, np.asarray(prompt_ids, np.int32)
-        if marks is None or (self._thinks(prompt_ids, reply_ids) and not self._shows_empty_thought(reply_ids)):
+        if marks is None or (self._thinks(prompt_ids, response_ids) and not self._shows_empty_thought(response_ids)):
             return False
         opened, closed = np.flatnonzero(prompt == marks[0]), np.flatnonzero(prompt == marks[1])
         if len(opened) != len(closed):
             return False
         return all(not self.text(prompt[start:end]).strip() for start, end in zip(opened + 1, closed, strict=True))
 
-    def _shows_empty_thought(self, reply_ids: TokenIds) -> bool:
+    def _shows_empty_thought(self, response_ids: TokenIds) -> bool:
         """True if a reply begins with an empty thought that the template writes before each earlier reply too."""
-        text = str(self._tokenizer.decode(_plain_ids(reply_ids), skip_special_tokens=False))
+        text = str(self._tokenizer.decode(_plain_ids(response_ids), skip_special_tokens=False))
         begun = self._empty_thought
         return bool(begun) and text.startswith(begun) and THINK not in text[len(begun) :]
 
@@ -139,16 +143,16 @@ class LibraryRenderer:
     def _empty_thought(self) -> str:
         shown = str(self._tokenizer.decode(self.prompt([*HISTORY, HISTORY[0]]).tolist()))
         start = str(self._tokenizer.decode(self.prompt(HISTORY[:1]).tolist()))
-        before = shown.partition(REPLY)[0]
+        before = shown.partition(RESPONSE)[0]
         return before[len(start) :] if before.startswith(start) and END_THINK in before[len(start) :] else ""
 
-    def _with_calls(self, reply_ids: TokenIds, parsed: ParsedResponse) -> str:
+    def _with_calls(self, response_ids: TokenIds, parsed: ParsedResponse) -> str:
         """The reply without its thoughts, and with its calls as the model wrote them."""
         first = min((call.token_span[0] for call in parsed.tool_calls if call.token_span is not None), default=0)
         if parsed.reasoning_content is None:
-            return self.text(reply_ids)
-        before = self._library.parse_response(_plain_ids(reply_ids[:first]))
-        return f"{before.content}{self.text(reply_ids[first:])}"
+            return self.text(response_ids)
+        before = self._library.parse_response(_plain_ids(response_ids[:first]))
+        return f"{before.content}{self.text(response_ids[first:])}"
 
     def _rendered(self, messages: str, tools: str) -> Rendered:
         said, offered = _plain(json.loads(messages)), json.loads(tools)

@@ -17,7 +17,7 @@ import torch
 from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
 from rllm_local.model import LoadedModel, load_model
-from rllm_local.model_name import folder_of
+from rllm_local.model_name import directory_of
 from rllm_local.settings import TrainedModelSection
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.limits import Limits
@@ -61,10 +61,10 @@ class ModelOptions:
 
 def default_names(model: str) -> tuple[str, ...]:
     """The model as it was given, and for a folder its last part too."""
-    folder = folder_of(model) if model != "tiny" else None
-    if folder is None:
+    directory = directory_of(model) if model != "tiny" else None
+    if directory is None:
         return (model,)
-    return tuple(dict.fromkeys((model, folder.resolve().name)))
+    return tuple(dict.fromkeys((model, directory.resolve().name)))
 
 
 @contextmanager
@@ -138,25 +138,25 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
         ) from error
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
     """Save it as a whole, unless it is there: clients of other servers on the same checkpoints read it meanwhile."""
-    if folder.exists():
+    if directory.exists():
         return
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-        tokenizer.save_pretrained(Path(beside) / folder.name)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
+        tokenizer.save_pretrained(Path(beside) / directory.name)
         try:
-            (Path(beside) / folder.name).rename(folder)
+            (Path(beside) / directory.name).rename(directory)
         except OSError:
             # Another server may have been faster.
-            if not folder.exists():
+            if not directory.exists():
                 raise
 
 
 def _tokenizer_of(options: ModelOptions, loaded: LoadedModel) -> str:
     """What clients on this machine can load the tokenizer by. That of `tiny` is nowhere until it is saved."""
     if options.model == "tiny":
-        folder = (options.checkpoints / "tokenizer-of-tiny").resolve()
-        _save_tokenizer(loaded.tokenizer, folder)
-        return str(folder)
-    folder_or_none = folder_of(options.model)
-    return options.model if folder_or_none is None else str(folder_or_none.resolve())
+        directory = (options.checkpoints / "tokenizer-of-tiny").resolve()
+        _save_tokenizer(loaded.tokenizer, directory)
+        return str(directory)
+    directory_or_none = directory_of(options.model)
+    return options.model if directory_or_none is None else str(directory_or_none.resolve())

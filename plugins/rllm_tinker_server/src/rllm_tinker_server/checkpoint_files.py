@@ -67,47 +67,47 @@ class SavedModel:
         return AdapterWeights(spec=self.spec, factors=MappingProxyType(factors))
 
 
-def write(folder: Path, base: BaseWeights, lora: LoraModel, optimizer: Mapping[str, Tensor] | None) -> None:
+def write(directory: Path, base: BaseWeights, lora: LoraModel, optimizer: Mapping[str, Tensor] | None) -> None:
     """Write into an existing empty folder.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written to.
     """
     adapter = {f"{PREFIX}{name}": parameter.detach() for name, parameter in lora.parameters().items()}
-    _save(adapter, folder / ADAPTER_FILE)
+    _save(adapter, directory / ADAPTER_FILE)
     config = peft_config(lora.spec, lora.names)
     config.base_model_name_or_path = base.name
     config.inference_mode = True
-    config.save_pretrained(str(folder))
-    write_base(folder, BaseModel(base.name, base.seed, base.dtype, base.sha256))
+    config.save_pretrained(str(directory))
+    write_base(directory, BaseModel(base.name, base.seed, base.dtype, base.sha256))
     if optimizer is not None:
-        _save(optimizer, folder / OPTIMIZER_FILE)
+        _save(optimizer, directory / OPTIMIZER_FILE)
     # Last, so that a folder that has it is complete.
     record = {"format": FORMAT, "base_model": {"name": base.name, "sha256": base.sha256}, "lora": asdict(lora.spec)}
-    (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def read(folder: Path, base: BaseWeights) -> SavedModel:
+def read(directory: Path, base: BaseWeights) -> SavedModel:
     """What `write` wrote, on the CPU.
 
     Raises:
         RequestRefused: the folder is damaged, of another format, or of a base model with other weights.
     """
-    record = _record(folder)
-    _check_format(record.get("format"), folder.name)
+    record = _record(directory)
+    _check_format(record.get("format"), directory.name)
     try:
         name, sha256 = record["base_model"]["name"], record["base_model"]["sha256"]
         spec = LoraSpec(**record["lora"])
     except (KeyError, TypeError) as error:
-        raise _damaged(folder, RECORD_FILE, error) from error
+        raise _damaged(directory, RECORD_FILE, error) from error
     if sha256 != base.sha256:
         raise RequestRefused(
-            f"{folder.name} was trained on other weights of the base model ({name!r} then) than this "
+            f"{directory.name} was trained on other weights of the base model ({name!r} then) than this "
             f"server's {base.name!r} has. Start the server as it was then: of the model tiny with the same --seed, of "
             "others with the same files in the model's folder, of all with the same --dtype."
         )
-    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(folder / ADAPTER_FILE).items()}
-    optimizer = _load(folder / OPTIMIZER_FILE) if (folder / OPTIMIZER_FILE).exists() else None
+    adapter = {name.removeprefix(PREFIX): tensor for name, tensor in _load(directory / ADAPTER_FILE).items()}
+    optimizer = _load(directory / OPTIMIZER_FILE) if (directory / OPTIMIZER_FILE).exists() else None
     return SavedModel(spec, adapter, optimizer)
 
 
@@ -138,15 +138,17 @@ def _check_format(found: object, what: str) -> None:
         raise RequestRefused(f"{what} is of format {found}; this server reads format {FORMAT}.")
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _record(directory: Path) -> dict[str, Any]:
     try:
-        record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+        record = json.loads((directory / RECORD_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RequestRefused(f"{folder.name} holds no saved model, or only a part of one: no {RECORD_FILE}.") from error
+        raise RequestRefused(
+            f"{directory.name} holds no saved model, or only a part of one: no {RECORD_FILE}."
+        ) from error
     except ValueError as error:
-        raise _damaged(folder, RECORD_FILE, error) from error
+        raise _damaged(directory, RECORD_FILE, error) from error
     if not isinstance(record, dict):
-        raise _damaged(folder, RECORD_FILE, TypeError("not an object"))
+        raise _damaged(directory, RECORD_FILE, TypeError("not an object"))
     return record
 
 
@@ -164,5 +166,5 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
         raise OSError(f"{path.name} cannot be written: {error}") from error
 
 
-def _damaged(folder: Path, file: str, why: Exception) -> RequestRefused:
-    return RequestRefused(f"{folder.name} is damaged: its {file} cannot be read ({why}). Use another checkpoint.")
+def _damaged(directory: Path, file: str, why: Exception) -> RequestRefused:
+    return RequestRefused(f"{directory.name} is damaged: its {file} cannot be read ({why}). Use another checkpoint.")

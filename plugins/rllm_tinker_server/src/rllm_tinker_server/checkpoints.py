@@ -15,10 +15,10 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from rllm_core.files import sync_file, sync_folder, write_atomically
+from rllm_core.files import sync_directory, sync_file, write_atomically
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
 from rllm_tinker_server.refusals import NotFound, ServerError
-from rllm_tinker_server.tinker_path import KINDS, TinkerPath, is_name, model_of_folder
+from rllm_tinker_server.tinker_path import KINDS, TinkerPath, is_name, model_of_directory
 
 logger = logging.getLogger("rllm_tinker_server")
 
@@ -73,7 +73,7 @@ class Checkpoints:
             raise NotFound(f"No checkpoint {path}: it was never saved in {self.root}, or has expired or been deleted.")
         return checkpoint
 
-    def folder(self, path: TinkerPath) -> Path:
+    def directory(self, path: TinkerPath) -> Path:
         """The folder that holds the checkpoint's files. Raises NotFound."""
         self.get(path)
         return path.below(self.root)
@@ -86,7 +86,7 @@ class Checkpoints:
 
     def model_ids(self) -> list[str]:
         """Models that have a folder, sorted."""
-        found = (model_of_folder(entry.name) for entry in self.root.iterdir() if entry.is_dir())
+        found = (model_of_directory(entry.name) for entry in self.root.iterdir() if entry.is_dir())
         return sorted(model_id for model_id in found if model_id is not None)
 
     def write(self, checkpoint: Checkpoint, save: Callable[[Path], None], *, overwrite: bool) -> Checkpoint:
@@ -109,7 +109,7 @@ class Checkpoints:
                 write_atomically(beside / RECORD, _to_json(written))
                 for file in _files(beside):
                     sync_file(file)
-                sync_folder(beside)
+                sync_directory(beside)
                 _replace(target, beside)
             except BaseException:
                 shutil.rmtree(beside, ignore_errors=True)
@@ -124,7 +124,7 @@ class Checkpoints:
 
     def delete(self, path: TinkerPath) -> None:
         """Raises NotFound."""
-        _remove(self.folder(path))
+        _remove(self.directory(path))
 
     def delete_expired(self) -> None:
         for model_id in self.model_ids():
@@ -138,10 +138,10 @@ class Checkpoints:
 
     def _paths_of(self, model_id: str) -> Iterator[TinkerPath]:
         for kind in KINDS:
-            folder = TinkerPath(model_id, kind, "any").below(self.root).parent
-            if folder.is_dir():
+            directory = TinkerPath(model_id, kind, "any").below(self.root).parent
+            if directory.is_dir():
                 # Folders that somebody else put there are nobody's checkpoints.
-                names = sorted(entry.name for entry in folder.iterdir() if is_name(entry.name))
+                names = sorted(entry.name for entry in directory.iterdir() if is_name(entry.name))
                 yield from (TinkerPath(model_id, kind, name) for name in names)
 
     def _read(self, path: TinkerPath) -> Checkpoint | None:
@@ -183,8 +183,8 @@ class Checkpoints:
             ) from error
 
 
-def _files(folder: Path) -> list[Path]:
-    return [entry for entry in folder.rglob("*") if entry.is_file()]
+def _files(directory: Path) -> list[Path]:
+    return [entry for entry in directory.rglob("*") if entry.is_file()]
 
 
 def _to_json(checkpoint: Checkpoint) -> str:
@@ -202,12 +202,12 @@ def _replace(target: Path, beside: Path) -> None:
     if target.exists():
         target.rename(old)
     beside.rename(target)
-    sync_folder(target.parent)
+    sync_directory(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _remove(folder: Path) -> None:
+def _remove(directory: Path) -> None:
     """Remove a folder so that it is never seen with half of its files."""
-    hidden = folder.with_name(f".{folder.name}.{uuid4().hex}.tmp")
-    folder.rename(hidden)
+    hidden = directory.with_name(f".{directory.name}.{uuid4().hex}.tmp")
+    directory.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)

@@ -63,7 +63,7 @@ class Downloads:
             raise Forbidden("This URL was not signed by this server. Ask for new ones.")
         if int(expires) < self._clock():
             raise Forbidden("This URL has expired. Ask for new ones.")
-        file = self._checkpoints.folder(path) / name
+        file = self._checkpoints.directory(path) / name
         if not file.is_file():
             raise NotFound(f"{path} has no file {name}.")
         return file

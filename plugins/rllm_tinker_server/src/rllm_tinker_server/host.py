@@ -98,7 +98,7 @@ class Host:
         """See `Learner.optim_step`."""
         return self._find(model_id).optim_step(step)
 
-    def save_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
+    def save_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None:
         """Write the model into an existing empty folder, without the gradient of a step that is still to come.
 
         Raises:
@@ -106,31 +106,31 @@ class Host:
         """
         learner = self._find(model_id)
         state = learner.adam.state() if optimizer else None
-        checkpoint_files.write(folder, self._base_weights, learner.lora, state)
+        checkpoint_files.write(directory, self._base_weights, learner.lora, state)
 
-    def load_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
+    def load_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None:
         """Put back what `save_state` wrote; a LoRA model that does not exist is made from it.
 
         Raises:
             RequestRefused: the folder is damaged, or of a base model with other weights. Nothing has changed then.
         """
-        saved = checkpoint_files.read(folder, self._base_weights)
+        saved = checkpoint_files.read(directory, self._base_weights)
         learner = self._learners.get(model_id) or self._learner(saved.spec)
-        learner.restore(saved, optimizer=optimizer, what=folder.name)
+        learner.restore(saved, optimizer=optimizer, what=directory.name)
         self._learners[model_id] = learner
 
     def weights(self, model_id: str) -> AdapterWeights:
         """A copy of the model's weights that later steps do not change."""
         return self._find(model_id).lora.weights()
 
-    def load_weights(self, folder: Path) -> AdapterWeights:
+    def load_weights(self, directory: Path) -> AdapterWeights:
         """The weights in a folder that `save_state` wrote.
 
         Raises:
             RequestRefused: the folder is damaged, or of a base model with other weights.
         """
-        saved = checkpoint_files.read(folder, self._base_weights)
-        checkpoint_files.check_fits(saved, LoraModel(self.model, saved.spec), folder.name)
+        saved = checkpoint_files.read(directory, self._base_weights)
+        checkpoint_files.check_fits(saved, LoraModel(self.model, saved.spec), directory.name)
         return saved.weights
 
     def release(self, model_id: str) -> None:

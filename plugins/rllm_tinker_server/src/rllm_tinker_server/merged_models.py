@@ -69,7 +69,7 @@ class MergedModels:
         self._executor = executor
         self._limit = limit
         self._base = ModelSampler(merge(None), make_engine)
-        self._newest = self._base
+        self._latest = self._base
         # In order of last use.
         self._merged: OrderedDict[AdapterWeights, ModelSampler] = OrderedDict()
         # Served in order of arrival, so that weights which wait for a place get it however busy the others are.
@@ -106,7 +106,7 @@ class MergedModels:
             self._merged.move_to_end(weights)
         # Nothing has been awaited since the sampler was found: nobody can have let go of it.
         sampler.users += 1
-        self._newest = sampler
+        self._latest = sampler
         for other in self._others(sampler):
             if not other.users:
                 other.rest()
@@ -128,7 +128,7 @@ class MergedModels:
         sampler.users -= 1
         if sampler.users:
             return
-        if sampler is not self._newest:
+        if sampler is not self._latest:
             sampler.rest()
         if weights is not None:
             self._let_go(weights, sampler)

@@ -149,8 +149,8 @@ class Sampling:
         async with self._loading:
             weights = service.snapshots.get(key)
             if weights is None:
-                folder = service.checkpoints.folder(checkpoint.path)
-                weights = await service.in_worker(service.host.load_weights, folder)
+                directory = service.checkpoints.directory(checkpoint.path)
+                weights = await service.in_worker(service.host.load_weights, directory)
                 service.snapshots.put(key, weights, on_disk=True)
             return weights
 

@@ -17,7 +17,7 @@ EXTERNAL: Kind = "external_weights"
 _SCHEME = "tinker://"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MODEL_ID = re.compile(r"[A-Za-z0-9-]{1,64}:train:[0-9]{1,9}")
-_MODEL_FOLDER = re.compile(r"[A-Za-z0-9-]{1,64}\.train\.[0-9]{1,9}")
+_MODEL_DIRECTORY = re.compile(r"[A-Za-z0-9-]{1,64}\.train\.[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,6 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.startswith(".")
 
 
-def model_of_folder(name: str) -> str | None:
+def model_of_directory(name: str) -> str | None:
     """The model whose checkpoints are in a folder of that name; None when it is some other folder."""
-    return name.replace(".", ":") if _MODEL_FOLDER.fullmatch(name) else None
+    return name.replace(".", ":") if _MODEL_DIRECTORY.fullmatch(name) else None

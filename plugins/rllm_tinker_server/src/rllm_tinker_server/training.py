@@ -150,14 +150,14 @@ class Training:
         session = self._service.sessions.get(model.model_id)
         created = False
 
-        async def attempt() -> Answer:
+        async def rollout() -> Answer:
             nonlocal created
             answer = await create()
             created = True
             return answer
 
         async def execute() -> Answer:
-            answer = await self._service.answer(attempt(), kind)
+            answer = await self._service.answer(rollout(), kind)
             if not created:
                 session.models.pop(model.model_id, None)
                 model.turns.close(f"Model {model.model_id} could not be created.")
@@ -179,8 +179,8 @@ class Training:
         return await self._load(model.model_id, checkpoint, found)
 
     async def _load(self, model_id: str, checkpoint: Checkpoint, found: Found) -> Answer:
-        folder = self._service.checkpoints.folder(checkpoint.path)
-        load = partial(self._service.host.load_state, model_id, folder, optimizer=bool(found.get("optimizer")))
+        directory = self._service.checkpoints.directory(checkpoint.path)
+        load = partial(self._service.host.load_state, model_id, directory, optimizer=bool(found.get("optimizer")))
         await self._service.in_worker(load)
         return wire.loaded(str(checkpoint.path), model_id)
 
@@ -224,8 +224,8 @@ class Training:
             user_metadata=self._metadata(found),
         )
 
-        def save(folder: Path) -> None:
-            service.host.save_state(model.model_id, folder, optimizer=kind == "weights")
+        def save(directory: Path) -> None:
+            service.host.save_state(model.model_id, directory, optimizer=kind == "weights")
 
         return await service.in_worker(partial(service.checkpoints.write, checkpoint, save, overwrite=overwrite))
 

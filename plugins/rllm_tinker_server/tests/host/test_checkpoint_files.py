@@ -24,10 +24,10 @@ Flat = Callable[[Host, str], torch.Tensor]
 def saved(host: Host, make_request: Requests, train: Train, tmp_path: Path) -> Path:
     """A model after two steps, with its optimiser."""
     train(host, "m", make_request(), 2)
-    folder = tmp_path / "saved"
-    folder.mkdir()
-    host.save_state("m", folder, optimizer=True)
-    return folder
+    directory = tmp_path / "saved"
+    directory.mkdir()
+    host.save_state("m", directory, optimizer=True)
+    return directory
 
 
 def test_a_resumed_model_learns_bit_for_bit_what_the_uninterrupted_one_does(

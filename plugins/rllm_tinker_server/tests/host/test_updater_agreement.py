@@ -11,7 +11,7 @@ import torch
 
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -39,17 +39,17 @@ SHARED: list[tuple[str, PolicyLoss, Any, dict[str, float]]] = [
 ]
 
 
-def _batch(model: Any, prompts: tuple[int, ...], replies: tuple[int, ...]) -> TokenBatch:
+def _batch(model: Any, prompts: tuple[int, ...], responses: tuple[int, ...]) -> TokenBatch:
     """Random rows; their old log-probs are near those of the model, so that some ratios are clipped and some not."""
     generator = np.random.default_rng(0)
     group = TrajectoryGroup(group_id="task:agent", trajectories=[])
-    for prompt, reply in zip(prompts, replies, strict=True):
-        tokens = generator.integers(0, 70, prompt + reply)
+    for prompt, response in zip(prompts, responses, strict=True):
+        tokens = generator.integers(0, 70, prompt + response)
         with torch.inference_mode():
             logits = model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0, prompt - 1 : -1]
-        drawn = torch.log_softmax(logits, -1)[torch.arange(reply), torch.from_numpy(tokens[prompt:])].numpy()
+        drawn = torch.log_softmax(logits, -1)[torch.arange(response), torch.from_numpy(tokens[prompt:])].numpy()
         trajectory = Trajectory("agent", reward=0.0)
-        old = (drawn + generator.normal(0, 0.15, reply)).astype(np.float32)
+        old = (drawn + generator.normal(0, 0.15, response)).astype(np.float32)
         trajectory.add_step(tokens[:prompt].tolist(), tokens[prompt:], old)
         group.trajectories.append(trajectory)
     batch = build_batch([group])
@@ -95,7 +95,7 @@ def test_steps_equal_those_of_the_local_backend(
     lora = LoraModel(base, SPEC)
     updater = Updater(lora.model, SETTINGS, total_steps=10, temperature=1.0, max_response_length=50)
     plugin: LossPlugin[Any] = LossPlugin(name=name, summary="", params=type(params), load=lambda: function)
-    choice = Chosen(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
+    choice = PluginChoice(registered=Registered(plugin=plugin, distribution="tests", version="0"), params=params)
     request = ForwardBackward(loss=name, config=config, examples=_examples(batch, name))
     for step in range(3):
         plan = UpdatePlan(

@@ -80,16 +80,18 @@ class FakeHost:
         model.value, model.gradient, model.steps = model.value + model.gradient, 0.0, model.steps + 1
         return {"value": model.value, "steps": float(model.steps), "nothing": float("nan")}
 
-    def save_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
+    def save_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None:
         model = self.models[model_id]
-        (folder / "half").write_text("written")
+        (directory / "half").write_text("written")
         if self.disk_is_full:
             raise OSError(28, "No space left on device")
         steps = model.steps if optimizer else None
-        (folder / "model.json").write_text(json.dumps({"value": model.value, "steps": steps, "rank": model.spec.rank}))
+        (directory / "model.json").write_text(
+            json.dumps({"value": model.value, "steps": steps, "rank": model.spec.rank})
+        )
 
-    def load_state(self, model_id: str, folder: Path, *, optimizer: bool) -> None:
-        found = json.loads((folder / "model.json").read_text())
+    def load_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None:
+        found = json.loads((directory / "model.json").read_text())
         model = FakeModel(LoraSpec(rank=found["rank"]), value=found["value"])
         model.steps = found["steps"] if optimizer else 0
         self.models[model_id] = model
@@ -97,8 +99,8 @@ class FakeHost:
     def weights(self, model_id: str) -> float:
         return self.models[model_id].value
 
-    def load_weights(self, folder: Path) -> float:
-        return float(json.loads((folder / "model.json").read_text())["value"])
+    def load_weights(self, directory: Path) -> float:
+        return float(json.loads((directory / "model.json").read_text())["value"])
 
     def release(self, model_id: str) -> None:
         self.models.pop(model_id, None)
@@ -190,8 +192,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             host = FakeHost(base)
             host.gate.set()
             samplers = FakeSamplers(host, executor)
-            folder = checkpoints or tmp_path_factory.mktemp("checkpoints")
-            service = Service(host, samplers, executor, folder, names=("fake", "Big/Name"), limits=Limits(**limits))
+            directory = checkpoints or tmp_path_factory.mktemp("checkpoints")
+            service = Service(host, samplers, executor, directory, names=("fake", "Big/Name"), limits=Limits(**limits))
             running = stack.enter_context(running_server(service, ServeOptions(key=key)))
             stack.callback(host.gate.set)
             raw = stack.enter_context(

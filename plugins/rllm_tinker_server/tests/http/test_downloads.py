@@ -80,11 +80,11 @@ def test_a_checkpoint_is_downloaded_and_peft_answers_with_it_as_the_server_does(
     saved = trainer.save_state("final").result(DEADLINE).path
     sampler = trainer.save_weights_and_get_sampling_client().result(DEADLINE)
     command(url, "checkpoint", "download", saved, "--output", str(tmp_path))
-    (folder,) = tmp_path.iterdir()
-    assert sorted(file.name for file in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    (directory,) = tmp_path.iterdir()
+    assert sorted(file.name for file in directory.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
 
     host: Any = service.host
-    model = peft.PeftModel.from_pretrained(sharing_copy(host.model), str(folder))
+    model = peft.PeftModel.from_pretrained(sharing_copy(host.model), str(directory))
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([TOKENS])).logits[0, :-1].float()
     expected = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor(TOKENS[1:])].numpy()

@@ -44,22 +44,29 @@ Serve = Callable[..., AbstractContextManager[Served]]
 ENVIRON = {name: value for name, value in os.environ.items() if name != "TINKER_API_KEY"}
 
 
-def words(folder: Path, *options: str, port: int = 0) -> list[str]:
+def words(directory: Path, *options: str, port: int = 0) -> list[str]:
     """Of `rllm`, for a server that keeps its files in a folder."""
-    where = ["--port", str(port), "--checkpoints", str(folder / "saved"), "--announce", str(folder / "announce.json")]
+    where = [
+        "--port",
+        str(port),
+        "--checkpoints",
+        str(directory / "saved"),
+        "--announce",
+        str(directory / "announce.json"),
+    ]
     return ["tinker", "serve", "--model", "tiny", *where, *options]
 
 
 @contextmanager
-def announced(folder: Path, process: Any) -> Iterator[Served]:
+def announced(directory: Path, process: Any) -> Iterator[Served]:
     """A process that runs these words, once it says where it listens."""
     try:
         until = time.monotonic() + DEADLINE
-        while not (folder / "announce.json").exists():
+        while not (directory / "announce.json").exists():
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < until
             time.sleep(0.05)
-        found = json.loads((folder / "announce.json").read_text())
+        found = json.loads((directory / "announce.json").read_text())
         assert found["pid"] == process.pid
         yield Served(found["url"], found["port"], process)
     finally:

@@ -29,8 +29,8 @@ def checkpoint(path: TinkerPath = PATH, expires: float | None = None) -> Checkpo
 
 
 def write(text: str) -> Callable[[Path], None]:
-    def save(folder: Path) -> None:
-        (folder / "weights").write_text(text)
+    def save(directory: Path) -> None:
+        (directory / "weights").write_text(text)
 
     return save
 
@@ -43,9 +43,9 @@ def test_fetched_results_make_room_first_and_pending_ones_never() -> None:
         futures.finish("kept", answer(10))
         futures.finish("fetched", answer(10))
         await futures.wait("fetched")
-        futures.open("newest")
-        futures.finish("newest", answer(10))
-        assert [futures.knows(name) for name in ("fetched", "kept", "pending", "newest")] == [False, True, True, True]
+        futures.open("latest")
+        futures.finish("latest", answer(10))
+        assert [futures.knows(name) for name in ("fetched", "kept", "pending", "latest")] == [False, True, True, True]
         futures.open("large")
         futures.finish("large", answer(100))
         assert await futures.wait("large") is not None
@@ -129,8 +129,8 @@ def test_an_overwritten_checkpoint_is_the_old_one_or_the_new_one(tmp_path: Path)
     store = Checkpoints(tmp_path)
     store.write(checkpoint(), write("old"), overwrite=False)
 
-    def fail(folder: Path) -> None:
-        (folder / "weights").write_text("half")
+    def fail(directory: Path) -> None:
+        (directory / "weights").write_text("half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ServerError, match="No space left"):
@@ -143,8 +143,8 @@ def test_an_overwritten_checkpoint_is_the_old_one_or_the_new_one(tmp_path: Path)
 
 def test_a_server_killed_between_two_renames_loses_nothing(tmp_path: Path) -> None:
     Checkpoints(tmp_path).write(checkpoint(), write("old"), overwrite=False)
-    folder = PATH.below(tmp_path)
-    folder.rename(folder.with_name(".one.0f1e.old"))
+    directory = PATH.below(tmp_path)
+    directory.rename(directory.with_name(".one.0f1e.old"))
     assert Checkpoints(tmp_path).get(PATH)
 
 

@@ -31,8 +31,8 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunProgram
     options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
     with opened_service(options) as service, running_server(service) as server:
 
-        def run(folder: Path | None) -> Result:
-            path = {} if folder is None else {"PYTHONPATH": str(folder)}
+        def run(directory: Path | None) -> Result:
+            path = {} if directory is None else {"PYTHONPATH": str(directory)}
             finished = subprocess.run(
                 [sys.executable, str(PROGRAM), server.url, "tiny"],
                 env={**os.environ, **path, "TINKER_TELEMETRY": "0", "OMP_NUM_THREADS": "1"},

@@ -45,6 +45,6 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         load=load_from("rllm_view.rescoring.stored.stage", "BringStored"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
-        honours=frozenset({"sampling.train.temperature"}),
+        config_keys=frozenset({"sampling.train.temperature"}),
         off_policy=True,
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from rllm.config import leaves
-from rllm.runs.run_folder import REPORT
+from rllm.runs.run_directory import REPORT
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
@@ -24,7 +24,7 @@ class ReportTracker(Observer):
     """
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
-        self._folder = run.folder
+        self._folder = run.directory
         self._given = _changed(run)
         self._began = False
 

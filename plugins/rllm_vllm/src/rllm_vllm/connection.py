@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from rllm_core.errors import BackendError, UnsupportedSamplingError
-from rllm_vllm.messages import Abort, Answer, Body, Failure, Reply, Request, Unsupported, read, write
+from rllm_vllm.messages import Abort, Answer, Body, Failure, Request, Response, Unsupported, read, write
 from rllm_vllm.process import ServerProcess
 
 RESUME = "Go on from the newest checkpoint with --resume."
@@ -80,10 +80,10 @@ class Connection:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                reply: Reply = await read(reader)
-                future = self._waiting.get(reply.number)
+                response: Response = await read(reader)
+                future = self._waiting.get(response.number)
                 if future is not None and not future.done():
-                    future.set_result(reply.answer)
+                    future.set_result(response.answer)
         except EOFError:
             self._fail()
 

@@ -28,27 +28,27 @@ class Constraints:
     def __init__(self, model_runner: Any, grammars: Grammars) -> None:
         self._runner = model_runner
         self._grammars = grammars
-        self._replies: dict[str, _Reply] = {}
+        self._responses: dict[str, _Response] = {}
 
-    def replies(self) -> dict[int, _Reply]:
+    def responses(self) -> dict[int, _Response]:
         """Return the constrained replies by their rows in the logits, each up to the tokens that vLLM has kept."""
         requests = self._runner.requests
-        for gone in self._replies.keys() - requests.keys():
-            del self._replies[gone]
+        for gone in self._responses.keys() - requests.keys():
+            del self._responses[gone]
         found = {}
         for row, name in enumerate(self._runner.input_batch.req_ids):
             request = requests[name]
             schema = (request.sampling_params.extra_args or {}).get(SCHEMA)
             if schema is None:
                 continue
-            if name not in self._replies:
-                self._replies[name] = _Reply(self._grammars, schema, np.array(request.prompt_token_ids, np.int32))
-            found[row] = self._replies[name]
+            if name not in self._responses:
+                self._responses[name] = _Response(self._grammars, schema, np.array(request.prompt_token_ids, np.int32))
+            found[row] = self._responses[name]
             found[row].match(request.output_token_ids)
         return found
 
 
-class _Reply:
+class _Response:
     def __init__(self, grammars: Grammars, schema: str, prompt: NDArray[np.int32]) -> None:
         self._make: Callable[[], Grammar] = lambda: grammars.of_schema(schema, prompt)
         self._grammar = self._make()
@@ -89,16 +89,16 @@ def constrain(model_runner: Any, grammars: Grammars) -> bool:
 
 def _constrained(sample: Callable[..., Any], constraints: Constraints) -> Callable[..., Any]:
     def sample_constrained(logits: Tensor, metadata: Any, *rest: Any) -> Any:
-        replies = constraints.replies()
-        if not replies:
+        responses = constraints.responses()
+        if not responses:
             return sample(logits, metadata, *rest)
         logprobs = _scaled(logits, metadata).log_softmax(dim=-1, dtype=torch.float32)
-        allowed = torch.from_numpy(np.stack([reply.allowed() for reply in replies.values()])).to(logits.device)
-        rows = torch.tensor(list(replies), device=logits.device)
+        allowed = torch.from_numpy(np.stack([response.allowed() for response in responses.values()])).to(logits.device)
+        rows = torch.tensor(list(responses), device=logits.device)
         logits = logits.index_copy(0, rows, logits[rows].masked_fill(~allowed, -math.inf))
         tokens = sample(logits, metadata, *rest)[0]
-        for reply, token in zip(replies.values(), tokens[rows].tolist(), strict=True):
-            reply.take(token)
+        for response, token in zip(responses.values(), tokens[rows].tolist(), strict=True):
+            response.take(token)
         return tokens, logprobs
 
     return sample_constrained

@@ -64,9 +64,9 @@ class VllmEngine:
         from rllm_vllm.weight_files import weight_files
 
         with ExitStack() as stack:
-            folder = await asyncio.to_thread(stack.enter_context, weight_files(weights))
+            directory = await asyncio.to_thread(stack.enter_context, weight_files(weights))
             await self._running().ask(
-                LoadWeights(str(folder), version),
+                LoadWeights(str(directory), version),
                 "Giving vLLM new weights",
                 within=self._options.load_timeout,
                 option="load_timeout",
@@ -121,8 +121,8 @@ def _arguments(setup: EngineSetup, options: VllmOptions) -> dict[str, object]:
     """Of vLLM's ``AsyncEngineArgs``; their names are in `options.OURS`."""
     return {
         **options.engine_args,
-        "model": str(setup.folder),
-        "tokenizer": str(setup.folder),
+        "model": str(setup.directory),
+        "tokenizer": str(setup.directory),
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "load_format": "dummy",

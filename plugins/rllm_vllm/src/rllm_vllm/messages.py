@@ -62,7 +62,7 @@ class Sampled:
 class LoadWeights:
     """Take all weights from the safetensors files in a folder, and forget what is cached; answered with None."""
 
-    folder: str
+    directory: str
     version: int
     """What `Sampled` says of the tokens that they sample."""
 
@@ -103,13 +103,13 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Response:
     number: int
     answer: Answer
 
 
 async def read(reader: asyncio.StreamReader) -> Any:
-    """The next `Request` or `Reply`; raises EOFError when the other end has gone."""
+    """The next `Request` or `Response`; raises EOFError when the other end has gone."""
     try:
         size = int.from_bytes(await reader.readexactly(HEAD), "little")
         return pickle.loads(await reader.readexactly(size))
@@ -117,6 +117,6 @@ async def read(reader: asyncio.StreamReader) -> Any:
         raise EOFError from error
 
 
-def write(writer: asyncio.StreamWriter, message: Request | Reply) -> None:
+def write(writer: asyncio.StreamWriter, message: Request | Response) -> None:
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     writer.write(len(data).to_bytes(HEAD, "little") + data)

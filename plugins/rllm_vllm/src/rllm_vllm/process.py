@@ -22,8 +22,8 @@ class ServerProcess:
         self._process = process
 
     @classmethod
-    def spawn(cls, folder: Path, threads: int) -> ServerProcess:
-        """Start one; its log is a file in `folder`."""
+    def spawn(cls, directory: Path, threads: int) -> ServerProcess:
+        """Start one; its log is a file in `directory`."""
         ours, theirs = socket.socketpair()
         environment = {
             SWITCH: "1",
@@ -34,7 +34,7 @@ class ServerProcess:
         with theirs:
             descriptor = theirs.fileno()
             program = [sys.executable, "-m", "rllm_vllm.server", str(descriptor)]
-            process = ChildProcess.spawn(program, folder / "vllm.log", environment, [descriptor])
+            process = ChildProcess.spawn(program, directory / "vllm.log", environment, [descriptor])
         return cls(process, ours)
 
     @property

@@ -30,8 +30,8 @@ from rllm_vllm.messages import (
     Failure,
     Generate,
     LoadWeights,
-    Reply,
     Request,
+    Response,
     Sampled,
     Start,
     Started,
@@ -80,14 +80,14 @@ class Server:
                     if task is not None:
                         task.cancel()  # vLLM aborts a request whose generator is closed
                 else:
-                    self._tasks[request.number] = asyncio.create_task(self._reply(request))
+                    self._tasks[request.number] = asyncio.create_task(self._response(request))
 
     async def _watch(self) -> None:
         while self._engine is None or not self._engine.errored:
             await asyncio.sleep(BETWEEN_LOOKS)
         print("vLLM's engine process has ended.", file=sys.stderr, flush=True)  # noqa: T201  (this is the log)
 
-    async def _reply(self, request: Request) -> None:
+    async def _response(self, request: Request) -> None:
         try:
             answer = await self._answer(request.number, request.body)
         except UnsupportedSamplingError as error:
@@ -96,7 +96,7 @@ class Server:
             answer = Failure(f"{type(error).__name__}: {error}")
         finally:
             del self._tasks[request.number]
-        write(self._writer, Reply(request.number, answer))
+        write(self._writer, Response(request.number, answer))
 
     async def _answer(self, number: int, body: Body) -> Answer:
         match body:
@@ -173,19 +173,19 @@ class Server:
         )
         prompt = {"prompt_token_ids": list(asked.prompt_ids)}
         async for output in self._engine.generate(prompt, sampling, request_id):
-            reply = output.outputs[0]
-            tokens = tuple(reply.token_ids)
-            logprobs = tuple(each[token].logprob for each, token in zip(reply.logprobs, tokens, strict=True))
+            response = output.outputs[0]
+            tokens = tuple(response.token_ids)
+            logprobs = tuple(each[token].logprob for each, token in zip(response.logprobs, tokens, strict=True))
             if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
                 # This sampler's are those of what top-p and top-k leave.
                 logprobs = (math.nan,) * len(tokens)
-            return tokens, logprobs, "stop" if reply.finish_reason == "stop" else "length"
+            return tokens, logprobs, "stop" if response.finish_reason == "stop" else "length"
         raise RuntimeError("vLLM ended a request without an answer")
 
     async def _load_weights(self, asked: LoadWeights) -> None:
         # Requests that are under way wait, and compute what they had cached again.
         await self._engine.pause_generation(mode="keep", clear_cache=False)
-        await self._engine.collective_rpc("rllm_load_weights", args=(asked.folder,))
+        await self._engine.collective_rpc("rllm_load_weights", args=(asked.directory,))
         if not await self._engine.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM could not forget what it had cached under other weights")
         self._versions.change(asked.version)

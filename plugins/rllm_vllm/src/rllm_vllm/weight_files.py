@@ -24,10 +24,10 @@ def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
     named = list(weights)
     size = sum(tensor.nbytes for _, tensor in named)
     with ProcessDirectory("rllm-vllm-", _place(size)) as files:
-        folder = files.path
+        directory = files.path
         for number, part in enumerate(_parts(named)):
-            _write(part, folder / f"{number:05}.safetensors")
-        yield folder
+            _write(part, directory / f"{number:05}.safetensors")
+        yield directory
 
 
 def _place(size: int) -> Path | None:

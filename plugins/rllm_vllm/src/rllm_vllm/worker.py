@@ -25,26 +25,26 @@ class RllmWorker:
 
     def rllm_constrain(self, stop_ids: Sequence[int], reasoning_ids: Sequence[int] | None) -> bool:
         """Constrain replies to JSON schemas; see `constrain`. The arguments are the parts of `Marks`."""
-        thoughts = None if reasoning_ids is None else (reasoning_ids[0], reasoning_ids[1])
-        marks = Marks(tuple(stop_ids), thoughts)
+        reasoning = None if reasoning_ids is None else (reasoning_ids[0], reasoning_ids[1])
+        marks = Marks(tuple(stop_ids), reasoning)
         return constrain(self.model_runner, load_grammars(self.vllm_config.model_config, marks))
 
-    def rllm_load_weights(self, folder: str) -> None:
-        """Put all weights of the files in `folder` in place; raises when some are missing or do not fit."""
+    def rllm_load_weights(self, directory: str) -> None:
+        """Put all weights of the files in `directory` in place; raises when some are missing or do not fit."""
         from vllm.config import set_current_vllm_config
 
         model = self.model_runner.get_model()
         with set_current_vllm_config(self.vllm_config), torch.no_grad():
-            loaded = model.load_weights(_tensors(Path(folder)))
+            loaded = model.load_weights(_tensors(Path(directory)))
         missing = sorted({name for name, _ in model.named_parameters()} - set(loaded or ()))
         if loaded is not None and missing:
             raise ValueError(f"{len(missing)} weights of the model were not given, such as {missing[0]}")
 
 
-def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import safe_open
 
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt", device="cpu") as file:
             for name in file.keys():  # noqa: SIM118  (the file is no mapping)
                 yield name, file.get_tensor(name)

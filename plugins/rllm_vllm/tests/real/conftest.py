@@ -13,7 +13,7 @@ import pytest
 import torch
 from heads_of_32 import MAX_CONTEXT, save_model
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -33,16 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny32")
     save_model(path)
     return path
 
 
 @pytest.fixture(scope="session")
-def loaded(folder: Path) -> LoadedModel:
+def loaded(directory: Path) -> LoadedModel:
     """The model that vLLM is given. Shared: a test that changes its weights publishes them."""
-    return load_model(ModelSection(name=str(folder), device="cpu"), 0)
+    return load_model(ModelSection(name=str(directory), device="cpu"), 0)
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def make_hosting(loaded: LoadedModel, executor: ThreadPoolExecutor) -> Callable[
     def make(**options: Any) -> Hosting:
         entry = Registry.load().get("engine", "vllm")
         params = VllmOptions(**options)
-        choice = Chosen(registered=entry, params=params)
+        choice = PluginChoice(registered=entry, params=params)
         return Hosting(choice, loaded, executor)
 
     return make
@@ -112,10 +112,10 @@ def own_engine(loaded: LoadedModel, renderer: Renderer, executor: ThreadPoolExec
 def plain_logprobs(loaded: LoadedModel) -> Callable[..., np.ndarray]:
     """Log-probs of a reply by one forward pass of transformers, without a cache."""
 
-    def compute(prompt: list[int], reply: list[int], temperature: float) -> np.ndarray:
+    def compute(prompt: list[int], response: list[int], temperature: float) -> np.ndarray:
         with torch.inference_mode():
-            logits = loaded.model(input_ids=torch.tensor([prompt + reply]), use_cache=False).logits[0]
+            logits = loaded.model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0]
         logprobs = torch.log_softmax(logits[len(prompt) - 1 : -1].double() / (temperature or 1.0), dim=-1)
-        return logprobs[torch.arange(len(reply)), torch.tensor(reply)].numpy()
+        return logprobs[torch.arange(len(response)), torch.tensor(response)].numpy()
 
     return compute

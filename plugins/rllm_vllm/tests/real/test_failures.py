@@ -73,7 +73,7 @@ def test_a_killed_engine_process_is_an_error_and_nothing_is_left(
             assert failures
             assert {type(failure) for failure in failures} == {BackendError}
             with pytest.raises(BackendError, match="vLLM"):
-                await hosting.publish(1)
+                await hosting.sync_weights(1)
             assert time.monotonic() - started < 30
             return group
         finally:

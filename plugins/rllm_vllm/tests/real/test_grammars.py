@@ -16,7 +16,7 @@ from byte_tokenizer import THINK, byte_tokenizer
 from heads_of_32 import save_model
 
 from rllm_backend_kit.grammars import Grammars
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import UnsupportedSamplingError
 from rllm_core.plugins.registry import Registry
@@ -41,9 +41,9 @@ def engines(
     settings: LocalConfig,
 ) -> Iterator[tuple[Any, LocalEngine]]:
     """vLLM and the backend's own engine on one model of bytes."""
-    folder: Path = tmp_path_factory.mktemp("bytes32")
-    save_model(folder, byte_tokenizer())
-    loaded = load_model(ModelSection(name=str(folder), device="cpu"), 0)
+    directory: Path = tmp_path_factory.mktemp("bytes32")
+    save_model(directory, byte_tokenizer())
+    loaded = load_model(ModelSection(name=str(directory), device="cpu"), 0)
     renderer = TemplateRenderer(loaded.tokenizer, loaded.stop_ids)
     size = loaded.model.get_output_embeddings().weight.shape[0]
     own = LocalEngine(
@@ -55,7 +55,7 @@ def engines(
         kv_cache_bytes=1 << 26,
         grammars=Grammars(loaded.tokenizer, size, renderer),
     )
-    chosen = Chosen(registered=Registry.load().get("engine", "vllm"), params=VllmOptions())
+    chosen = PluginChoice(registered=Registry.load().get("engine", "vllm"), params=VllmOptions())
     hosting = Hosting(chosen, loaded, executor)
     try:
         runner.run(hosting.start(renderer, 256, settings))

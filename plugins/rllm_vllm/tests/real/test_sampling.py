@@ -28,7 +28,7 @@ def _assert_agrees(completion: Completion, temperature: float, plain_logprobs: P
     np.testing.assert_allclose(completion.logprobs, expected, atol=CLOSE, rtol=0)
 
 
-def _reply(
+def _response(
     runner: asyncio.Runner, engine: VllmEngine | LocalEngine, prompt: list[int] | None = None, **sampling: Any
 ) -> Completion:
     params = SamplingParams(**({"max_tokens": 24, "seed": 2**62 + 5} | sampling))
@@ -42,7 +42,7 @@ def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hos
         with torch.no_grad():
             for parameter in loaded.model.parameters():
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    runner.run(hosting.publish(request.param))
+    runner.run(hosting.sync_weights(request.param))
     number: int = request.param
     return number
 
@@ -50,7 +50,7 @@ def version(request: pytest.FixtureRequest, runner: asyncio.Runner, hosting: Hos
 def test_replies_agree_with_those_of_the_model_that_is_trained(
     version: int, runner: asyncio.Runner, vllm: VllmEngine, own_engine: LocalEngine, plain_logprobs: Plain
 ) -> None:
-    greedy, own = _reply(runner, vllm, temperature=0.0), _reply(runner, own_engine, temperature=0.0)
+    greedy, own = _response(runner, vllm, temperature=0.0), _response(runner, own_engine, temperature=0.0)
     assert greedy.token_ids.tolist() == own.token_ids.tolist()
     assert greedy.finish_reason == own.finish_reason
     assert greedy.weight_version == version
@@ -62,7 +62,7 @@ def test_replies_agree_with_those_of_the_model_that_is_trained(
         {"temperature": 0.8, "top_p": 0.5},
         {"temperature": 0.7, "top_k": 4, "top_p": 0.8},
     ):
-        sampled = _reply(runner, vllm, **sampling)
+        sampled = _response(runner, vllm, **sampling)
         _assert_agrees(sampled, sampling["temperature"], plain_logprobs, PROMPT)
 
 
@@ -90,7 +90,7 @@ def test_a_reply_during_which_weights_change_says_which_sampled_what(
     runner: asyncio.Runner, hosting: Hosting, vllm: VllmEngine, loaded: LoadedModel, plain_logprobs: Plain
 ) -> None:
     async def change_after(seconds: float, version: int) -> list[Completion]:
-        await hosting.publish(version)
+        await hosting.sync_weights(version)
         calls = [
             asyncio.create_task(
                 vllm.generate(PROMPT, SamplingParams(max_tokens=240, seed=seed), session=f"{version}-{seed}")
@@ -101,7 +101,7 @@ def test_a_reply_during_which_weights_change_says_which_sampled_what(
         with torch.no_grad():
             for parameter in loaded.model.parameters():
                 parameter.mul_(0.97)
-        await hosting.publish(version + 1)
+        await hosting.sync_weights(version + 1)
         return await asyncio.gather(*calls)
 
     # How long a reply takes is the machine's: the change comes later and later until it falls into some.
@@ -130,14 +130,14 @@ def test_more_prompts_at_once_than_a_pass_holds_have_their_own_random_numbers(
     async def together_and_alone() -> tuple[list[Completion], list[Completion]]:
         hosting = make_hosting(engine_args={"max_num_batched_tokens": 300})
 
-        def reply(seed: int) -> Awaitable[Completion]:
+        def response(seed: int) -> Awaitable[Completion]:
             params = SamplingParams(max_tokens=6, seed=seed)
             return hosting.engine.generate(prompts[seed], params, session=str(seed))
 
         try:
             await hosting.start(renderer, 256, settings)
-            together = await asyncio.gather(*map(reply, range(12)))
-            return together, [await reply(seed) for seed in range(12)]
+            together = await asyncio.gather(*map(response, range(12)))
+            return together, [await response(seed) for seed in range(12)]
         finally:
             await hosting.close()
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 
-def test_a_run_trains_on_what_vllm_samples(folder: Path, tmp_path: Path) -> None:
+def test_a_run_trains_on_what_vllm_samples(directory: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [
             str(Path(sys.executable).parent / "rllm"),
-            *("train", "sum", f"model.name={folder}", "rllm.rollout.engine=vllm", "rllm.trainer.total_batches=3"),
+            *("train", "sum", f"model.name={directory}", "rllm.rollout.engine=vllm", "rllm.trainer.total_batches=3"),
             *("data.train_batch_size=8", "rllm.rollout.n=4", "local.max_concurrency=32", "local.kv_cache_gib=0.25"),
             *("rllm.algorithm.rollout_correction.bypass_mode=false", "model.device=cpu"),
         ],

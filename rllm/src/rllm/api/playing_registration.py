@@ -15,7 +15,7 @@ from rllm.api.offering import NONE, ThingT, frozen, registering, summary_of
 from rllm.api.python_plugins import workflow_plugin
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin
+from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError, PluginError
 
@@ -62,7 +62,7 @@ def register_rllm_environment(
     defaults: Mapping[str, Any] | None = None,
     needs_keys: Mapping[str, str] | None = None,
     best_possible: Mapping[str, float] | None = None,
-    honours: Set[str] = NONE,
+    config_keys: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a subclass of `Environment`, chosen by ``rllm.env.name``; it is made with its options.
@@ -86,7 +86,7 @@ def register_rllm_environment(
             defaults=dict(defaults or {}),
             needs_keys=dict(needs_keys or {}),
             best_possible=dict(best_possible or {}),
-            honours=frozen(honours),
+            config_keys=frozen(config_keys),
         )
 
     return registering("register_rllm_environment", name, record)
@@ -103,8 +103,8 @@ def register_rllm_reward(
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a reward, chosen by ``rllm.reward``: a function, which may be a coroutine function, or a class.
 
-    A function is called as ``f(attempt)``, with ``params=`` as ``f(attempt, params)``. A class is made once per run
-    with its options and called as ``reward(attempt)``. All return what a `Reward` returns.
+    A function is called as ``f(rollout)``, with ``params=`` as ``f(rollout, params)``. A class is made once per run
+    with its options and called as ``reward(rollout)``. All return what a `Reward` returns.
 
     Arguments are the fields of `RewardPlugin`; see `register_rllm_workflow` for the errors.
     """
@@ -127,7 +127,7 @@ def register_rllm_reward(
 def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], Reward]:
     if isclass(thing):
         return cast("Callable[[Any], Reward]", thing)
-    arguments = ("attempt", "params") if with_params else ("attempt",)
+    arguments = ("rollout", "params") if with_params else ("rollout",)
     try:
         signature(thing).bind(*arguments)
     except (TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
             "bad-reward-signature",
             f"register_rllm_reward({name!r}) stands above {thing!r:.80}, which cannot be called with "
             f"({', '.join(arguments)}): {error}.",
-            "Write `def f(attempt)`, or with `params=` `def f(attempt, params)`.",
+            "Write `def f(rollout)`, or with `params=` `def f(rollout, params)`.",
         ) from error
     return partial(_bound, thing) if with_params else lambda params: thing
 
@@ -144,12 +144,12 @@ def _bound(function: Callable[..., Any], params: Any) -> Reward:
     """A function with its options. A coroutine function stays one: others run in a thread of their own."""
     if iscoroutinefunction(function):
 
-        async def waited(attempt: Attempt) -> Any:
-            return await function(attempt, params)
+        async def waited(rollout: Rollout) -> Any:
+            return await function(rollout, params)
 
         return waited
 
-    def called(attempt: Attempt) -> Awaitable[Any] | Any:
-        return function(attempt, params)
+    def called(rollout: Rollout) -> Awaitable[Any] | Any:
+        return function(rollout, params)
 
     return called

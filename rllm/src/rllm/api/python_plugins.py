@@ -104,7 +104,7 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         summary=_summary(workflow_class),
         params=params,
         load=lambda: make,
-        honours=workflow_class.honours,
+        config_keys=workflow_class.config_keys,
         one_role=with_environment,
     )
 
@@ -136,9 +136,9 @@ def _is_plain(value: dict[str, Any]) -> bool:
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:
-    """A backend class as a plugin. Its attributes `capabilities`, `params` and `honours` say what it can do.
+    """A backend class as a plugin. Its attributes `capabilities`, `params` and `config_keys` say what it can do.
 
-    Without `honours` no key that acts through backends may be set.
+    Without `config_keys` no key that acts through backends may be set.
     """
     if isinstance(backend, BackendPlugin):
         return backend
@@ -155,7 +155,7 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
         params=getattr(backend, "params", NoParams),
         load=lambda: backend,
         capabilities=getattr(backend, "capabilities", anything),
-        honours=getattr(backend, "honours", frozenset()),
+        config_keys=getattr(backend, "config_keys", frozenset()),
     )
 
 

@@ -34,7 +34,7 @@ def register_rllm_adv_estimator(
     scope: Scope = "group",
     default_loss: str | None = None,
     needs: Set[str] = NONE,
-    honours: Set[str] = NONE,
+    config_keys: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for an estimator in rLLM's classic signature, ``f(rewards, algorithm_config, **kwargs)``.
@@ -68,7 +68,7 @@ def register_rllm_adv_estimator(
             scope=scope,
             needs=frozen(needs),
             default_loss=default_loss,
-            honours=frozen(honours | read if isinstance(honours, Set) else honours),
+            config_keys=frozen(config_keys | read if isinstance(config_keys, Set) else config_keys),
         )
 
     return registering("register_rllm_adv_estimator", name, record)
@@ -116,7 +116,7 @@ def register_rllm_estimator(
     scope: Scope = "group",
     default_loss: str | None = None,
     needs: Set[str] = NONE,
-    honours: Set[str] = NONE,
+    config_keys: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for an estimator ``f(inputs: AdvantageInput, params) -> Advantages``, with options of its own.
@@ -124,7 +124,7 @@ def register_rllm_estimator(
     Arguments are the fields of `EstimatorPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "honours": honours}
+    fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "config_keys": config_keys}
     return offering(EstimatorPlugin, name, summary, params=params, **fields)
 
 
@@ -140,7 +140,7 @@ def register_rllm_loss(
     needs: Set[str] = NONE,
     corrects_rollouts: bool = False,
     has_ratio: bool = True,
-    honours: Set[str] = NONE,
+    config_keys: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a policy loss ``f(inputs: LossInput, params) -> Tensor``, one number per sampled token.
@@ -148,7 +148,12 @@ def register_rllm_loss(
     Arguments are the fields of `LossPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    fields = {"needs": needs, "corrects_rollouts": corrects_rollouts, "has_ratio": has_ratio, "honours": honours}
+    fields = {
+        "needs": needs,
+        "corrects_rollouts": corrects_rollouts,
+        "has_ratio": has_ratio,
+        "config_keys": config_keys,
+    }
     return offering(LossPlugin, name, summary, params=params, **fields)
 
 
@@ -158,14 +163,14 @@ def get_rllm_loss(name: str) -> PolicyLoss:
 
 
 def register_rllm_grouping(
-    name: str, *, params: type[BaseModel] = NoParams, honours: Set[str] = NONE, summary: str = ""
+    name: str, *, params: type[BaseModel] = NoParams, config_keys: Set[str] = NONE, summary: str = ""
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a grouping ``f(episodes, params) -> list[TrajectoryGroup]``.
 
     Arguments are the fields of `GroupingPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    return offering(GroupingPlugin, name, summary, params=params, honours=honours)
+    return offering(GroupingPlugin, name, summary, params=params, config_keys=config_keys)
 
 
 def get_rllm_grouping(name: str) -> Grouping:
@@ -174,14 +179,14 @@ def get_rllm_grouping(name: str) -> Grouping:
 
 
 def register_rllm_rejection(
-    name: str, *, params: type[BaseModel] = NoParams, honours: Set[str] = NONE, summary: str = ""
+    name: str, *, params: type[BaseModel] = NoParams, config_keys: Set[str] = NONE, summary: str = ""
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a rejection mode: a class that is made with its options, once per run (see `RejectionMode`).
 
     Arguments are the fields of `RejectionPlugin`; see `register_rllm_adv_estimator` for the errors.
     """
 
-    return offering(RejectionPlugin, name, summary, params=params, honours=honours)
+    return offering(RejectionPlugin, name, summary, params=params, config_keys=config_keys)
 
 
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:

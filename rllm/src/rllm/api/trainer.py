@@ -26,7 +26,7 @@ from rllm.config.problems import wrong_value
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
 from rllm.training.resuming import plan_resumed
@@ -98,18 +98,18 @@ class UnifiedTrainer:
         if hook is not None:
             hook.config = self.plan.config
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
-        self._folder = RunFolder.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+        self._directory = RunDirectory.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
         try:
             self._loop = TrainingLoop(
                 self.plan,
-                self._folder,
+                self._directory,
                 train_tasks=train_tasks,
                 val_tasks=val_tasks,
                 observers=observers,
                 resume=resume,
             )
         except BaseException:
-            self._folder.close()
+            self._directory.close()
             raise
 
     @property
@@ -122,9 +122,9 @@ class UnifiedTrainer:
         return self._loop.total_steps
 
     @property
-    def run_folder(self) -> RunFolder:
+    def run_directory(self) -> RunDirectory:
         """Where metrics, checkpoints and the configuration are kept."""
-        return self._folder
+        return self._directory
 
     @ending_with_a_paragraph()
     def fit(self) -> dict[str, float]:
@@ -149,7 +149,7 @@ class UnifiedTrainer:
 
     def shutdown(self) -> None:
         """Release the run folder. Safe to call more than once."""
-        self._folder.close()
+        self._directory.close()
 
     def _tasks(self, split: Split, given: Dataset | None) -> Sequence[Task]:
         if given is not None:

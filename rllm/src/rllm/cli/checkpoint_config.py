@@ -33,7 +33,7 @@ def config_of_checkpoint(request: Request) -> Layer | None:
     if request.model is None:
         return None
     path = Path(request.model).expanduser().absolute()
-    runs = [folder.parent for folder in (path, *path.parents) if folder.name == "checkpoints"]
+    runs = [directory.parent for directory in (path, *path.parents) if directory.name == "checkpoints"]
     saved = saved_config(_as_given(runs[0])) if runs else None
     if saved is None:
         return None
@@ -59,6 +59,6 @@ def _backend_of(request: Request) -> str | None:
     return name.rpartition("/")[2] if isinstance(name, str) else None
 
 
-def _as_given(folder: Path) -> Path:
+def _as_given(directory: Path) -> Path:
     """Relative to the working directory where it lies within, as users write it."""
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

@@ -48,7 +48,7 @@ PLANNING_FLAGS = {
 """All flags that say how to train."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "FOLDER"}
+METAVARS |= {"stored": "DIRECTORY"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"

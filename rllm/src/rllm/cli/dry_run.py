@@ -71,8 +71,8 @@ def rounds_ahead(plan: RunPlan) -> Iterator[str]:
         return
     players = ", ".join(stage.plugin.name for stage in plan.stages[: stages_that_play(plan.stages)])
     correction = plan.config.rllm.algorithm.rollout_correction
-    pinned, newest = f"pinned: those of {_rounds(ahead)} before", "the newest there are"
-    weights = pinned if section.pins_weights else newest
+    pinned, latest = f"pinned: those of {_rounds(ahead)} before", "the newest there are"
+    weights = pinned if section.pins_weights else latest
     old = "the sampler's" if correction.bypass_mode else "the trainer's"
     weighed = f"weighed by their ratio to the sampler's, per {correction.tis_mode}" if correction.tis_mode else "as is"
     yield f"\nPlayed ahead: {_rounds(ahead)}; no token is more than {_updates(section.staleness)} old"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm.planning.plan import RunPlan
-from rllm.runs.run_folder import PICTURE
+from rllm.runs.run_directory import PICTURE
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task
 from rllm_core.pipeline.metrics import split_validation_name
@@ -26,15 +26,15 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     console = results_console()
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))
-    folder = trainer.folder.path
+    directory = trainer.directory.path
     of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
-    console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {folder}")
-    if (folder / PICTURE).exists():
-        console.print(f"reward curve: {folder / PICTURE}")
-    if (folder / "checkpoints" / "latest").exists():
+    console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {directory}")
+    if (directory / PICTURE).exists():
+        console.print(f"reward curve: {directory / PICTURE}")
+    if (directory / "checkpoints" / "latest").exists():
         environment = plan.config.rllm.env.name
         lacking = "" if val_tasks else " --data FILE"
-        console.print(f"play with it: rllm eval {environment} --model {folder}/checkpoints/latest{lacking}")
+        console.print(f"play with it: rllm eval {environment} --model {directory}/checkpoints/latest{lacking}")
 
 
 def results_console() -> Console:
@@ -50,12 +50,12 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
     table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")
-    table.add_column("figure", no_wrap=True)
+    table.add_column("metric", no_wrap=True)
     for heading in ("reached", "best possible", "difference"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, value in metrics.items():
-        source, figure = split_validation_name(name)
-        label = f"{source} {figure}" + (" (solved)" if figure == "pass@1" else "")
-        compared = (in_three_digits(best[figure]), in_three_digits(value - best[figure], "+")) if figure in best else ()
+        source, metric = split_validation_name(name)
+        label = f"{source} {metric}" + (" (solved)" if metric == "pass@1" else "")
+        compared = (in_three_digits(best[metric]), in_three_digits(value - best[metric], "+")) if metric in best else ()
         table.add_row(label, in_three_digits(value), *compared)
     return table

@@ -71,7 +71,7 @@ def train(
 def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     """What a run refuses before its first step, as far as it shows without loading a model or using a network."""
     from rllm.planning.preflight import check_to_train, load_plugins
-    from rllm.runs.run_folder import RunFolder
+    from rllm.runs.run_directory import RunDirectory
     from rllm.training.contexts import run_context
     from rllm.training.setup import local_tasks_of
 
@@ -79,49 +79,51 @@ def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     load_plugins(plan)
     if plan.backend.plugin.check_renderer is not None:
         plan.backend.plugin.check_renderer(run_context(plan, total_steps=1))
-    RunFolder.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+    RunDirectory.check(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
 
 
 def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm.cli.summary import show_summary
     from rllm.planning.preflight import check_to_train
-    from rllm.runs.run_folder import RunFolder
+    from rllm.runs.run_directory import RunDirectory
     from rllm.training.loop import TrainingLoop
     from rllm.training.setup import tasks_of
 
     train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
     check_to_train(plan, train_tasks, val_tasks)
-    folder = RunFolder.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
+    directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(
-            f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {folder.path}"
-            + (", which holds no run to resume: this one begins" if resume and not folder.holds_a_run() else "")
+            f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {directory.path}"
+            + (", which holds no run to resume: this one begins" if resume and not directory.holds_a_run() else "")
         )
-        click.echo(_recording(plan, folder.path))
-        trainer = TrainingLoop(plan, folder, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
+        click.echo(_recording(plan, directory.path))
+        trainer = TrainingLoop(plan, directory, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)
         started = time.monotonic()
         received = asyncio.run(_fit(trainer))
         seconds = time.monotonic() - started
         if trainer.stopped_early and not trainer.has_begun:
-            click.echo(f"stopped before anything began; {folder.path} is as it was")
+            click.echo(f"stopped before anything began; {directory.path} is as it was")
             return 128 + received[0]
         if trainer.stopped_early:
             click.echo(
-                f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {folder.path}. "
+                f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {directory.path}. "
                 "The same command with --resume goes on from there."
             )
             return 128 + received[0]
         show_summary(plan, trainer, val_tasks, seconds)
     finally:
-        folder.close()
+        directory.close()
     return 0
 
 
-def _recording(plan: RunPlan, folder: Path) -> str:
+def _recording(plan: RunPlan, directory: Path) -> str:
     if plan.recorded == "off":
         return "rollouts are not recorded (rllm.record=off)"
     content = "text, tokens and outcome" if plan.recorded == "tokens" else "outcome"
-    return f"recording the {content} of each rollout (rllm.record={plan.recorded}); to look at them: rllm view {folder}"
+    return (
+        f"recording the {content} of each rollout (rllm.record={plan.recorded}); to look at them: rllm view {directory}"
+    )
 
 
 async def _fit(trainer: TrainingLoop) -> list[int]:

@@ -130,8 +130,8 @@ def _layers_of_script(tree: dict[str, Any], hydra: Any, registry: Registry) -> l
 
 def _keys_of_primary_file(hydra: Any) -> list[KeyPath]:
     """Keys that the script's own primary file sets, also those it sets to what the packages say."""
-    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "main"]
-    files = [Path(folder) / f"{hydra.job.config_name}.yaml" for folder in folders if "://" not in folder]
+    directories = [source.path for source in hydra.runtime.config_sources if source.provider == "main"]
+    files = [Path(directory) / f"{hydra.job.config_name}.yaml" for directory in directories if "://" not in directory]
     trees = [layer_from_file(file).tree for file in files if file.is_file()]
     return [path for tree in trees for path, _ in leaves(tree) if path[0] not in ("defaults", "hydra")]
 

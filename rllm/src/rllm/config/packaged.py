@@ -23,11 +23,11 @@ from rllm.config.yaml_text import yaml_error
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
-from rllm_core.plugins.backend_files import profile_file, search_folder
+from rllm_core.plugins.backend_files import profile_file, search_directory
 from rllm_core.plugins.registry import Registry
 
 DEFAULT = "default"
-FOLDER = Path(__file__).parents[1] / "conf"
+DIRECTORY = Path(__file__).parents[1] / "conf"
 PRIMARY = "unified"
 HYDRA_VERSION_BASE = "1.3"
 _ONE_AT_A_TIME = RLock()
@@ -39,7 +39,7 @@ _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composin
 
 def base_layer() -> Layer:
     """The core's defaults, ``rllm/base.yaml``."""
-    file = FOLDER / "rllm" / "base.yaml"
+    file = DIRECTORY / "rllm" / "base.yaml"
     return _read_base(file, file.stat().st_mtime_ns)
 
 
@@ -94,7 +94,7 @@ def packaged_values(backend: Any, profile: str | None) -> dict[str, Any]:
 def _sources(backend: Any, profile: str | None) -> _Sources:
     try:
         entries = [_entry(backend), *((backend.name, path) for path in backend.config_search_path)]
-        files = [FOLDER / "rllm" / "base.yaml", Path(backend.config_yaml())]
+        files = [DIRECTORY / "rllm" / "base.yaml", Path(backend.config_yaml())]
         if profile is not None:
             files.append(profile_file(backend, profile))
     except ValueError as error:
@@ -132,7 +132,7 @@ def search_path_entries() -> list[tuple[str, str]]:
     if current is not None:
         return current
     # A script with @hydra.main: what is installed counts.
-    return [("rllm-core", f"file://{FOLDER}"), *_entries_of_script(Registry.load().all("backend"))]
+    return [("rllm-core", f"file://{DIRECTORY}"), *_entries_of_script(Registry.load().all("backend"))]
 
 
 def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[str, str]]:
@@ -156,7 +156,7 @@ def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[st
 
 
 def _entry(backend: Any) -> tuple[str, str]:
-    return (f"backend {backend.name}", f"file://{search_folder(backend)}")
+    return (f"backend {backend.name}", f"file://{search_directory(backend)}")
 
 
 @lru_cache(maxsize=32)
@@ -170,7 +170,7 @@ def _composed_by_hydra(sources: _Sources) -> dict[str, Any]:
     file = f"rllm/backend/{sources.option}.yaml"
     given = _composing_with.set(list(sources.entries))
     try:
-        with _ONE_AT_A_TIME, _own_hydra(), initialize_config_dir(str(FOLDER), version_base=HYDRA_VERSION_BASE):
+        with _ONE_AT_A_TIME, _own_hydra(), initialize_config_dir(str(DIRECTORY), version_base=HYDRA_VERSION_BASE):
             return _plain(compose(PRIMARY, [f"{BACKEND_GROUP}={sources.option}"]), resolve=False)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

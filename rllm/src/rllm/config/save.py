@@ -15,17 +15,17 @@ from rllm_core.files import write_atomically
 FILE_NAME = "config.yaml"
 
 
-def save_config(tree: Mapping[str, Any], folder: str | Path) -> Path:
+def save_config(tree: Mapping[str, Any], directory: str | Path) -> Path:
     """Write values into an existing folder, and return the file. Never leaves half a file behind.
 
     Args:
         tree: as it is read again; an interpolation in it is one.
     """
-    file = Path(folder) / FILE_NAME
+    file = Path(directory) / FILE_NAME
     write_atomically(file, as_yaml(tree))
     return file
 
 
-def read_config(folder: str | Path) -> dict[str, Any]:
+def read_config(directory: str | Path) -> dict[str, Any]:
     """Read what `save_config` wrote, interpolations resolved."""
-    return resolve(merge_layers([layer_from_file(Path(folder) / FILE_NAME)], []))
+    return resolve(merge_layers([layer_from_file(Path(directory) / FILE_NAME)], []))

@@ -26,7 +26,7 @@ def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | Non
     of_core = path in known_keys(RunConfig) or key_around(RunConfig, path) is not None
     if of_core or any(key == row.native for row in backend.shared_keys):
         return None
-    idle = {**backend.idle_keys, **backend.idle_keys_of_profiles.get(profile, {})}
+    idle = {**backend.unused_keys, **backend.unused_keys_by_profile.get(profile, {})}
     return next((text for name, text in idle.items() if covers(name, key)), None)
 
 

@@ -29,13 +29,13 @@ class EndpointBackend(Backend):
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         _refuse()
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         _refuse()
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         _refuse()
 
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         _refuse()
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.messages import Message, Response, Tool
 from rllm_core.errors import RolloutError
 
 Ids = NDArray[np.int32]
@@ -62,7 +62,7 @@ class CarriedMessages:
 
     def __init__(self) -> None:
         self._prompts = _Table[Prompt]()
-        self._replies = _Table[Reply]()
+        self._responses = _Table[Response]()
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Ids:
         """(4,) int32: the handle of these messages and tools.
@@ -76,33 +76,33 @@ class CarriedMessages:
         return np.array(handle, np.int32)
 
     def bridge(
-        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+        self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> None:
         """None: every prompt is a whole conversation, which the server's template renders."""
 
-    def reply_ids(self, text: str) -> Ids:
+    def response_ids(self, text: str) -> Ids:
         """(1,) int32: how many tokens the text has is not known here."""
-        return self.carry(Reply(text=text, content=text), 1)
+        return self.carry(Response(text=text, content=text), 1)
 
     def text(self, token_ids: TokenIds) -> str:
         """The words of a reply."""
-        return self._reply(token_ids).text
+        return self._response(token_ids).text
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
         """Nothing: a handle is no token of the model."""
         return [""] * len(token_ids)
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+    def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """The reply as the server took it apart."""
-        return self._reply(reply_ids)
+        return self._response(response_ids)
 
-    def carry(self, reply: Reply, tokens: int) -> Ids:
+    def carry(self, response: Response, tokens: int) -> Ids:
         """(tokens,) int32 that stand for a reply; one where a server counts no token of what it said."""
-        (handle,) = _handle([reply.message, reply.text, reply.finish_reason], 1)
-        while (other := self._replies.get((handle,))) is not None and other != reply:
+        (handle,) = _handle([response.message, response.text, response.finish_reason], 1)
+        while (other := self._responses.get((handle,))) is not None and other != response:
             handle = (handle + 1) % LARGEST
-        self._replies.put((handle,), reply)
-        said = bool(reply.text or reply.tool_calls)
+        self._responses.put((handle,), response)
+        said = bool(response.text or response.tool_calls)
         return np.full(max(tokens, int(said)), handle, np.int32)
 
     def asked(self, prompt_ids: TokenIds) -> Prompt:
@@ -120,9 +120,9 @@ class CarriedMessages:
             )
         return asked
 
-    def _reply(self, reply_ids: TokenIds) -> Reply:
-        found = self._replies.get((int(reply_ids[0]),)) if len(reply_ids) else None
-        return Reply(text="", content="") if found is None else found
+    def _response(self, response_ids: TokenIds) -> Response:
+        found = self._responses.get((int(response_ids[0]),)) if len(response_ids) else None
+        return Response(text="", content="") if found is None else found
 
 
 def _handle(content: Any, numbers: int) -> tuple[int, ...]:

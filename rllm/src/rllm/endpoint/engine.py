@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rllm.endpoint.carried import CarriedMessages, Prompt
 from rllm.endpoint.client import EndpointClient, PromptRefusedError
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
 from rllm_core.rollout.conversation import PromptTooLongError
 
@@ -60,11 +60,11 @@ class EndpointEngine:
             answer = await self._client.complete(self._body(asked, sampling))
         except PromptRefusedError as error:
             raise PromptTooLongError from error
-        reply, tokens = self._read(answer)
+        response, tokens = self._read(answer)
         return Completion(
-            token_ids=self.renderer.carry(reply, tokens),
+            token_ids=self.renderer.carry(response, tokens),
             logprobs=np.full(tokens, np.nan, np.float32),
-            finish_reason="length" if reply.finish_reason == "length" else "stop",
+            finish_reason="length" if response.finish_reason == "length" else "stop",
             weight_version=0,
         )
 
@@ -88,7 +88,7 @@ class EndpointEngine:
             body["tools"] = asked.tools
         return body | self._settings.extra_body
 
-    def _read(self, answer: Mapping[str, Any]) -> tuple[Reply, int]:
+    def _read(self, answer: Mapping[str, Any]) -> tuple[Response, int]:
         try:
             choice = answer["choices"][0]
             message, tokens = choice["message"], int(answer["usage"]["completion_tokens"])
@@ -103,7 +103,7 @@ class EndpointEngine:
                 f"{json.dumps(answer)[:200]}.",
                 "It takes `choices` with a message, and `usage.completion_tokens`.",
             ) from error
-        return Reply(
+        return Response(
             text=content,
             content=content,
             reasoning=reasoning,

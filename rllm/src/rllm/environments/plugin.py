@@ -60,5 +60,5 @@ def workflows() -> Iterable[WorkflowPlugin[Any]]:
         summary="Several answers to one question, and a judge that picks one; roles solver and judge.",
         params=SolverJudgeParams,
         load=load_from("rllm.environments.solver_judge", "SolverJudge"),
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
+        config_keys=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )

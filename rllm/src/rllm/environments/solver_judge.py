@@ -14,7 +14,7 @@ from rllm.environments.options import JUDGE_PROMPT
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.data.messages import Action, Message, Reply, text_of
+from rllm_core.data.messages import Action, Message, Response, text_of
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
@@ -32,7 +32,7 @@ class SolverJudge(Workflow):
     are added: ``any_answer_correct``, what a judge that never errs would reach, and ``unreadable_picks``.
     """
 
-    honours: ClassVar[frozenset[str]] = SingleTurnWorkflow.honours
+    config_keys: ClassVar[frozenset[str]] = SingleTurnWorkflow.config_keys
 
     def __init__(
         self, context: WorkflowContext, *, n_solvers: int = 2, judge_prompt: str = JUDGE_PROMPT, **unknown: Any
@@ -73,9 +73,9 @@ class SolverJudge(Workflow):
         episode.metrics["any_answer_correct"] = float(any(answer.is_correct for answer in answers))
         context = _with_own_seed(self.context, "judge")
         conversation = Conversation(context, judge, session=f"{judge.uid}#{context.sampling.seed}")
-        conversation.hear(words)
+        conversation.add_observation(words)
         try:
-            step = await conversation.reply()
+            step = await conversation.generate()
         except PromptTooLongError:
             episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
             return
@@ -92,20 +92,20 @@ class SolverJudge(Workflow):
 
     def _judge_words(self, solvers: Sequence[Solver]) -> str:
         heard = [solver.agent for solver in solvers]
-        numbered = [f"{number}. {without_thoughts(agent.answer)}" for number, agent in enumerate(heard, 1)]
+        numbered = [f"{number}. {without_reasoning(agent.answer)}" for number, agent in enumerate(heard, 1)]
         parts = {"task": _text(heard[0].observation), "answers": "\n".join(numbered)}
         return re.sub(r"\{(task|answers)\}", lambda match: parts[match[1]], self._judge_prompt)
 
 
-def read_pick(reply: str, answers: int) -> int | None:
+def read_pick(response: str, answers: int) -> int | None:
     """Index of the answer that the first number in the judge's reply names, counted from 1; None when it names none."""
-    number = first_whole_number(without_thoughts(reply))
+    number = first_whole_number(without_reasoning(response))
     return number - 1 if number is not None and 1 <= number <= answers else None
 
 
-def without_thoughts(reply: str) -> str:
+def without_reasoning(response: str) -> str:
     """What a model says after it has thought."""
-    return reply.rpartition(END_THINK)[2].strip()
+    return response.rpartition(END_THINK)[2].strip()
 
 
 class Solver(SingleTurnWorkflow):
@@ -130,8 +130,8 @@ class _Overheard(Agent):
         self.observation = observation
         return self._agent.observe(observation)
 
-    def act(self, reply: Reply) -> Action:
-        action = self._agent.act(reply)
+    def act(self, response: Response) -> Action:
+        action = self._agent.act(response)
         self.answer = action if isinstance(action, str) else json.dumps(dict(action), ensure_ascii=False)
         return action
 
@@ -172,9 +172,9 @@ def _ending(step: Step, correct: bool) -> TerminationReason:
     return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED if cut_off else TerminationReason.ENV_DONE
 
 
-async def _side_by_side(attempts: Iterable[Coroutine[Any, Any, Any]]) -> None:
+async def _side_by_side(rollouts: Iterable[Coroutine[Any, Any, Any]]) -> None:
     """Wait for all; the first error ends the others and goes on as it is."""
-    playing = [asyncio.ensure_future(attempt) for attempt in attempts]
+    playing = [asyncio.ensure_future(rollout) for rollout in rollouts]
     try:
         await asyncio.gather(*playing)
     finally:

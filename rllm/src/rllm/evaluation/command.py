@@ -32,7 +32,7 @@ class EvalCommand(click.Command):
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
+    metavar="DIRECTORY",
     help="Keep every attempt in FOLDER as it ends. The same command again goes on where it stopped.",
 )
 @click.option("--show", type=click.IntRange(min=1), metavar="N", help="Print the first N games of each ENV as played.")
@@ -69,9 +69,9 @@ def evaluate(
     """
     import json
 
-    from rllm.evaluation.figures import figures_of
     from rllm.evaluation.games import Games
-    from rllm.evaluation.report import SCHEMA_VERSION, figures_as_json, print_figures
+    from rllm.evaluation.metrics import metrics_of
+    from rllm.evaluation.report import SCHEMA_VERSION, metrics_as_json, print_metrics
     from rllm.evaluation.saving import saving
     from rllm.evaluation.session import Session
     from rllm.evaluation.stopping import StoppedError
@@ -93,13 +93,13 @@ def evaluate(
     for line in () if games is None else games.lines():
         # Whatever reads the JSON reads nothing else.
         click.echo(line, err=as_json)
-    figures = [each for name, outcomes in session.outcomes.items() for each in figures_of(name, outcomes)]
+    metrics = [each for name, outcomes in session.outcomes.items() for each in metrics_of(name, outcomes)]
     best = {job.name: _best_possible(job) for job in jobs}
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "missing_attempts": session.missing}
-        click.echo(json.dumps(data | {"environments": figures_as_json(figures, best)}, indent=1))
-    elif figures:
-        print_figures(figures, best)
+        click.echo(json.dumps(data | {"environments": metrics_as_json(metrics, best)}, indent=1))
+    elif metrics:
+        print_metrics(metrics, best)
     if not code:
         return 0
     remedy = "" if save is None else f". The same command goes on with what is in {save}"

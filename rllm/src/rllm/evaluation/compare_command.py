@@ -11,12 +11,12 @@ import click
 if TYPE_CHECKING:
     from rllm.evaluation.comparing import Comparison, Difference
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command("compare")
-@click.argument("first", type=FOLDER)
-@click.argument("second", type=FOLDER)
+@click.argument("first", type=DIRECTORY)
+@click.argument("second", type=DIRECTORY)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
     """Compare two saved evaluations of the same tasks: SECOND less FIRST, with a 95 % interval and a p-value.
@@ -33,8 +33,8 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     from rllm.evaluation.report import SCHEMA_VERSION
 
     comparisons = compare_saved(first, second)
-    for folder, names in not_compared(first, second):
-        click.echo(f"not compared: {', '.join(names)}, which only {folder} holds", err=True)
+    for directory, names in not_compared(first, second):
+        click.echo(f"not compared: {', '.join(names)}, which only {directory} holds", err=True)
     models = models_of(first, second)
     if as_json:
         data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
@@ -50,7 +50,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 def _print(comparisons: Sequence[Comparison]) -> None:
     from rllm.cli import print_table
 
-    headings = ("environment", "tasks", "figure", "first", "second", "difference", "p")
+    headings = ("environment", "tasks", "metric", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])
     click.echo(
         "\nIntervals are 95 %, Student's, or Tango's where no task differs; p is that of a sign-flip test; "
@@ -60,9 +60,9 @@ def _print(comparisons: Sequence[Comparison]) -> None:
 
 def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     named = {"pass@1": comparison.passed, "reward": comparison.reward}
-    for figure, difference in named.items():
+    for metric, difference in named.items():
         if difference is not None:
-            yield (comparison.environment, str(comparison.tasks), figure, *_cells(difference))
+            yield (comparison.environment, str(comparison.tasks), metric, *_cells(difference))
 
 
 def _cells(difference: Difference) -> tuple[str, ...]:

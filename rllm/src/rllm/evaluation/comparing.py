@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rllm.evaluation.figures import known_rewards
 from rllm.evaluation.metadata import Environment, Metadata
+from rllm.evaluation.metrics import known_rewards
 from rllm.evaluation.outcome import Outcome, outcome_of
 from rllm.evaluation.permutation import drawn_p, exact_p
-from rllm.evaluation.saving import read_attempts, require_saved
+from rllm.evaluation.saving import read_rollouts, require_saved
 from rllm.evaluation.statistics import Estimate, difference_of, mean_of
 from rllm_core.errors import ConfigError
 
@@ -87,8 +87,8 @@ def not_compared(first: Path, second: Path) -> list[tuple[Path, list[str]]]:
     Raises:
         ConfigError: a folder holds no evaluation.
     """
-    one, other = (require_saved(folder).environments.keys() for folder in (first, second))
-    return [(folder, sorted(names)) for folder, names in ((first, one - other), (second, other - one)) if names]
+    one, other = (require_saved(directory).environments.keys() for directory in (first, second))
+    return [(directory, sorted(names)) for directory, names in ((first, one - other), (second, other - one)) if names]
 
 
 def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Environment]) -> Comparison:
@@ -105,10 +105,10 @@ def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Env
     return Comparison(name, len(tasks), _passes(pairs), _rewards(pairs))
 
 
-def _side(folder: Path, environment: Environment) -> _Side:
+def _side(directory: Path, environment: Environment) -> _Side:
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     digests: dict[str, str] = {}
-    for saved in read_attempts(folder, environment):
+    for saved in read_rollouts(directory, environment):
         outcomes[saved.episode.task_id].append(outcome_of(saved.episode))
         digests[saved.episode.task_id] = saved.task
     return _Side(outcomes, digests)
@@ -116,9 +116,9 @@ def _side(folder: Path, environment: Environment) -> _Side:
 
 def _different_tasks(sides: tuple[_Side, _Side], first: Path, second: Path) -> Iterator[str]:
     one, other = (side.digests for side in sides)
-    for here, there, folder in ((one, other, first), (other, one, second)):
+    for here, there, directory in ((one, other, first), (other, one, second)):
         if alone := sorted(here.keys() - there.keys()):
-            yield f"{_named(alone)} only in {folder}"
+            yield f"{_named(alone)} only in {directory}"
     if changed := sorted(task for task in one.keys() & other.keys() if one[task] != other[task]):
         yield f"{_named(changed)} with other content"
     if not one and not other:

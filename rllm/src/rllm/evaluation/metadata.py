@@ -40,7 +40,7 @@ class Environment:
     file: str
     """Its attempts, relative to the folder."""
     tasks: int
-    attempts_per_task: int
+    rollouts_per_task: int
     pays: bool
     """Whether the environment pays something itself, beside ``rllm.reward``."""
     reward_sources: Mapping[str, str]
@@ -101,7 +101,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
             job.name: Environment(
                 file=f"episodes/{_file_name(job.name)}.jsonl.gz",
                 tasks=len(job.tasks),
-                attempts_per_task=job.attempts_per_task,
+                rollouts_per_task=job.rollouts_per_task,
                 pays=_pays(job),
                 reward_sources=sources_of(job.play.plan.rewards),
                 workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
@@ -128,13 +128,13 @@ def _pays(job: Job) -> bool:
     )
 
 
-def read_metadata(folder: Path) -> Metadata | None:
+def read_metadata(directory: Path) -> Metadata | None:
     """None where the folder holds no evaluation.
 
     Raises:
         RllmError: it cannot be read, or another version wrote it.
     """
-    file = folder / FILE_NAME
+    file = directory / FILE_NAME
     if not file.is_file():
         return None
     try:
@@ -156,11 +156,11 @@ def read_metadata(folder: Path) -> Metadata | None:
     )
 
 
-def write_metadata(folder: Path, metadata: Metadata) -> None:
-    write_atomically(folder / FILE_NAME, json.dumps(asdict(metadata), indent=1) + "\n")
+def write_metadata(directory: Path, metadata: Metadata) -> None:
+    write_atomically(directory / FILE_NAME, json.dumps(asdict(metadata), indent=1) + "\n")
 
 
-def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], folder: Path) -> Metadata:
+def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path) -> Metadata:
     """What the folder holds once `now`, which is of these jobs, has been played too.
 
     Raises:
@@ -171,12 +171,12 @@ def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], folder: Path) -
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise ConfigError(
             "other-evaluation",
-            f"{folder} holds another evaluation: {'; '.join(differences[:SHOWN])}{more}.",
+            f"{directory} holds another evaluation: {'; '.join(differences[:SHOWN])}{more}.",
             "Give the same command again to go on with it, or choose another folder with --save.",
         )
-    attempts = {name: each.attempts_per_task for name, each in before.environments.items()}
+    rollouts = {name: each.rollouts_per_task for name, each in before.environments.items()}
     environments = {
-        name: Environment(**asdict(each) | {"attempts_per_task": max(each.attempts_per_task, attempts.get(name, 0))})
+        name: Environment(**asdict(each) | {"attempts_per_task": max(each.rollouts_per_task, rollouts.get(name, 0))})
         for name, each in now.environments.items()
     }
     plugins = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from rllm.cli import Request, config_of_checkpoint, plan_for
 from rllm.config import COMMAND_LINE, Tier, covers, path_of, where_acts
 from rllm.planning import RunPlan
-from rllm.runs.run_folder import PLUGINS
+from rllm.runs.run_directory import PLUGINS
 from rllm_core.errors import ConfigError, PluginError, RllmError
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.schema.run_config import RunConfig
@@ -83,10 +83,10 @@ def _refuse_training_keys(play: PlayPlan) -> None:
             )
 
 
-def _read_plugins(folder: Path) -> list[dict[str, str]]:
+def _read_plugins(directory: Path) -> list[dict[str, str]]:
     """Kind, name, distribution and version of every plugin of a run; none where that was not kept or is damaged."""
     try:
-        used = json.loads((folder / PLUGINS).read_text(encoding="utf-8"))
+        used = json.loads((directory / PLUGINS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
     return [each for each in used if isinstance(each, dict)] if isinstance(used, list) else []

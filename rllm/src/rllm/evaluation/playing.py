@@ -24,13 +24,13 @@ class Job:
     tasks: Sequence[Task]
 
     @property
-    def attempts_per_task(self) -> int:
+    def rollouts_per_task(self) -> int:
         return self.play.plan.config.rllm.rollout.n_val
 
     @property
-    def attempts(self) -> int:
+    def rollouts(self) -> int:
         """At all tasks together."""
-        return len(self.tasks) * self.attempts_per_task
+        return len(self.tasks) * self.rollouts_per_task
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ async def play_job(
     # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
     recorder = await call(Recorder, plan.rewards, blocking=True) if plan.rewards else None
     make_score = None if recorder is None else recorder.start_try
-    missing = missing_attempts(job, done)
+    missing = missing_rollouts(job, done)
     async with open_runner(plan, engine, make_score=make_score) as runner:
         players = [
             asyncio.ensure_future(_play(job, runner, recorder, missing, on_played))
-            for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.attempts))
+            for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.rollouts))
         ]
         try:
             await asyncio.gather(*players)
@@ -75,13 +75,13 @@ async def play_job(
             await asyncio.gather(*players, return_exceptions=True)
 
 
-def missing_attempts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
+def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
     """Tasks and numbers of attempts in the order in which they begin.
 
     All attempts at a task come before those at the next: tasks that are made lazily are made once.
     """
     for task in job.tasks:
-        yield from ((task, index) for index in range(job.attempts_per_task) if (task.id, index) not in done)
+        yield from ((task, index) for index in range(job.rollouts_per_task) if (task.id, index) not in done)
 
 
 async def _play(
@@ -95,5 +95,5 @@ async def _play(
         scored: list[Scored] = []
         if recorder is not None:
             recorder.heard.set(scored)
-        episode = await runner.attempt(validation_order([task], job.play.plan.config), task, index)
+        episode = await runner.rollout(validation_order([task], job.play.plan.config), task, index)
         on_played(Played(task, episode, tuple(scored)))

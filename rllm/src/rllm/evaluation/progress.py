@@ -46,18 +46,18 @@ class PlayProgress:
         """An environment is played: `total` attempts, of which `done` were played before, `correct` of them right."""
         self._name, self._total, self._done, self._correct = name, total, done, correct
         if self._bars is not None:
-            self._bar = self._bars.add_task(name, total=total, completed=done, figures="")
+            self._bar = self._bars.add_task(name, total=total, completed=done, metrics="")
 
     def advance(self, correct: bool) -> None:
         """One more attempt has ended."""
         self._done += 1
         self._correct += correct
-        figures = f"solved {self._correct / self._done:.1%}"
+        metrics = f"solved {self._correct / self._done:.1%}"
         if self._bars is not None and self._bar is not None:
-            self._bars.update(self._bar, completed=self._done, figures=figures)
+            self._bars.update(self._bar, completed=self._done, metrics=metrics)
         elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
-            click.echo(f"{self._name}: {self._done} of {self._total} attempts, {figures}", err=True)
+            click.echo(f"{self._name}: {self._done} of {self._total} attempts, {metrics}", err=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._bars is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 
 
@@ -14,7 +14,7 @@ from rllm_core.rollout.scoring import Scorer, WeightedReward
 class Scored:
     """An attempt and what the rewards of the run said of it."""
 
-    attempt: Attempt
+    rollout: Rollout
     score: Score
 
 
@@ -33,8 +33,8 @@ class Recorder:
         self.heard.get().clear()
         return self
 
-    async def __call__(self, attempt: Attempt) -> Score:
+    async def __call__(self, rollout: Rollout) -> Score:
         heard = self.heard.get()
-        score = await self._score(attempt)
-        heard.append(Scored(attempt, score))
+        score = await self._score(rollout)
+        heard.append(Scored(rollout, score))
         return score

@@ -9,37 +9,37 @@ from typing import Any
 import click
 
 from rllm.cli import print_table
-from rllm.evaluation.figures import Figures
+from rllm.evaluation.metrics import Metrics
 from rllm.evaluation.statistics import Estimate
 
 SCHEMA_VERSION = 1
 
 
-def print_figures(figures: Sequence[Figures], best: Mapping[str, Mapping[str, float]]) -> None:
+def print_metrics(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, float]]) -> None:
     """One row each, then what the environments count. `best` are the best possible means, by name of the figures."""
-    ks = sorted({k for each in figures for k in each.passes})
-    headings = ("environment", "tasks", "attempts", *(f"pass@{k}" for k in ks), "reward")
-    print_table(headings, [_row(each, ks) for each in figures])
-    click.echo(f"\nIntervals are 95 %{_which(figures)}; the task is the unit.")
-    for each in figures:
+    ks = sorted({k for each in metrics for k in each.passes})
+    headings = ("environment", "tasks", "rollouts", *(f"pass@{k}" for k in ks), "reward")
+    print_table(headings, [_row(each, ks) for each in metrics])
+    click.echo(f"\nIntervals are 95 %{_which(metrics)}; the task is the unit.")
+    for each in metrics:
         click.echo(f"{each.name}: {'  '.join(_words(each, best.get(each.name, {})))}")
 
 
-def _which(figures: Sequence[Figures]) -> str:
+def _which(metrics: Sequence[Metrics]) -> str:
     """What the intervals of the table are."""
-    of_rewards = {each.reward.interval for each in figures if each.reward is not None}
+    of_rewards = {each.reward.interval for each in metrics if each.reward is not None}
     if "student" not in of_rewards:
         return ", Wilson's"
     return ", Student's of rewards beyond 0 to 1, Wilson's of all others"
 
 
-def figures_as_json(figures: Sequence[Figures], best: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+def metrics_as_json(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
     """Everything, as JSON data."""
     return [
         asdict(each)
         | {"passes": {str(k): asdict(estimate) for k, estimate in each.passes.items()}}
         | {"best_possible": dict(best.get(each.name, {}))}
-        for each in figures
+        for each in metrics
     ]
 
 
@@ -56,26 +56,26 @@ def number(value: float, sign: str = "") -> str:
     return f"{value:{sign}.3{'f' if abs(value) < 1e6 else 'e'}}"
 
 
-def _row(figures: Figures, ks: Sequence[int]) -> tuple[str, ...]:
-    largest = max(figures.passes)
+def _row(metrics: Metrics, ks: Sequence[int]) -> tuple[str, ...]:
+    largest = max(metrics.passes)
     passes = [
         "-"
-        if k not in figures.passes
-        else as_text(figures.passes[k])
+        if k not in metrics.passes
+        else as_text(metrics.passes[k])
         if k in (1, largest)
-        else number(figures.passes[k].value)
+        else number(metrics.passes[k].value)
         for k in ks
     ]
-    return (figures.name, str(figures.tasks), str(figures.attempts), *passes, as_text(figures.reward))
+    return (metrics.name, str(metrics.tasks), str(metrics.rollouts), *passes, as_text(metrics.reward))
 
 
-def _words(figures: Figures, best: Mapping[str, float]) -> list[str]:
-    words = [f"reward/{role} {number(value)}" for role, value in figures.role_rewards.items()]
-    for name, value in figures.metrics.items():
+def _words(metrics: Metrics, best: Mapping[str, float]) -> list[str]:
+    words = [f"reward/{role} {number(value)}" for role, value in metrics.role_rewards.items()]
+    for name, value in metrics.metrics.items():
         words.append(f"{name} {number(value)}" + (f" (best possible {number(best[name])})" if name in best else ""))
     if "reward" in best:
         words.append(f"best possible reward {number(best['reward'])}")
-    if figures.missing_rewards:
-        words.append(f"missing rewards {figures.missing_rewards}")
-    words.append(f"response tokens {figures.response_tokens:.1f}")
-    return [*words, *(f"{ending} {share:.1%}" for ending, share in figures.endings.items())]
+    if metrics.missing_rewards:
+        words.append(f"missing rewards {metrics.missing_rewards}")
+    words.append(f"response tokens {metrics.response_tokens:.1f}")
+    return [*words, *(f"{ending} {share:.1%}" for ending, share in metrics.endings.items())]

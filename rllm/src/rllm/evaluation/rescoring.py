@@ -11,8 +11,8 @@ from pathlib import Path
 from rllm.evaluation.members import MemberFile
 from rllm.evaluation.metadata import Environment, Metadata, sources_of, write_metadata
 from rllm.evaluation.outcome import Outcome, outcome_of
-from rllm.evaluation.saved_attempt import SavedAttempt, SavedScore, attempt_to_line
-from rllm.evaluation.saving import locked, read_attempts, require_saved
+from rllm.evaluation.saved_rollout import SavedRollout, SavedScore, rollout_to_line
+from rllm.evaluation.saving import locked, read_rollouts, require_saved
 from rllm_core.contracts.reward import Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
@@ -33,7 +33,7 @@ class Rescored:
     after: list[Outcome] = field(default_factory=list)
 
 
-async def rescore(folder: Path, rewards: Sequence[WeightedReward], save: Path | None = None) -> list[Rescored]:
+async def rescore(directory: Path, rewards: Sequence[WeightedReward], save: Path | None = None) -> list[Rescored]:
     """Score every saved attempt anew. What the environment itself paid stays.
 
     An attempt that was never scored, because it has no reply, stays as it is. So does whether an attempt is correct,
@@ -48,43 +48,43 @@ async def rescore(folder: Path, rewards: Sequence[WeightedReward], save: Path | 
         ConfigError: there is no evaluation, its attempts were not scored by ``rllm.reward``, or `save` is taken.
         RllmError: a file is damaged.
     """
-    metadata = require_saved(folder)
+    metadata = require_saved(directory)
     if save is None:
-        return [await _rescore(folder, name, each, rewards, None) for name, each in metadata.environments.items()]
+        return [await _rescore(directory, name, each, rewards, None) for name, each in metadata.environments.items()]
     with locked(save):
         if (save / "episodes").exists():
             raise ConfigError(
                 "directory-in-use", f"{save} holds an evaluation already.", "Choose another folder with --save."
             )
         (save / "episodes").mkdir()
-        results = [await _rescore(folder, name, each, rewards, save) for name, each in metadata.environments.items()]
+        results = [await _rescore(directory, name, each, rewards, save) for name, each in metadata.environments.items()]
         write_metadata(save, _with_rewards(metadata, rewards))
         return results
 
 
 async def _rescore(
-    folder: Path, name: str, environment: Environment, rewards: Sequence[WeightedReward], save: Path | None
+    directory: Path, name: str, environment: Environment, rewards: Sequence[WeightedReward], save: Path | None
 ) -> Rescored:
-    _require_scored(folder, name, environment)
+    _require_scored(directory, name, environment)
     # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
     scorer, result = await call(Scorer, rewards, blocking=True), Rescored(name)
     file = None if save is None else MemberFile(save / environment.file)
     try:
-        saved = read_attempts(folder, environment)
+        saved = read_rollouts(directory, environment)
         while chunk := list(islice(saved, TOGETHER)):
             result.before += [outcome_of(each.episode) for each in chunk]
             for anew in await asyncio.gather(*(_scored(each, scorer, environment.pays) for each in chunk)):
                 result.after.append(outcome_of(anew.episode))
                 if file is not None:
-                    file.append(attempt_to_line(anew))
+                    file.append(rollout_to_line(anew))
     finally:
         if file is not None:
             file.close()
     return result
 
 
-def _require_scored(folder: Path, name: str, environment: Environment) -> None:
-    counts = {len(saved.scores) for saved in read_attempts(folder, environment)}
+def _require_scored(directory: Path, name: str, environment: Environment) -> None:
+    counts = {len(saved.scores) for saved in read_rollouts(directory, environment)}
     if max(counts, default=0) > 1:
         raise ConfigError(
             "not-rescorable",
@@ -99,7 +99,7 @@ def _require_scored(folder: Path, name: str, environment: Environment) -> None:
         )
 
 
-def _paid(saved: SavedAttempt, pays: bool) -> float | None:
+def _paid(saved: SavedRollout, pays: bool) -> float | None:
     """What the environment itself paid for an attempt; None where its reward is missing, and so is what it paid."""
     if not pays:
         return 0.0
@@ -107,16 +107,16 @@ def _paid(saved: SavedAttempt, pays: bool) -> float | None:
     return None if reward is None or value is None else reward - value
 
 
-async def _scored(saved: SavedAttempt, scorer: Scorer, pays: bool) -> SavedAttempt:
+async def _scored(saved: SavedRollout, scorer: Scorer, pays: bool) -> SavedRollout:
     if not saved.scores:
         return saved
     (before,) = saved.scores
-    score = await scorer(before.attempt)
+    score = await scorer(before.rollout)
     _pay(saved, score, _paid(saved, pays))
-    return SavedAttempt(saved.episode, saved.task, (SavedScore(before.attempt, score.value, score.correct),))
+    return SavedRollout(saved.episode, saved.task, (SavedScore(before.rollout, score.value, score.correct),))
 
 
-def _pay(saved: SavedAttempt, score: Score, paid: float | None) -> None:
+def _pay(saved: SavedRollout, score: Score, paid: float | None) -> None:
     """Set the new reward of an attempt; it is missing where the score is, or where what was paid is unknown."""
     episode = saved.episode
     trajectory = episode.trajectories[0]

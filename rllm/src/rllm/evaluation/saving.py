@@ -19,7 +19,7 @@ from rllm.evaluation.metadata import (
 )
 from rllm.evaluation.outcome import Outcome, outcome_of
 from rllm.evaluation.playing import Job, Played
-from rllm.evaluation.saved_attempt import SavedAttempt, attempt_from_line, line_of, task_digest
+from rllm.evaluation.saved_rollout import SavedRollout, line_of, rollout_from_line, task_digest
 from rllm_core.data.tasks import task_ids
 from rllm_core.errors import ConfigError, RllmError
 
@@ -27,7 +27,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Hold a folder, which is made where it is missing. The lock ends with the process, however that ends.
 
     Raises:
@@ -35,47 +35,49 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / LOCK).open("a", encoding="utf-8"))
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((directory / LOCK).open("a", encoding="utf-8"))
         except OSError as error:
             raise RllmError(
-                "not-writable", f"{folder} cannot be written: {error.strerror}.", "Choose another folder."
+                "not-writable", f"{directory} cannot be written: {error.strerror}.", "Choose another folder."
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RllmError("locked-directory", f"Another process is writing to {folder}.", "Wait for it.") from error
+            raise RllmError(
+                "locked-directory", f"Another process is writing to {directory}.", "Wait for it."
+            ) from error
         yield
 
 
 @contextmanager
-def saving(folder: Path, jobs: Sequence[Job]) -> Iterator[SaveFolder]:
+def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
     """Go on with the evaluation in a folder, or begin one.
 
     Raises:
         ConfigError: the folder holds another evaluation, or tasks have changed since.
         RllmError: another process holds the folder, or it is damaged.
     """
-    with locked(folder):
+    with locked(directory):
         now = metadata_of(jobs)
-        before = read_metadata(folder)
-        if before is None and any(entry.name != LOCK for entry in folder.iterdir()):
+        before = read_metadata(directory)
+        if before is None and any(entry.name != LOCK for entry in directory.iterdir()):
             raise ConfigError(
-                "directory-in-use", f"{folder} holds files, and no evaluation.", "Choose another folder with --save."
+                "directory-in-use", f"{directory} holds files, and no evaluation.", "Choose another folder with --save."
             )
-        metadata = now if before is None else merged(before, now, jobs, folder)
-        kept = {job.name: _kept(folder, metadata.environments[job.name], job) for job in jobs}
-        (folder / "episodes").mkdir(exist_ok=True)
-        write_metadata(folder, metadata)
+        metadata = now if before is None else merged(before, now, jobs, directory)
+        kept = {job.name: _kept(directory, metadata.environments[job.name], job) for job in jobs}
+        (directory / "episodes").mkdir(exist_ok=True)
+        write_metadata(directory, metadata)
         with ExitStack() as stack:
-            yield SaveFolder(folder, metadata, kept, stack)
+            yield SaveDirectory(directory, metadata, kept, stack)
 
 
-class SaveFolder:
+class SaveDirectory:
     """Keeps attempts as they end. Made by `saving`."""
 
-    def __init__(self, folder: Path, metadata: Metadata, kept: dict[str, list[Outcome]], stack: ExitStack) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, metadata: Metadata, kept: dict[str, list[Outcome]], stack: ExitStack) -> None:
+        self._directory = directory
         self._metadata = metadata
         self._kept = kept
         self._stack = stack
@@ -86,40 +88,40 @@ class SaveFolder:
 
     def keep(self, job: Job, played: Played) -> None:
         if job.name not in self._files:
-            file = MemberFile(self._folder / self._metadata.environments[job.name].file)
+            file = MemberFile(self._directory / self._metadata.environments[job.name].file)
             self._stack.callback(file.close)
             self._files[job.name] = file
         self._files[job.name].append(line_of(played))
 
 
-def require_saved(folder: Path) -> Metadata:
+def require_saved(directory: Path) -> Metadata:
     """What a folder holds.
 
     Raises:
         ConfigError: it holds no evaluation.
     """
-    metadata = read_metadata(folder)
+    metadata = read_metadata(directory)
     if metadata is None:
         raise ConfigError(
             "no-evaluation",
-            f"{folder} holds no saved evaluation: there is no {FILE_NAME}.",
+            f"{directory} holds no saved evaluation: there is no {FILE_NAME}.",
             "`rllm eval ENV --save FOLDER` makes one.",
         )
     return metadata
 
 
-def read_attempts(folder: Path, environment: Environment) -> Iterator[SavedAttempt]:
+def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRollout]:
     """All attempts of an environment, in the order in which they ended.
 
     Raises:
         RllmError: the file is damaged, or another version wrote it.
     """
-    file = folder / environment.file
+    file = directory / environment.file
     if not file.exists():
         return
     for number, line in enumerate(read_lines(file), 1):
         try:
-            yield attempt_from_line(line)
+            yield rollout_from_line(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RllmError(
                 "schema-too-new",
@@ -128,19 +130,19 @@ def read_attempts(folder: Path, environment: Environment) -> Iterator[SavedAttem
             ) from error
 
 
-def _kept(folder: Path, environment: Environment, job: Job) -> list[Outcome]:
+def _kept(directory: Path, environment: Environment, job: Job) -> list[Outcome]:
     """What was played before, if the tasks are still those that were played."""
     place = {task_id: index for index, task_id in enumerate(task_ids(job.tasks))}
     digests: dict[str, str] = {}
     outcomes = []
-    for saved in read_attempts(folder, environment):
+    for saved in read_rollouts(directory, environment):
         task_id = saved.episode.task_id
         if task_id not in digests:
             digests[task_id] = task_digest(job.tasks[place[task_id]]) if task_id in place else "gone"
         if digests[task_id] != saved.task:
             raise ConfigError(
                 "run-changed",
-                f"Task {task_id!r} of {job.name} is not what it was when {folder} was saved.",
+                f"Task {task_id!r} of {job.name} is not what it was when {directory} was saved.",
                 "Restore the tasks, or choose another folder with --save.",
             )
         outcomes.append(outcome_of(saved.episode))

@@ -10,7 +10,7 @@ from typing import Protocol
 from rllm.evaluation.engines import with_engines
 from rllm.evaluation.games import Games
 from rllm.evaluation.outcome import Outcome, outcome_of
-from rllm.evaluation.playing import Job, Played, missing_attempts, play_job
+from rllm.evaluation.playing import Job, Played, missing_rollouts, play_job
 from rllm.evaluation.progress import PlayProgress
 from rllm.evaluation.stopping import until_stopped
 
@@ -65,9 +65,9 @@ class Session:
                     outcomes = self.outcomes[job.name]
                     done = {(outcome.task_id, outcome.index) for outcome in outcomes}
                     correct = sum(outcome.correct for outcome in outcomes)
-                    progress.begin(job.name, job.attempts, len(done), correct)
+                    progress.begin(job.name, job.rollouts, len(done), correct)
                     if self._games is not None:
-                        self._games.expect(job.name, missing_attempts(job, done))
+                        self._games.expect(job.name, missing_rollouts(job, done))
                     await play_job(job, engine, done, self._collecting(job, progress))
 
     def _collecting(self, job: Job, progress: PlayProgress) -> Callable[[Played], None]:
@@ -83,5 +83,5 @@ class Session:
         return collect
 
     def _missing(self, job: Job) -> int:
-        done = sum(outcome.index < job.attempts_per_task for outcome in self.outcomes[job.name])
-        return job.attempts - done
+        done = sum(outcome.index < job.rollouts_per_task for outcome in self.outcomes[job.name])
+        return job.rollouts - done

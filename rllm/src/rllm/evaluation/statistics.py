@@ -30,7 +30,7 @@ class Estimate:
     """None where there is none."""
 
 
-def pass_at_k(attempts: int, correct: int, k: int) -> float:
+def pass_at_k(rollouts: int, correct: int, k: int) -> float:
     """Chance that one of `k` attempts drawn without replacement is correct (Chen et al. 2021, arXiv:2107.03374, eq. 1).
 
     The product form does not overflow.
@@ -38,26 +38,26 @@ def pass_at_k(attempts: int, correct: int, k: int) -> float:
     Raises:
         ValueError: `k` is more than there are attempts.
     """
-    if k > attempts:
-        raise ValueError(f"pass@{k} of {attempts} attempts")
-    wrong = attempts - correct
+    if k > rollouts:
+        raise ValueError(f"pass@{k} of {rollouts} attempts")
+    wrong = rollouts - correct
     if wrong < k:
         return 1.0
-    return 1.0 - float(np.prod(1.0 - k / np.arange(wrong + 1, attempts + 1)))
+    return 1.0 - float(np.prod(1.0 - k / np.arange(wrong + 1, rollouts + 1)))
 
 
-def ks_of(attempts: int) -> list[int]:
-    """1, the powers of two below `attempts`, and `attempts`."""
-    powers = [2**power for power in range(attempts.bit_length()) if 2**power < attempts]
-    return sorted({1, *powers, attempts})
+def ks_of(rollouts: int) -> list[int]:
+    """1, the powers of two below `rollouts`, and `rollouts`."""
+    powers = [2**power for power in range(rollouts.bit_length()) if 2**power < rollouts]
+    return sorted({1, *powers, rollouts})
 
 
-def share(values: Sequence[float], attempts: int) -> Estimate:
+def share(values: Sequence[float], rollouts: int) -> Estimate:
     """The mean of values from 0 to 1, one per task, with Wilson's score interval on the effective sample size.
 
     The effective size is the number of independent attempts with the standard error clustered by task (Miller 2024,
     arXiv:2411.00640, section 2.2; Kish 1965), corrected for the few tasks that it is measured on (Korn and Graubard
-    1998). It is at least the number of tasks and at most `attempts`. With one attempt per task it is Wilson's interval.
+    1998). It is at least the number of tasks and at most `rollouts`. With one attempt per task it is Wilson's interval.
 
     Args:
         values: such as the share of correct attempts, by task.
@@ -67,7 +67,7 @@ def share(values: Sequence[float], attempts: int) -> Estimate:
     mean, tasks = float(of_tasks.mean()), len(of_tasks)
     if tasks < FEWEST_TASKS:
         return Estimate(mean, None, None)
-    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, attempts, attempts)), "wilson")
+    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts, rollouts)), "wilson")
 
 
 def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
@@ -82,14 +82,14 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
     low, high = float(all_of_them.min()), float(all_of_them.max())
     if low < 0 or high > 1:
         return mean_of(of_tasks.tolist())
-    mean, tasks, attempts = float(of_tasks.mean()), len(of_tasks), len(all_of_them)
+    mean, tasks, rollouts = float(of_tasks.mean()), len(of_tasks), len(all_of_them)
     if tasks < FEWEST_TASKS:
         return Estimate(mean, None, None)
     if low == high:
         return Estimate(low, *wilson(low, tasks), "wilson")
     # As many passes as vary as little as these rewards would if attempts at one task were not alike.
-    most = attempts * mean * (1 - mean) / float(all_of_them.var())
-    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, attempts, max(most, attempts))), "wilson")
+    most = rollouts * mean * (1 - mean) / float(all_of_them.var())
+    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts, max(most, rollouts))), "wilson")
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
@@ -131,7 +131,7 @@ def standard_error(of_tasks: NDArray[np.float64]) -> float:
     return float(of_tasks.std(ddof=1)) / math.sqrt(len(of_tasks))
 
 
-def _effective_size(of_tasks: NDArray[np.float64], attempts: int, most: float) -> float:
+def _effective_size(of_tasks: NDArray[np.float64], rollouts: int, most: float) -> float:
     """Independent passes that vary as the mean of `of_tasks` does, at least their number and at most `most`."""
     tasks, mean = len(of_tasks), float(of_tasks.mean())
     error = standard_error(of_tasks)
@@ -139,5 +139,5 @@ def _effective_size(of_tasks: NDArray[np.float64], attempts: int, most: float) -
     if spread <= 0:
         return float(tasks)  # every attempt ended alike: how alike attempts at one task are cannot be told
     size = min(spread / error**2, most) if error else most
-    few = (student_quantile(attempts - 1) / student_quantile(tasks - 1)) ** 2
+    few = (student_quantile(rollouts - 1) / student_quantile(tasks - 1)) ** 2
     return float(min(max(size * few, tasks), most))

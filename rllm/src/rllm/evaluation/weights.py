@@ -23,13 +23,13 @@ SHOWN = 12
 class Weights:
     """Weights in files."""
 
-    folder: str
+    directory: str
     """Where they lay; of a checkpoint with its step."""
     sha256: str
     """Of names and bytes of weight files; of an adapter also of the model below. 270 MB take 0.2 s of a core."""
 
     def __str__(self) -> str:
-        return f"{self.folder} (weights {self.sha256[:SHOWN]})"
+        return f"{self.directory} (weights {self.sha256[:SHOWN]})"
 
 
 def weights_of(model: str) -> Weights | None:
@@ -38,32 +38,34 @@ def weights_of(model: str) -> Weights | None:
     Raises:
         OSError: a file cannot be read.
     """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
+    directory = Path(model).expanduser()
+    if not directory.is_dir():
         return None
-    folder = folder.resolve()
-    files = next(filter(None, (list(_files(folder / place)) for place in PLACES)), None)
+    directory = directory.resolve()
+    files = next(filter(None, (list(_files(directory / place)) for place in PLACES)), None)
     if files is None:
         return None
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.name} {sha256(file)}\n".encode())
     digest.update(_below(files[0].parent).encode())
-    return Weights(str(folder), digest.hexdigest())
+    return Weights(str(directory), digest.hexdigest())
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+def _files(directory: Path) -> Iterator[Path]:
+    for file in sorted(directory.iterdir()) if directory.is_dir() else ():
         if file.is_file() and (file.suffix in ENDINGS or file.name == KEPT_ELSEWHERE):
             yield file
 
 
-def _below(folder: Path) -> str:
+def _below(directory: Path) -> str:
     """The model below an adapter; empty where there is none."""
-    if not (folder / ADAPTER).is_file():
+    if not (directory / ADAPTER).is_file():
         return ""
-    if (folder / BASE).is_file() and (known := json.loads((folder / BASE).read_text(encoding="utf-8")).get("sha256")):
+    if (directory / BASE).is_file() and (
+        known := json.loads((directory / BASE).read_text(encoding="utf-8")).get("sha256")
+    ):
         return str(known)
-    name = str(json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path"))
+    name = str(json.loads((directory / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path"))
     weights = weights_of(name)
     return name if weights is None else weights.sha256

@@ -51,8 +51,8 @@ def is_address(model: str | None) -> bool:
 
 def checkpoint_of(model: str) -> str:
     """The newest checkpoint, where `model` is the folder of a run; else `model` itself."""
-    newest = Path(model).expanduser() / "checkpoints" / "latest"
-    return str(newest) if newest.exists() else model
+    latest = Path(model).expanduser() / "checkpoints" / "latest"
+    return str(latest) if latest.exists() else model
 
 
 def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]) -> Job:

@@ -9,7 +9,7 @@ from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.backend_files import search_folder
+from rllm_core.plugins.backend_files import search_directory
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalise
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import reason_of
@@ -96,7 +96,7 @@ def _problem_of_load(entry: Registered[Any]) -> str:
         return "its load returns something that cannot be called"
     if isinstance(entry.plugin, BackendPlugin) and entry.plugin.config_yaml is not None:
         try:
-            search_folder(entry.plugin)
+            search_directory(entry.plugin)
         except ValueError as error:
             return str(error)
     return ""

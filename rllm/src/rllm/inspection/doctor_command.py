@@ -40,6 +40,6 @@ def doctor(debug: bool | None, gpu: bool) -> int:
     if number := len(commands.usable):
         count += f" and {number} command{'s' * (number > 1)}"
     warnings = sum(finding.severity == "warning" for finding in findings)
-    verdict = f"{errors} cannot be used" if errors else "all load, with warnings" if warnings else "all work"
-    click.echo(f"{count} checked, {verdict}.")
+    result = f"{errors} cannot be used" if errors else "all load, with warnings" if warnings else "all work"
+    click.echo(f"{count} checked, {result}.")
     return 1 if errors else 0

@@ -24,7 +24,7 @@ from rllm.config import (
 )
 from rllm.inspection.describe import Option, describe_field
 from rllm.planning import RunPlan, acting_plugins, core_key
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged, ByPlugins, Names, Redundant, Refused
@@ -133,7 +133,7 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
     yield FieldInfo(annotation=type(value), default=None if default is ABSENT else default, description=about)
 
 
-def _owner(path: KeyPath, plan: RunPlan) -> Chosen[Any] | None:
+def _owner(path: KeyPath, plan: RunPlan) -> PluginChoice[Any] | None:
     """The plugin that has the key as an option, where its options lie in a separate section."""
     players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
     return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)

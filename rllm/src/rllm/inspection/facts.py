@@ -18,8 +18,8 @@ HEADINGS = {
     "idle keys of profiles": ("profile", "key", "what to do instead"),
 }
 NOTHING: Rows = [("nothing",)]
-_COMMON = {field.name for field in fields(Plugin)} - {"honours"}
-_CALLED = {"honours": "acts on"}
+_COMMON = {field.name for field in fields(Plugin)} - {"config_keys"}
+_CALLED = {"config_keys": "acts on"}
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, Rows]:
@@ -44,7 +44,7 @@ def _facts(record: Any) -> Iterator[tuple[str, Rows]]:
         value = value() if callable(value) else value
         if is_dataclass(value):
             yield from _facts(value)
-        elif value is not None and (rows := list(_rows(value))) and (field.name, rows) != ("honours", NOTHING):
+        elif value is not None and (rows := list(_rows(value))) and (field.name, rows) != ("config_keys", NOTHING):
             yield _CALLED.get(field.name, field.name.replace("_", " ")), rows
 
 

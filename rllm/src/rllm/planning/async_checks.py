@@ -79,7 +79,7 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
             f"{who} does not sample while weights are updated, and {plan.composed.given(THRESHOLD)}.",
             f"Leave {SECTION} out, or choose another; `rllm plugins info backend NAME` shows overlap.",
         )
-    elif section.pins_weights and "pinned" not in plan.overlap:
+    elif section.pins_weights and "fixed" not in plan.overlap:
         yield refused(
             "weights-not-pinned",
             PARTIAL,
@@ -87,7 +87,7 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
             f"and `{PARTIAL}` is false.",
             f"Set {PARTIAL}=true: attempts go on with new weights.",
         )
-    elif not section.pins_weights and "newest" not in plan.overlap:
+    elif not section.pins_weights and "latest" not in plan.overlap:
         yield refused(
             "unused-key",
             PARTIAL,
@@ -101,13 +101,13 @@ def stages_may_play_ahead(plan: RunPlan) -> Iterator[Problem]:
     if not plan.config.rllm.async_training.staleness:
         return
     cut = stages_that_play(plan.stages)
-    players = [stage.plugin.name for stage in plan.stages if stage.plugin.plays]
+    players = [stage.plugin.name for stage in plan.stages if stage.plugin.is_rollout_stage]
     if not players:
         yield refused(
             "stage-order",
             "rllm.pipeline",
             f"`{THRESHOLD}` is {plan.config.rllm.async_training.staleness}, and no stage of rllm.pipeline plays ahead.",
-            "Put `generate` first, or `plays=True` into the record of the stage that plays.",
+            "Put `generate` first, or `is_rollout_stage=True` into the record of the stage that plays.",
         )
     elif len(players) > cut:
         name = plan.stages[cut].plugin.name
@@ -116,7 +116,7 @@ def stages_may_play_ahead(plan: RunPlan) -> Iterator[Problem]:
             "rllm.pipeline",
             f"Stage {name!r} comes before {players[-1]!r}, which is played ahead of updates, and does not say that it "
             "may be.",
-            f"Move it after {players[-1]!r}; or, if it keeps nothing between steps, put `plays=True` into its record.",
+            f"Move it after {players[-1]!r}; or, if it keeps nothing between steps, put `is_rollout_stage=True` into its record.",
         )
 
 

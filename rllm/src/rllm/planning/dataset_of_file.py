@@ -22,7 +22,7 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     ending = Path(choice).suffix.lower()
     if FAMILY in choice or choice in names or not (ending or Path(choice).expanduser().exists()):
         return choice
-    reading = [entry.qualified_name for entry in installed if ending in entry.plugin.endings]
+    reading = [entry.qualified_name for entry in installed if ending in entry.plugin.suffixes]
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
     home = None if reading else reader_of(ending)
@@ -32,7 +32,7 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
             f"{where} is {choice!r}: files ending in {ending} are read by {home}.",
             f"pip install {home}",
         )
-    known = ", ".join(sorted({each for entry in installed for each in entry.plugin.endings}))
+    known = ", ".join(sorted({each for entry in installed for each in entry.plugin.suffixes}))
     # Choosing one that is not installed says what to install.
     known_names = sorted({*(entry.name for entry in installed), *names_elsewhere("dataset")})
     raise ConfigError(

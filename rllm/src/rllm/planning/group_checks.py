@@ -15,7 +15,7 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     """By what the grouping compares; one that does not say is not doubted."""
     compares, workflow = plan.grouping.plugin.compares, plan.workflow.plugin
     differs = {
-        "attempts": plan.config.rllm.rollout.n > 1 or plan.off_policy,
+        "rollouts": plan.config.rllm.rollout.n > 1 or plan.off_policy,
         "tasks": plan.tasks_per_step > 1,
         "roles": not workflow.one_role,
     }
@@ -23,7 +23,7 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     if not alone or not compares or any(differs[what] for what in compares):
         return
     because = {
-        "attempts": "rllm.rollout.n=1",
+        "rollouts": "rllm.rollout.n=1",
         "tasks": "data.train_batch_size=1",
         "roles": f"the one role of workflow {workflow.name}",
     }

@@ -12,7 +12,7 @@ from rllm.config.unused import covers
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, unused, warning
 from rllm_core.contracts.backend import BackendPlugin
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.plugins.discovery import CORE
 from rllm_core.schema.run_config import RunConfig
@@ -57,12 +57,12 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
-def _reads_step_rewards(estimator: Chosen[EstimatorPlugin[Any]]) -> bool:
+def _reads_step_rewards(estimator: PluginChoice[EstimatorPlugin[Any]]) -> bool:
     switches = marked(type(estimator.params), ReadsStepRewards)
     return "step_rewards" in estimator.plugin.needs and all(getattr(estimator.params, name) for name in switches)
 
 
-def thoughts_have_a_later_prompt(plan: RunPlan) -> Iterator[Problem]:
+def reasoning_has_later_prompt(plan: RunPlan) -> Iterator[Problem]:
     """Keeping thoughts in later prompts, and an attempt has one prompt."""
     key, agent = "rllm.accumulate_reasoning", plan.config.rllm.agent
     if plan.composed.is_by_user(key) and plan.config.rllm.accumulate_reasoning and agent.max_steps == 1:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from rllm.config.compose import Composed
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.engine import EnginePlugin, Overlap
 from rllm_core.contracts.environment import EnvironmentPlugin
@@ -21,7 +21,7 @@ from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
-from rllm_core.pipeline.graph import ChosenStage
+from rllm_core.pipeline.graph import StageChoice
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.run_config import RunConfig
 
@@ -49,24 +49,24 @@ class RunPlan:
 
     composed: Composed
     backend: Registered[BackendPlugin[Any]]
-    engine: Chosen[EnginePlugin[Any]] | None
+    engine: PluginChoice[EnginePlugin[Any]] | None
     """The rollout engine that the backend hosts; None: its own."""
-    renderer: Chosen[RendererPlugin[Any]]
-    environment: Chosen[EnvironmentPlugin[Any]] | None
-    train_dataset: Chosen[DatasetPlugin[Any]] | None
+    renderer: PluginChoice[RendererPlugin[Any]]
+    environment: PluginChoice[EnvironmentPlugin[Any]] | None
+    train_dataset: PluginChoice[DatasetPlugin[Any]] | None
     """Where training tasks come from; None: the environment."""
-    val_dataset: Chosen[DatasetPlugin[Any]] | None
+    val_dataset: PluginChoice[DatasetPlugin[Any]] | None
     rewards: tuple[WeightedReward, ...]
-    agent: Chosen[AgentPlugin[Any]]
-    workflow: Chosen[WorkflowPlugin[Any]]
-    grouping: Chosen[GroupingPlugin[Any]]
-    rejection: Chosen[RejectionPlugin[Any]]
-    estimators: ByRole[Chosen[EstimatorPlugin[Any]]]
-    losses: ByRole[Chosen[LossPlugin[Any]]]
+    agent: PluginChoice[AgentPlugin[Any]]
+    workflow: PluginChoice[WorkflowPlugin[Any]]
+    grouping: PluginChoice[GroupingPlugin[Any]]
+    rejection: PluginChoice[RejectionPlugin[Any]]
+    estimators: ByRole[PluginChoice[EstimatorPlugin[Any]]]
+    losses: ByRole[PluginChoice[LossPlugin[Any]]]
     """`default` is the loss of `estimators.default`; a role with another estimator has the default loss of that one."""
-    trackers: tuple[Chosen[TrackerPlugin[Any]], ...]
-    observers: tuple[Chosen[ObserverPlugin[Any]], ...]
-    stages: tuple[ChosenStage, ...]
+    trackers: tuple[PluginChoice[TrackerPlugin[Any]], ...]
+    observers: tuple[PluginChoice[ObserverPlugin[Any]], ...]
+    stages: tuple[StageChoice, ...]
     warnings: tuple[str, ...] = ()
     """What will work, but perhaps not as meant."""
 
@@ -124,7 +124,7 @@ class RunPlan:
         return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
 
     @property
-    def chosen(self) -> list[Chosen[Any]]:
+    def chosen(self) -> list[PluginChoice[Any]]:
         """Every choice of a plugin in the run but that of the backend."""
         one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
         return [

@@ -16,7 +16,7 @@ from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
 from rllm.planning.unused_keys import settle_effects, shared_options
-from rllm_core.contracts.chosen import FAMILY, Chosen
+from rllm_core.contracts.chosen import FAMILY, PluginChoice
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
@@ -100,15 +100,15 @@ class _Planner:
         # The library's renderers remove earlier thoughts, as the models' templates do.
         return AUTO_RENDERER if is_installed and not self._config.accumulate_reasoning else f"{CORE}/template"
 
-    def _pick(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+    def _pick(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
         if isinstance(choice, str):
             choice = self._meant(kind, choice, where)
         return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
 
-    def _pick_if(self, kind: str, choice: Choice | None, where: str) -> Chosen[Any] | None:
+    def _pick_if(self, kind: str, choice: Choice | None, where: str) -> PluginChoice[Any] | None:
         return self._pick(kind, choice, where) if choice is not None else None
 
-    def _dataset(self, choice: Choice | None, where: str) -> Chosen[Any] | None:
+    def _dataset(self, choice: Choice | None, where: str) -> PluginChoice[Any] | None:
         if isinstance(choice, str):
             choice = dataset_of_file(self._registry, choice, where)
         return self._pick_if("dataset", choice, where)
@@ -122,7 +122,7 @@ class _Planner:
         in_core = any(entry.qualified_name == own for entry in self._registry.all(kind))
         return f"{CORE}/{name}" if in_core and not self._composed.is_by_user(key) else name
 
-    def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[Chosen[Any], ...]:
+    def _pick_all(self, kind: str, choices: list[Choice], where: str) -> tuple[PluginChoice[Any], ...]:
         return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
 
     def _reward(self, choice: Choice, where: str) -> WeightedReward:
@@ -133,7 +133,7 @@ class _Planner:
             raise ConfigError("bad-reward-weight", f"{where}.weight is {weight!r}.", "Give a number, such as 0.5.")
         return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
 
-    def _trackers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
+    def _trackers(self, choices: list[Choice]) -> tuple[PluginChoice[Any], ...]:
         """Those that are chosen, and those that every run has."""
         chosen = self._pick_all("tracker", choices, "rllm.trainer.logger")
         names = {entry.registered.qualified_name for entry in chosen}
@@ -142,7 +142,7 @@ class _Planner:
         shared, where = shared_options(self._composed.config, "tracker"), "a tracker of every run"
         return (*chosen, *(choose(self._registry, "tracker", name, where, shared) for name in others))
 
-    def _observers(self, choices: list[Choice]) -> tuple[Chosen[Any], ...]:
+    def _observers(self, choices: list[Choice]) -> tuple[PluginChoice[Any], ...]:
         """Those that are chosen, and those that join such a run."""
         chosen = self._pick_all("observer", choices, "rllm.trainer.observers")
         names = {entry.registered.qualified_name for entry in chosen}
@@ -153,14 +153,14 @@ class _Planner:
         ]
         return (*chosen, *(choose(self._registry, "observer", name, "an observer of such a run") for name in others))
 
-    def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> Chosen[Any]:
+    def _pick_named(self, kind: str, name: str, section: str, options: Mapping[str, Any]) -> PluginChoice[Any]:
         """A plugin whose name and options are separate keys of a section."""
         options_key = f"{section}.{section.rpartition('.')[2]}_args"
         return self._pick_apart(kind, name, f"{section}.name", options, options_key)
 
     def _pick_apart(
         self, kind: str, name: str, name_key: str, options: Mapping[str, Any], options_key: str
-    ) -> Chosen[Any]:
+    ) -> PluginChoice[Any]:
         if "name" in options:
             raise ConfigError(
                 "unknown-option",
@@ -170,7 +170,7 @@ class _Planner:
         name = self._meant(kind, name, name_key)
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
 
-    def _environment(self, workflow: Chosen[Any]) -> Chosen[EnvironmentPlugin[Any]] | None:
+    def _environment(self, workflow: PluginChoice[Any]) -> PluginChoice[EnvironmentPlugin[Any]] | None:
         env = self._config.env
         if (own := self._of_workflow(workflow, "environment", "env", env)) is not None:
             return own
@@ -178,12 +178,14 @@ class _Planner:
             self._pick_named("environment", env.name, "rllm.env", env.env_args) if env.name != NO_ENVIRONMENT else None
         )
 
-    def _agent(self, workflow: Chosen[Any]) -> Chosen[Any]:
+    def _agent(self, workflow: PluginChoice[Any]) -> PluginChoice[Any]:
         agent = self._config.agent
         own = self._of_workflow(workflow, "agent", "agent", agent)
         return own or self._pick_named("agent", agent.name, "rllm.agent", agent.agent_args)
 
-    def _of_workflow(self, workflow: Chosen[Any], kind: str, section: str, settings: Section) -> Chosen[Any] | None:
+    def _of_workflow(
+        self, workflow: PluginChoice[Any], kind: str, section: str, settings: Section
+    ) -> PluginChoice[Any] | None:
         """The agent or environment that options of the workflow choose; ``rllm.<section>`` must not choose as well."""
         fields, args = type(workflow.params).model_fields, "rllm.workflow.workflow_args"
         for named in (name for name, field in fields.items() if Names(kind) in field.metadata):
@@ -207,12 +209,12 @@ class _Planner:
             return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
         return None
 
-    def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[Chosen[Any]], ByRole[Chosen[Any]]]:
+    def _algorithms(self, algorithm: AlgorithmSection) -> tuple[ByRole[PluginChoice[Any]], ByRole[PluginChoice[Any]]]:
         """Estimators and losses. A role's loss: its own, else `loss_fn`, else the default of its estimator."""
         at = "rllm.algorithm"
         pick = self._pick
         roles = {role: _split_loss(choice) for role, choice in algorithm.estimator_map.items()}
-        estimators: ByRole[Chosen[EstimatorPlugin[Any]]] = ByRole(
+        estimators: ByRole[PluginChoice[EstimatorPlugin[Any]]] = ByRole(
             pick("estimator", algorithm.adv_estimator, f"{at}.adv_estimator"),
             {
                 role: self._pick("estimator", choice, f"{at}.estimator_map.{role}")
@@ -232,7 +234,7 @@ class _Planner:
                 )
             chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
 
-        def unless_chosen(estimator: Chosen[EstimatorPlugin[Any]]) -> Chosen[LossPlugin[Any]]:
+        def unless_chosen(estimator: PluginChoice[EstimatorPlugin[Any]]) -> PluginChoice[LossPlugin[Any]]:
             if algorithm.loss_fn is not None or estimator.plugin.default_loss is None:
                 chosen = FALLBACK_LOSS if algorithm.loss_fn is None else algorithm.loss_fn
                 return pick("loss", chosen, f"{at}.loss_fn")

@@ -139,7 +139,7 @@ def trackers_differ(plan: RunPlan) -> Iterator[Problem]:
             yield refused("duplicate-choice", "rllm.trainer.logger", text, remedy)
 
 
-def replies_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
+def responses_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
     """Where the workflow asks for it."""
     if plan.workflow.plugin.stop_texts and not plan.stop_texts:
         engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"

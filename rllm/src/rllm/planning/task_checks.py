@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from rllm.planning.plan import RunPlan
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.notices import warn_once
@@ -53,7 +53,7 @@ def _check_environment(plan: RunPlan, task: Task) -> None:
             _look(chosen, task)
 
 
-def _look(chosen: Chosen[Any], task: Task) -> None:
+def _look(chosen: PluginChoice[Any], task: Task) -> None:
     """Let a plugin look at a task; what it refuses names the task."""
     try:
         chosen.plugin.check_task(chosen.params, task.data)

@@ -23,7 +23,7 @@ from rllm.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
 from rllm.config.problems import show_value
 from rllm.config.unused import covers, idle_reason, same_value
 from rllm.planning.problem import Problem, Severity, unused, warning
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
@@ -94,7 +94,7 @@ def core_key(config: RunConfig, path: KeyPath) -> Key | None:
 
 
 def settle_effects(
-    composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[Chosen[Any]], registry: Registry
+    composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[PluginChoice[Any]], registry: Registry
 ) -> tuple[Composed, list[Problem]]:
     """Find what a user set and nobody acts on; reset it, and such values of lower origin.
 
@@ -161,13 +161,13 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
                     yield unused("unused-key", key, f"{given}, and backend {backend.name} does not act on it.", instead)
 
 
-def honours(plugin: Any, key: str) -> bool:
-    """Whether a record says, by `honours` or as a shared key, that it acts on a key of the core."""
+def config_keys(plugin: Any, key: str) -> bool:
+    """Whether a record says, by `config_keys` or as a shared key, that it acts on a key of the core."""
     return _lists(plugin, key) or any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
 
 
 def _lists(plugin: Any, key: str) -> bool:
-    return any(covers(name, key) for name in plugin.honours)
+    return any(covers(name, key) for name in plugin.config_keys)
 
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
 
 def _is_called(entry: Registered[Any], chosen: Sequence[Registered[Any]]) -> bool:
     key = CHOSEN_BY.get(entry.kind)
-    return key is None or any(honours(other.plugin, key) for other in chosen)
+    return key is None or any(config_keys(other.plugin, key) for other in chosen)
 
 
 def _could_act(entry: Registered[Any], key: Key) -> bool:
@@ -198,7 +198,7 @@ def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
     """
     through = key.mark(ByPlugins)
     own = through is None or key.mark(TakenOver) or key.mark(Names)
-    acts = _lists if own else honours
+    acts = _lists if own else config_keys
     return acts(entry.plugin, key.dotted) and (through is None or through.kind in (None, entry.kind))
 
 
@@ -207,7 +207,7 @@ def _has_option(entry: Registered[Any], key: Key) -> bool:
     return mark is not None and entry.kind in mark.kinds and key.path[-1] in entry.plugin.params.model_fields
 
 
-def _takes_over(chosen: Chosen[Any], key: Key) -> bool:
+def _takes_over(chosen: PluginChoice[Any], key: Key) -> bool:
     """Whether a plugin has the option and its own mapping does not set it."""
     return _has_option(chosen.registered, key) and key.path[-1] not in chosen.own
 
@@ -239,13 +239,13 @@ def _switched_off(key: Key) -> str | None:
     return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
 
 
-def _happens_anyway(key: Key, taking: Sequence[Chosen[Any]]) -> bool:
+def _happens_anyway(key: Key, taking: Sequence[PluginChoice[Any]]) -> bool:
     """Whether a key that nothing acts on has the value by which the run goes without it."""
     values = list(_in_force(key, taking))
     return bool(values) and all(same_value(key.value, value) for value in values)
 
 
-def _in_force(key: Key, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
+def _in_force(key: Key, taking: Sequence[PluginChoice[Any]]) -> Iterator[Any]:
     """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
     plugin does not say."""
     if _switched_off(key):
@@ -260,7 +260,7 @@ def _in_force(key: Key, taking: Sequence[Chosen[Any]]) -> Iterator[Any]:
                 yield from values
 
 
-def _acted_by(chosen: Chosen[Any], key: Key) -> Any:
+def _acted_by(chosen: PluginChoice[Any], key: Key) -> Any:
     """The value by which a plugin acts, whatever the core's key says; `ABSENT` where the record does not tell."""
     name = key.path[-1]
     if _has_option(chosen.registered, key):

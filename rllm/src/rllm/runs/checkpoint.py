@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import CheckpointError, RllmError
-from rllm_core.files import sha256, sync_file, sync_folder
+from rllm_core.files import sha256, sync_directory, sync_file
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -24,20 +24,20 @@ FORMAT_VERSION = 2
 class Checkpoint:
     """A verified checkpoint."""
 
-    folder: Path
+    directory: Path
     state: dict[str, Any]
     """The trainer's part, as it was given to `CheckpointStore.save`."""
 
     @property
-    def backend_folder(self) -> Path:
-        return self.folder / BACKEND
+    def backend_directory(self) -> Path:
+        return self.directory / BACKEND
 
 
 class CheckpointStore:
     """The checkpoints of one run, ``step_000020`` and so on, and a link ``latest`` to the newest."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, keep: int) -> None:
+        self._directory = directory
         self._keep = keep
 
     async def save(self, step: int, state: dict[str, Any], write_backend: Callable[[Path], Awaitable[None]]) -> Path:
@@ -54,8 +54,8 @@ class CheckpointStore:
                 f"The state of step {step} is not JSON data: {error}.",
                 "Fix the stage or rejection mode whose state_dict gave it, or the metadata of its groups.",
             ) from error
-        final = self._folder / f"step_{step:06d}"
-        beside = self._folder / f".{final.name}.{os.getpid()}.tmp"
+        final = self._directory / f"step_{step:06d}"
+        beside = self._directory / f".{final.name}.{os.getpid()}.tmp"
         try:
             self._remove_leftovers()
             (beside / BACKEND).mkdir(parents=True)
@@ -66,7 +66,7 @@ class CheckpointStore:
                 final.rename(beside.with_suffix(".old.tmp"))
             beside.rename(final)
             self.point_latest_at(final)
-            sync_folder(self._folder)
+            sync_directory(self._directory)
             self._remove_leftovers()
         except Exception as error:  # libraries report a full disk by exceptions of their own
             shutil.rmtree(beside, ignore_errors=True)
@@ -74,11 +74,11 @@ class CheckpointStore:
                 raise
             raise CheckpointError(
                 "not-writable",
-                f"The checkpoint of step {step} could not be written to {self._folder}: {error}.",
+                f"The checkpoint of step {step} could not be written to {self._directory}: {error}.",
                 self._what_is_left(),
             ) from error
         # Later ones are not counted: they are damaged, or this run would not have started before them.
-        for old in [folder for folder in self._all() if _step_of(folder) <= step][: -self._keep]:
+        for old in [directory for directory in self._all() if _step_of(directory) <= step][: -self._keep]:
             shutil.rmtree(old, ignore_errors=True)
         return final
 
@@ -86,73 +86,73 @@ class CheckpointStore:
         """The trainer's part of the oldest checkpoint that is kept and can be read; one was saved before."""
         return next(state for state in map(_state_of, self._all()) if state is not None)
 
-    def newest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
+    def latest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint whose files are all as they were written; None when there is none at all.
 
         Raises:
             CheckpointError: there are checkpoints, and every one is damaged.
         """
         damaged: dict[Path, str] = {}
-        for folder in reversed(self._all()):
-            problem = find_damage(folder)
+        for directory in reversed(self._all()):
+            problem = find_damage(directory)
             if problem is None:
                 for each, what in damaged.items():
-                    warn(f"checkpoint {each} is damaged ({what}); continuing from {folder.name}")
-                return Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="utf-8")))
-            damaged[folder] = problem
+                    warn(f"checkpoint {each} is damaged ({what}); continuing from {directory.name}")
+                return Checkpoint(directory, json.loads((directory / STATE).read_text(encoding="utf-8")))
+            damaged[directory] = problem
         if damaged:
-            what = "; ".join(f"{folder.name}: {problem}" for folder, problem in damaged.items())
+            what = "; ".join(f"{directory.name}: {problem}" for directory, problem in damaged.items())
             raise CheckpointError(
                 "no-checkpoint",
-                f"No checkpoint in {self._folder} can be used ({what}).",
+                f"No checkpoint in {self._directory} can be used ({what}).",
                 "Start again with --overwrite, or restore the folder from a backup.",
             )
         return None
 
     def _all(self) -> list[Path]:
-        folders = (path for path in self._folder.glob("step_*") if _step_of(path) >= 0 and path.is_dir())
-        return sorted(folders, key=_step_of)
+        directories = (path for path in self._directory.glob("step_*") if _step_of(path) >= 0 and path.is_dir())
+        return sorted(directories, key=_step_of)
 
     def _remove_leftovers(self) -> None:
         """What a save replaced, and what processes that were killed while saving left."""
-        for leftover in self._folder.glob(".step_*.tmp"):
+        for leftover in self._directory.glob(".step_*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
-        for link in self._folder.glob(f".{LATEST}.*.tmp"):
+        for link in self._directory.glob(f".{LATEST}.*.tmp"):
             link.unlink(missing_ok=True)
 
-    def point_latest_at(self, folder: Path) -> None:
+    def point_latest_at(self, directory: Path) -> None:
         """Let the link `latest` name this checkpoint."""
-        beside = self._folder / f".{LATEST}.{os.getpid()}.tmp"
+        beside = self._directory / f".{LATEST}.{os.getpid()}.tmp"
         beside.unlink(missing_ok=True)
-        beside.symlink_to(folder.name)
-        beside.replace(self._folder / LATEST)
+        beside.symlink_to(directory.name)
+        beside.replace(self._directory / LATEST)
 
     def _what_is_left(self) -> str:
-        usable = [folder.name for folder in self._all() if find_damage(folder) is None]
+        usable = [directory.name for directory in self._all() if find_damage(directory) is None]
         if not usable:
             return "No earlier checkpoint exists. Make room or choose another rllm.trainer.output_dir, and start again."
         return f"{usable[-1]} is intact: make room, then continue from it with --resume."
 
 
-def _state_of(folder: Path) -> dict[str, Any] | None:
+def _state_of(directory: Path) -> dict[str, Any] | None:
     """The trainer's part of a checkpoint; None: it is damaged."""
     try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return state
 
 
-def _step_of(folder: Path) -> int:
+def _step_of(directory: Path) -> int:
     """The step in a checkpoint's name; -1 for names that are none."""
-    number = folder.name.removeprefix("step_")
+    number = directory.name.removeprefix("step_")
     return int(number) if number.isdecimal() else -1
 
 
-def find_damage(folder: Path) -> str | None:
+def find_damage(directory: Path) -> str | None:
     """What is wrong with a checkpoint's files, or None."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return "no manifest"
     except (OSError, ValueError) as error:
@@ -165,7 +165,7 @@ def find_damage(folder: Path) -> str | None:
     if not isinstance(digests, dict) or STATE not in digests:
         return "unreadable manifest: it does not list the files"
     for name, digest in digests.items():
-        path = folder / name
+        path = directory / name
         if not path.is_file():
             return f"{name} is missing"
         try:
@@ -177,12 +177,12 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def _write_manifest(folder: Path) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {str(path.relative_to(folder)): sha256(path) for path in files}
-    manifest = folder / MANIFEST
+def _write_manifest(directory: Path) -> None:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    digests = {str(path.relative_to(directory)): sha256(path) for path in files}
+    manifest = directory / MANIFEST
     manifest.write_text(json.dumps({"format_version": FORMAT_VERSION, "sha256": digests}, indent=1), encoding="utf-8")
     for path in (*files, manifest):
         sync_file(path)
-    for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
-        sync_folder(path)
+    for path in (*(path for path in directory.rglob("*") if path.is_dir()), directory):
+        sync_directory(path)

@@ -12,7 +12,7 @@ from rllm_core.data.codec import episode_to_json
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 
-_OTHER_FOLDER = (
+_OTHER_DIRECTORY = (
     "Choose another folder with rllm.episode_logging.episode_log_dir=FOLDER, or move this one away if nobody needs it."
 )
 MARKER = "run.json"
@@ -26,15 +26,15 @@ class EpisodeLog(Observer):
 
     Args:
         folder: where to.
-        run_folder: folder of the run. None: `folder` belongs to the run and to nothing else, as its own `episodes/`.
+        run_folder: folder of the run. None: `directory` belongs to the run and to nothing else, as its own `episodes/`.
 
     Raises:
-        RllmError: `folder` holds episodes of another run, or cannot be looked at.
+        RllmError: `directory` holds episodes of another run, or cannot be looked at.
     """
 
-    def __init__(self, folder: Path, run_folder: Path | None = None) -> None:
-        self._folder = folder
-        self._run = None if run_folder is None else str(run_folder.resolve())
+    def __init__(self, directory: Path, run_directory: Path | None = None) -> None:
+        self._directory = directory
+        self._run = None if run_directory is None else str(run_directory.resolve())
         self._require_own()
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
@@ -42,19 +42,19 @@ class EpisodeLog(Observer):
         # Once more: another run may have begun here while this one was getting ready.
         self._require_own()
         if self._run is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._folder / MARKER, json.dumps({"run_folder": self._run}) + "\n")
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._directory / MARKER, json.dumps({"run_folder": self._run}) + "\n")
         for number, file in self._files():
             if number >= first_step:
                 file.unlink()
 
     def on_batch_end(self, step: TrainStep) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / f"step_{step.global_step:06d}.jsonl.gz"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        file = self._directory / f"step_{step.global_step:06d}.jsonl.gz"
         beside = file.with_suffix(".tmp")
         # No time stamp inside: the same run gives the same bytes.
         with beside.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
-            for number, episodes in enumerate(step.generated_by_round):
+            for number, episodes in enumerate(step.generated_by_batch):
                 for episode in episodes:
                     packed.write(json.dumps(episode_to_json(episode) | {"round": number}).encode() + b"\n")
         beside.replace(file)
@@ -63,7 +63,7 @@ class EpisodeLog(Observer):
         """Files of steps, with their numbers."""
         named = [
             (file.name.removeprefix("step_").removesuffix(".jsonl.gz"), file)
-            for file in self._folder.glob("step_*.jsonl.gz")
+            for file in self._directory.glob("step_*.jsonl.gz")
         ]
         return [(int(number), file) for number, file in named if number.isdecimal()]
 
@@ -71,18 +71,20 @@ class EpisodeLog(Observer):
         """Two runs in one folder would delete and overwrite each other's episodes."""
         if self._run is None:
             return
-        marker = self._folder / MARKER
+        marker = self._directory / MARKER
         try:
             said = json.loads(marker.read_text(encoding="utf-8")) if marker.exists() else None
         except (OSError, ValueError) as error:
             raise RllmError(
                 "file-unreadable",
-                f"{marker} cannot be read: {error}. It says whose episodes {self._folder} holds.",
-                _OTHER_FOLDER,
+                f"{marker} cannot be read: {error}. It says whose episodes {self._directory} holds.",
+                _OTHER_DIRECTORY,
             ) from error
         if said is None and not self._files():
             return
         owner = said.get("run_folder") if isinstance(said, dict) else None
         if owner != self._run:
             whose = f"the run in {owner}" if owner else "another run"
-            raise RllmError("directory-in-use", f"{self._folder} is where {whose} keeps its episodes.", _OTHER_FOLDER)
+            raise RllmError(
+                "directory-in-use", f"{self._directory} is where {whose} keeps its episodes.", _OTHER_DIRECTORY
+            )

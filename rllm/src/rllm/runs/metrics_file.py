@@ -11,7 +11,7 @@ from rllm_core.errors import RllmError
 METRICS = "metrics.jsonl"
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """The lines of the metrics in a run folder; empty where there are none.
 
     The last line is left out where it is not whole: a crash cut it off.
@@ -19,7 +19,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     Raises:
         RllmError: another line is not what a run writes; the message has its number.
     """
-    path = folder / METRICS
+    path = directory / METRICS
     if not path.exists():
         return []
     *whole, cut_off = path.read_bytes().split(b"\n")

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rllm_core.contracts.reward import Attempt, Score
-from rllm_core.data.messages import Reply
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.data.messages import Response
 from rllm_core.errors import ConfigError
 
 Answer = str | int | float
@@ -24,14 +24,14 @@ class AnswerReward(ABC):
     def __init__(self, column: str) -> None:
         self._column = column
 
-    def __call__(self, attempt: Attempt) -> Score:
+    def __call__(self, rollout: Rollout) -> Score:
         try:
-            return self.score(attempt.reply, answers_in(attempt.data, self._column))
+            return self.score(rollout.response, answers_in(rollout.data, self._column))
         except NoAnswerError as error:
             return Score(value=None, feedback=str(error))
 
     @abstractmethod
-    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
+    def score(self, response: Response, answers: Sequence[Answer]) -> Score:
         """How good a reply is. `answers` has one entry or more, any of which is right.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rllm.tasks.answers import Answer, AnswerReward, NoAnswerError, right_or_wrong
 from rllm.tasks.reward_options import ChoiceParams
 from rllm_core.contracts.reward import Score
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 
 
 class Choice(AnswerReward):
@@ -25,8 +25,8 @@ class Choice(AnswerReward):
         # An apostrophe, straight or curly, makes a word of it: "A's".
         self._option = re.compile(rf"\(([{letters}{letters.lower()}])\)|(?<!\w)([{letters}])(?![\w'\u2019])")
 
-    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
-        named = self._last_named(reply.content)
+    def score(self, response: Response, answers: Sequence[Answer]) -> Score:
+        named = self._last_named(response.content)
         return right_or_wrong(named in [self._right(each) for each in answers], named)
 
     def _right(self, answer: Answer) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
 from rllm.tasks.reward_options import ExactParams
 from rllm_core.contracts.reward import Score
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 
 
 class Exact(AnswerReward):
@@ -18,8 +18,8 @@ class Exact(AnswerReward):
         super().__init__(params.column)
         self._ignore_case = params.ignore_case
 
-    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
-        said = self._normalised(reply.content)
+    def score(self, response: Response, answers: Sequence[Answer]) -> Score:
+        said = self._normalised(response.content)
         return right_or_wrong(any(said == self._normalised(as_text(each)) for each in answers), said)
 
     def _normalised(self, text: str) -> str:

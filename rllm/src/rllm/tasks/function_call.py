@@ -9,7 +9,7 @@ from typing import Any
 
 from rllm.tasks.reward_file import load_function, place_of, split
 from rllm.tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 
 
 class FunctionCall:
@@ -24,21 +24,21 @@ class FunctionCall:
         self._path, self._name = split(function)
         self._function, self._parameters = load_function(function)
 
-    async def __call__(self, attempt: Attempt) -> Any:
+    async def __call__(self, rollout: Rollout) -> Any:
         """What the function returned, awaited where it is a coroutine."""
         try:
-            result = self.called(attempt)
+            result = self.called(rollout)
             return self.settled(await result if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
             return self.failed(error)
 
-    def called(self, attempt: Attempt) -> Any:
+    def called(self, rollout: Rollout) -> Any:
         """What the function returns; awaitable where it is a coroutine function."""
         if self._parameters.style == "trl":
-            return call_as_trl(self._function, self._parameters, attempt)
+            return call_as_trl(self._function, self._parameters, rollout)
         if self._parameters.style == "verl":
-            return call_as_verl(self._function, self._parameters, attempt)
-        return self._function(attempt)
+            return call_as_verl(self._function, self._parameters, rollout)
+        return self._function(rollout)
 
     def settled(self, result: Any) -> Any:
         """What the function returned, as a reward returns it."""

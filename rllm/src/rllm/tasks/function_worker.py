@@ -1,6 +1,6 @@
 """The process that calls a reward function: ``python -m rllm.tasks.function_worker FILE.py:FUNCTION DIGEST PATH``.
 
-It runs the file once and writes ``ready``, or why it cannot. Then it reads lines ``{"attempt": …, "seconds": …}`` and
+It runs the file once and writes ``ready``, or why it cannot. Then it reads lines ``{"rollout": …, "seconds": …}`` and
 writes a line for each. `DIGEST` is that of the file when the run began: a process that takes the
 place of a killed one must not call another function. `PATH` is the JSON list of folders that modules come from.
 
@@ -24,14 +24,14 @@ from rllm_core.errors import ConfigError
 
 def main(function: str, digest: str, path: str) -> None:
     """Answer until the input ends."""
-    asked, replies = _taken_from_the_function()
+    asked, responses = _taken_from_the_function()
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     # Before the file is run, which may take for ever: nobody may be there to wait for it any more.
     threading.Thread(target=_read, args=(asked, lines), daemon=True).start()
     sys.path[:] = json.loads(path)
-    from rllm.tasks.attempt_json import attempt_of, json_of
     from rllm.tasks.function_call import FunctionCall
     from rllm.tasks.reward_file import digest_of
+    from rllm.tasks.rollout_json import json_of, rollout_of
 
     try:
         if digest_of(function) != digest:
@@ -40,25 +40,25 @@ def main(function: str, digest: str, path: str) -> None:
             )
         call = FunctionCall(function)
     except ConfigError as error:
-        _write(replies, json.dumps({"code": error.code, "message": error.message, "hint": error.hint}))
+        _write(responses, json.dumps({"code": error.code, "message": error.message, "hint": error.hint}))
         return
-    _write(replies, "ready")
+    _write(responses, "ready")
     while True:
         question = json.loads(lines.get())
         signal.setitimer(signal.ITIMER_PROF, question["seconds"] * (os.cpu_count() or 1) + 1)
         # Each on a loop of its own: nothing of one attempt is left when the next comes.
-        result = asyncio.run(call(attempt_of(question["attempt"])))
+        result = asyncio.run(call(rollout_of(question["rollout"])))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _write(replies, json_of(result))
+        _write(responses, json_of(result))
 
 
 def _taken_from_the_function() -> tuple[TextIO, TextIO]:
     """The pipes of this process. A function that prints writes to the terminal, one that reads gets nothing."""
-    asked, replies = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    asked, responses = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    return asked, replies
+    return asked, responses
 
 
 def _read(asked: TextIO, lines: queue.SimpleQueue[str]) -> None:
@@ -67,9 +67,9 @@ def _read(asked: TextIO, lines: queue.SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def _write(replies: TextIO, line: str) -> None:
-    replies.write(line + "\n")
-    replies.flush()
+def _write(responses: TextIO, line: str) -> None:
+    responses.write(line + "\n")
+    responses.flush()
 
 
 if __name__ == "__main__":

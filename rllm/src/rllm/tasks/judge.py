@@ -9,7 +9,7 @@ from rllm.tasks.answers import NoAnswerError, answers_in, as_text
 from rllm.tasks.chat_client import ChatClient, ChatError
 from rllm.tasks.judge_options import PLACES, JudgeParams
 from rllm.tasks.judge_scores import UnreadableError, read_score
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.messages import text_of
 from rllm_core.rollout.calls import call
 
@@ -32,10 +32,10 @@ class Judge:
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         """A semaphore belongs to the event loop in which somebody waited for it."""
 
-    async def __call__(self, attempt: Attempt) -> Score:
+    async def __call__(self, rollout: Rollout) -> Score:
         params = self._params
         try:
-            messages = [{"role": "user", "content": self._asked(attempt)}]
+            messages = [{"role": "user", "content": self._asked(rollout)}]
             if params.system_prompt is not None:
                 messages.insert(0, {"role": "system", "content": params.system_prompt})
             async with self._place():
@@ -57,11 +57,11 @@ class Judge:
             self._places[loop] = asyncio.Semaphore(self._params.concurrency)
         return self._places[loop]
 
-    def _asked(self, attempt: Attempt) -> str:
+    def _asked(self, rollout: Rollout) -> str:
         """The prompt for the judge, in which a reply that looks like a place stays as it is."""
-        texts = {"reply": attempt.reply.content, "question": _question(attempt)}
+        texts = {"reply": rollout.response.content, "question": _question(rollout)}
         if self._params.asks_for_answer:
-            texts["answer"] = " or ".join(as_text(each) for each in answers_in(attempt.data, self._params.column))
+            texts["answer"] = " or ".join(as_text(each) for each in answers_in(rollout.data, self._params.column))
         return PLACES.sub(lambda match: texts[match[1]], self._params.prompt)
 
     def _solved(self, value: float) -> bool | None:
@@ -70,9 +70,9 @@ class Judge:
         return value == 1.0 if self._params.read == "yes_no" else None
 
 
-def _question(attempt: Attempt) -> str:
+def _question(rollout: Rollout) -> str:
     """What was said before the reply: one message as its text, several with their roles."""
-    before = [message for message in attempt.messages[:-1] if message["role"] != "system"]
+    before = [message for message in rollout.messages[:-1] if message["role"] != "system"]
     if len(before) == 1:
         return text_of(before[0])
     return "\n\n".join(f"{message['role']}: {text_of(message)}" for message in before)

@@ -37,7 +37,7 @@ def _is_address(url: str) -> str:
     return url.rstrip("/")
 
 
-def _has_the_reply(prompt: str) -> str:
+def _has_the_response(prompt: str) -> str:
     if "reply" not in PLACES.findall(prompt):
         raise ValueError("it has no place {reply}")
     return prompt
@@ -56,7 +56,7 @@ class JudgeParams(Params):
         description="Address of an API like OpenAI's, up to /v1; the judge answers at URL/chat/completions."
     )
     model: str = Field(min_length=1, description="The judge's name there.")
-    prompt: Annotated[str, AfterValidator(_has_the_reply)] = Field(
+    prompt: Annotated[str, AfterValidator(_has_the_response)] = Field(
         PROMPT, description="What the judge is asked, with places {question}, {answer} and {reply}; other braces stay."
     )
     system_prompt: str | None = Field(None, description="System message for the judge.")

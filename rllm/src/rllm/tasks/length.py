@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rllm.tasks.reward_options import LengthParams
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 
 
 class Length:
@@ -12,9 +12,9 @@ class Length:
     def __init__(self, params: LengthParams) -> None:
         self._params = params
 
-    def __call__(self, attempt: Attempt) -> Score:
+    def __call__(self, rollout: Rollout) -> Score:
         target = self._params.target
-        off = attempt.response_tokens - target
+        off = rollout.response_tokens - target
         if off < 0 and self._params.shorter_is_fine:
             off = 0
         return Score(value=0.0 if off == 0 else -min(1.0, abs(off) / target))

@@ -10,11 +10,11 @@ from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
 from rllm.tasks.reward_options import MathParams
 from rllm.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import Score
-from rllm_core.data.messages import Reply
+from rllm_core.data.messages import Response
 from rllm_serving.line_process import DiedError
 
 MOST_WORKERS = 8
-LONGEST_REPLY = 100_000
+LONGEST_RESPONSE = 100_000
 """Characters at the end of a reply that are looked at: the answer is there, and the parser takes its time."""
 
 
@@ -34,9 +34,9 @@ class Math(AnswerReward):
         super().__init__(params.column)
         self._deadline = params.deadline
 
-    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
+    def score(self, response: Response, answers: Sequence[Answer]) -> Score:
         texts = [as_text(each) for each in answers]
-        question = {"said": reply.content[-LONGEST_REPLY:], "answers": texts, "seconds": self._deadline}
+        question = {"said": response.content[-LONGEST_RESPONSE:], "answers": texts, "seconds": self._deadline}
         try:
             compared = _pool().ask(question)
         except DiedError as error:

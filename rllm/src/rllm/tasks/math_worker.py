@@ -22,21 +22,21 @@ def main() -> None:
 
     logging.disable()  # It warns for every reply that its own time limits are off.
     sys.set_int_max_str_digits(0)  # Long numbers are no error; the timer is for those that are too long.
-    replies = sys.stdout
+    responses = sys.stdout
     sys.stdout = sys.stderr  # What a library prints is no reply.
-    replies.write("ready\n")
-    replies.flush()
+    responses.write("ready\n")
+    responses.flush()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for line in sys.stdin:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
         try:
-            reply = _compared(parse, verify, asked["said"], asked["answers"])
+            response = _compared(parse, verify, asked["said"], asked["answers"])
         except Exception as error:  # noqa: BLE001  (sympy raises anything; the reward says what)
-            reply = {"problem": f"{type(error).__name__}: {error}"[:200]}
+            response = {"problem": f"{type(error).__name__}: {error}"[:200]}
         signal.setitimer(signal.ITIMER_REAL, 0)
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
 
 
 def _compared(parse: Any, verify: Any, said: str, answers: list[str]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rllm.tasks.answers import Answer, AnswerReward, as_text, right_or_wrong
 from rllm.tasks.bounded_regex import SlowPatternError, last_group, matches_whole
 from rllm.tasks.reward_options import FormatParams, RegexParams
-from rllm_core.contracts.reward import Attempt, Score
-from rllm_core.data.messages import Reply
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.data.messages import Response
 
 
 class Regex(AnswerReward):
@@ -18,9 +18,9 @@ class Regex(AnswerReward):
         super().__init__(params.column)
         self._params = params
 
-    def score(self, reply: Reply, answers: Sequence[Answer]) -> Score:
+    def score(self, response: Response, answers: Sequence[Answer]) -> Score:
         try:
-            found = last_group(self._params.pattern, reply.content, self._params.deadline)
+            found = last_group(self._params.pattern, response.content, self._params.deadline)
         except SlowPatternError as error:
             return Score(value=None, feedback=str(error))
         said = None if found is None else found.strip()
@@ -33,9 +33,9 @@ class Format:
     def __init__(self, params: FormatParams) -> None:
         self._params = params
 
-    def __call__(self, attempt: Attempt) -> Score:
+    def __call__(self, rollout: Rollout) -> Score:
         try:
-            matches = matches_whole(self._params.pattern, attempt.reply.text.strip(), self._params.deadline)
+            matches = matches_whole(self._params.pattern, rollout.response.text.strip(), self._params.deadline)
         except SlowPatternError as error:
             return Score(value=None, feedback=str(error))
         return Score(value=float(matches))

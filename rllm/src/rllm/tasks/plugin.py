@@ -111,7 +111,7 @@ def datasets() -> Iterable[DatasetPlugin[Any]]:
         summary="Tasks from a file, one JSON object per line.",
         params=TaskFileParams,
         load=load_from("rllm.tasks.task_file", "read_tasks"),
-        endings=frozenset({".jsonl"}),
+        suffixes=frozenset({".jsonl"}),
     )
 
 

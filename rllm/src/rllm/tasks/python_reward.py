@@ -9,12 +9,12 @@ import sys
 import weakref
 from typing import Any
 
-from rllm.tasks.attempt_json import json_of_attempt
 from rllm.tasks.function_call import FunctionCall
 from rllm.tasks.reward_file import check_function, digest_of, is_coroutine
 from rllm.tasks.reward_options import PythonParams
+from rllm.tasks.rollout_json import json_of_rollout
 from rllm.tasks.worker_pool import WorkerPool
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
 from rllm_serving.line_process import DiedError, LateError, RefusedError
@@ -39,11 +39,11 @@ class InProcess:
         self._deadline = params.deadline
         self._call = FunctionCall(params.function)
 
-    async def __call__(self, attempt: Attempt) -> Any:
+    async def __call__(self, rollout: Rollout) -> Any:
         limit = asyncio.timeout(self._deadline)
         try:
             async with limit:
-                result = await call(self._call.called, attempt, blocking=True)
+                result = await call(self._call.called, rollout, blocking=True)
                 return self._call.settled(await result if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
             return _late(self._deadline) if limit.expired() else self._call.failed(error)
@@ -66,9 +66,9 @@ class InProcesses:
                 "process-died", f"{params.function}: {error}.", "Fix the file; it is run once in each process."
             ) from error
 
-    async def __call__(self, attempt: Attempt) -> Any:
+    async def __call__(self, rollout: Rollout) -> Any:
         try:
-            question = json.dumps({"attempt": json_of_attempt(attempt), "seconds": self._deadline})
+            question = json.dumps({"rollout": json_of_rollout(rollout), "seconds": self._deadline})
         except (TypeError, ValueError) as error:
             why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
             return Score(value=None, feedback=why)

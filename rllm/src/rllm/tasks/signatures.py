@@ -1,7 +1,7 @@
 """The three signatures of reward functions, told apart by the names of their parameters.
 
 ======== =================================================== =========================================
-native   ``score(attempt)``                                   returns a `Score`, a number or a mapping
+native   ``score(rollout)``                                   returns a `Score`, a number or a mapping
 TRL      ``score(prompts, completions, **columns)``           returns a list, here of one number
 verl     ``score(data_source, solution_str, ground_truth,     returns a number, or a mapping with
          extra_info)``                                        ``score``
@@ -18,7 +18,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from rllm.tasks.question import prompt_column
-from rllm_core.contracts.reward import Attempt
+from rllm_core.contracts.reward import Rollout
 
 Style = Literal["native", "trl", "verl"]
 OF_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -73,14 +73,14 @@ class Parameters:
             return "trl"
         if "solution_str" in self.names:
             return "verl" if set(self.required) <= set(OF_VERL) else None
-        return "native" if self.names[:1] == ["attempt"] and set(self.required) <= {"attempt"} else None
+        return "native" if self.names[:1] == ["rollout"] and set(self.required) <= {"rollout"} else None
 
     def of(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Those of `given` that it takes."""
         return {name: value for name, value in given.items() if self.takes_any or name in self.names}
 
 
-def call_as_trl(function: Callable[..., Any], parameters: Parameters, attempt: Attempt) -> Any:
+def call_as_trl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
     """As for a batch of one: every column is a list of one.
 
     Prompts and completions are texts where the task's prompt is one, and lists of messages where it is that, as in TRL.
@@ -88,30 +88,30 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, attempt: A
     Raises:
         UnfitError: it asks for a column that the task does not have.
     """
-    asked = attempt.data.get(prompt_column(attempt.data) or "")
+    asked = rollout.data.get(prompt_column(rollout.data) or "")
     conversational = asked is None or isinstance(asked, list | tuple)
-    columns = {name: [value] for name, value in attempt.data.items() if name not in OF_TRL}
+    columns = {name: [value] for name, value in rollout.data.items() if name not in OF_TRL}
     given = columns | {
-        "prompts": [list(attempt.messages[:-1]) if conversational else asked],
+        "prompts": [list(rollout.messages[:-1]) if conversational else asked],
         "completions": [
-            [{"role": "assistant", "content": attempt.reply.text}] if conversational else attempt.reply.text
+            [{"role": "assistant", "content": rollout.response.text}] if conversational else rollout.response.text
         ],
     }
-    check_fits(parameters, attempt.data)
+    check_fits(parameters, rollout.data)
     return function(**parameters.of(given))
 
 
-def call_as_verl(function: Callable[..., Any], parameters: Parameters, attempt: Attempt) -> Any:
+def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
     """With what verl takes from a row.
 
     Raises:
         UnfitError: the task's data has no answer.
     """
-    check_fits(parameters, attempt.data)
-    data = attempt.data
+    check_fits(parameters, rollout.data)
+    data = rollout.data
     given = {
         "data_source": data.get("data_source", ""),
-        "solution_str": attempt.reply.text,
+        "solution_str": rollout.response.text,
         "ground_truth": _truth(data),
         "extra_info": data.get("extra_info") or {},
     }
@@ -160,5 +160,5 @@ def result_of_verl(result: Any) -> Any:
         return result
     if "score" not in result:
         raise UnfitError(f"it returned a mapping without 'score': {dict(result)!r:.80}")
-    figures = {name: float(value) for name, value in result.items() if name != "score" and isinstance(value, Real)}
-    return {"value": result["score"], "metrics": figures}
+    metrics = {name: float(value) for name, value in result.items() if name != "score" and isinstance(value, Real)}
+    return {"value": result["score"], "metrics": metrics}

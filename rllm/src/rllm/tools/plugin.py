@@ -36,7 +36,7 @@ def workflows() -> Iterable[WorkflowPlugin[Any]]:
         calls_tools=True,
         one_role=True,
         needs_environment=True,
-        honours=frozenset(
+        config_keys=frozenset(
             {
                 "rllm.accumulate_reasoning",
                 "rllm.agent.name",

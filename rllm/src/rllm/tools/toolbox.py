@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from rllm.tools.schema import Arguments, tool_schema
 from rllm.tools.tool_file import load_function
-from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall
+from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.notices import one_line
 from rllm_core.rollout.calls import call
@@ -99,10 +99,10 @@ class Toolbox:
     def schemas(self) -> list[Tool]:
         return [tool.schema for tool in self._tools.values()]
 
-    async def answers(self, reply: Reply) -> list[Answer]:
-        """An answer for each call of `reply`, in their order; the calls run at the same time."""
-        calls = await asyncio.gather(*(self._answer(each) for each in reply.tool_calls))
-        return [*calls, *(_unreadable(each, reply.finish_reason) for each in reply.malformed_calls)]
+    async def answers(self, response: Response) -> list[Answer]:
+        """An answer for each call of `response`, in their order; the calls run at the same time."""
+        calls = await asyncio.gather(*(self._answer(each) for each in response.tool_calls))
+        return [*calls, *(_unreadable(each, response.finish_reason) for each in response.malformed_calls)]
 
     async def _answer(self, asked: ToolCall) -> Answer:
         text, outcome = await self._run(asked)

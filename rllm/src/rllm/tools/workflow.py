@@ -9,7 +9,7 @@ from typing import Any
 from rllm.tools.toolbox import Runnable, Toolbox, in_the_loop, runnable
 from rllm_core.contracts.environment import Environment
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.messages import Message, Response, Tool
 from rllm_core.data.types import Episode
 from rllm_core.notices import warn_once
 from rllm_core.rollout.workflows import MultiTurnWorkflow
@@ -55,9 +55,9 @@ class ToolCallingWorkflow(MultiTurnWorkflow):
             self.episode.metrics[CALLS] = 0.0
         return self._toolbox.schemas
 
-    async def answers_to_calls(self, reply: Reply, episode: Episode) -> Sequence[Message]:
-        """The results of what `reply` calls, one message for each call."""
-        answers = await self._toolbox.answers(reply)
+    async def answers_to_calls(self, response: Response, episode: Episode) -> Sequence[Message]:
+        """The results of what `response` calls, one message for each call."""
+        answers = await self._toolbox.answers(response)
         self._outcomes.update(answer.outcome for answer in answers)
         if calls := self._outcomes.total():
             episode.metrics[CALLS] = float(calls)

@@ -14,7 +14,7 @@ from rllm_core.data.types import Episode, Trajectory
 
 TAG = "episodes"
 """The name of the table."""
-COLUMNS = ("attempt", "role", "reward", "solved", "ending", "conversation")
+COLUMNS = ("rollout", "role", "reward", "solved", "ending", "conversation")
 MOST_CHARACTERS = 4000
 """Of a conversation; what is beyond is left out of its middle."""
 Row = tuple[str, str, float | None, bool, str, str]

@@ -27,8 +27,8 @@ class JsonLinesTracker(Observer):
     """
 
     def __init__(self, run: TrackedRun, params: JsonLinesParams) -> None:
-        self._path = run.folder / Path(params.path or FILE_NAME).expanduser()
-        is_inside = self._path.resolve().is_relative_to(run.folder.resolve())
+        self._path = run.directory / Path(params.path or FILE_NAME).expanduser()
+        is_inside = self._path.resolve().is_relative_to(run.directory.resolve())
         self._whose = {} if is_inside else {"run": f"{run.project_name}/{run.experiment_name}"}
         self._file: TextIO | None = None
 

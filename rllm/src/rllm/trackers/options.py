@@ -20,7 +20,7 @@ def checked_path(path: str | None, default: str) -> str | None:
     """
     if path is None:
         return None
-    from rllm.runs.run_folder import LOCK, WRITTEN  # looking at plugins should not wait for it
+    from rllm.runs.run_directory import LOCK, WRITTEN  # looking at plugins should not wait for it
 
     first, *_ = parts = PurePath(os.path.normpath(path)).parts or (".",)
     if parts == (default,):
@@ -53,14 +53,14 @@ class EpisodeTableParams(Params):
 
 
 class TensorboardParams(EpisodeTableParams):
-    folder: str | None = Field(
+    directory: str | None = Field(
         None, min_length=1, description="Folder of the event files, relative to the run folder; null means tensorboard."
     )
 
-    @field_validator("folder")
+    @field_validator("directory")
     @classmethod
-    def _not_one_of_the_run(cls, folder: str | None) -> str | None:
-        return checked_path(folder, "tensorboard")
+    def _not_one_of_the_run(cls, directory: str | None) -> str | None:
+        return checked_path(directory, "tensorboard")
 
 
 class WeightsAndBiasesParams(EpisodeTableParams):

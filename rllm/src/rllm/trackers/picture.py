@@ -20,7 +20,7 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
     rewards = _series(history, lambda name: name.startswith("reward/") and name.endswith("/mean"))
     if not rewards:
         return None
-    figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
+    metric, (upper, lower) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
     for name, (steps, values) in rewards.items():
         upper.plot(steps, values, linewidth=1, label=f"training, {name.split('/')[1]}")
     for name, (steps, values) in _series(history, lambda name: _is_validation(name, "reward")).items():
@@ -38,13 +38,13 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(loc="lower right", frameon=False)
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+    metric.savefig(file, dpi=120)
+    pyplot.close(metric)
     return file
 
 
-def _is_validation(name: str, figure: str) -> bool:
-    return name.startswith("val/") and name.endswith(f"/{figure}")
+def _is_validation(name: str, metric: str) -> bool:
+    return name.startswith("val/") and name.endswith(f"/{metric}")
 
 
 def _source(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rllm.runs.metrics_file import read_metrics
-from rllm.runs.run_folder import PICTURE
+from rllm.runs.run_directory import PICTURE
 from rllm.trackers.picture import draw_reward_curve
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
@@ -29,5 +29,5 @@ class PictureTracker(Observer):
     def close(self) -> None:
         if not self._began:
             return  # what lies in the folder is another run's
-        folder = self._run.folder
-        draw_reward_curve(read_metrics(folder), folder / PICTURE, self._run.experiment_name)
+        directory = self._run.directory
+        draw_reward_curve(read_metrics(directory), directory / PICTURE, self._run.experiment_name)

@@ -16,7 +16,7 @@ from rllm_core.contracts.train_step import TrainStep
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
 
-FOLDER = "tensorboard"
+DIRECTORY = "tensorboard"
 SECONDS_BETWEEN_FLUSHES = 1.0
 """A flush waits for the disk; short steps should not."""
 
@@ -29,7 +29,7 @@ class TensorboardTracker(Observer):
     """
 
     def __init__(self, run: TrackedRun, params: TensorboardParams) -> None:
-        self._folder = run.folder / Path(params.folder or FOLDER).expanduser()
+        self._directory = run.directory / Path(params.directory or DIRECTORY).expanduser()
         self._config = run.config
         self._params = params
         self._writer: EventsWriter | None = None
@@ -69,10 +69,10 @@ class TensorboardTracker(Observer):
         from tensorboardX.proto.event_pb2 import SessionLog
         from tensorboardX.summary import text
 
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
         # The rest of the name has whole seconds: two starts within one would write to one file. Files are read in
         # order of their names.
-        self._writer = EventsWriter(str(self._folder / "events"), f".{time.time_ns()}")
+        self._writer = EventsWriter(str(self._directory / "events"), f".{time.time_ns()}")
         # From here on, what was said of this and later steps holds no more. -1: the validation before the first step.
         self._write(self._writer, step=first_step or -1, session_log=SessionLog(status=SessionLog.START))
         config = yaml.safe_dump(dict(self._config), sort_keys=False, allow_unicode=True)

@@ -64,7 +64,7 @@ class WeightsAndBiasesTracker(Observer):
     def _start(self, *, resumed: bool) -> wandb.Run:
         import wandb
 
-        id_file = self._tracked.folder / ID_FILE
+        id_file = self._tracked.directory / ID_FILE
         if self._params.mode != "disabled":
             # Before anything else: a silent client does not ask the terminal for a key in the middle of a run.
             wandb.setup(wandb.Settings(silent=True))
@@ -72,7 +72,7 @@ class WeightsAndBiasesTracker(Observer):
             project=self._tracked.project_name,
             name=self._tracked.experiment_name,
             config=dict(self._tracked.config),
-            dir=str(self._tracked.folder),
+            dir=str(self._tracked.directory),
             id=id_file.read_text(encoding="utf-8").strip() if resumed and id_file.exists() else None,
             resume="allow",
             mode=self._params.mode,

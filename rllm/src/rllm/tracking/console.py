@@ -41,31 +41,31 @@ class ConsoleTracker(Observer):
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
             console=self._console,
             expand=True,
         )
-        self._task = self._progress.add_task("train", total=total_steps, completed=first_step, figures="starting")
+        self._task = self._progress.add_task("train", total=total_steps, completed=first_step, metrics="starting")
         self._progress.start()
 
     def on_batch_end(self, step: TrainStep) -> None:
         finished = step.global_step + 1
-        figures = step_figures(step.metrics)
+        metrics = step_metrics(step.metrics)
         if step.skip_reason:
-            figures += f"  (no update: {step.skip_reason.replace('_', ' ')})"
+            metrics += f"  (no update: {step.skip_reason.replace('_', ' ')})"
         if self._progress is not None:
-            self._progress.update(self._task, completed=finished, figures=figures)
+            self._progress.update(self._task, completed=finished, metrics=metrics)
             return
         now = time.monotonic()
         is_last = finished == step.total_steps
         if is_last or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            self._console.print(f"step {finished}/{step.total_steps}  {figures}  {self._time_left(finished)} left")
+            self._console.print(f"step {finished}/{step.total_steps}  {metrics}  {self._time_left(finished)} left")
 
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
-        self._console.print(f"validation after step {global_step}: {validation_figures(metrics)}")
+        self._console.print(f"validation after step {global_step}: {validation_metrics(metrics)}")
 
     def on_train_end(self, global_step: int) -> None:
         if self._progress is not None:
@@ -84,7 +84,7 @@ class ConsoleTracker(Observer):
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def step_figures(metrics: Mapping[str, float]) -> str:
+def step_metrics(metrics: Mapping[str, float]) -> str:
     """``solved 41.0%  reward 0.312  5210 tokens/s``."""
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
     parts = [f"solved {100 * metrics.get('batch/solved', 0.0):5.1f}%"]
@@ -99,10 +99,10 @@ def in_three_digits(value: float, sign: str = "") -> str:
     return f"{value:{sign}.3{'f' if abs(value) < 1e6 else 'e'}}"
 
 
-def validation_figures(metrics: Mapping[str, float]) -> str:
+def validation_metrics(metrics: Mapping[str, float]) -> str:
     """``guess pass@1 0.412  reward 0.310 …``, one part per data source."""
     by_source: dict[str, list[str]] = {}
     for name, value in metrics.items():
-        source, figure = split_validation_name(name)
-        by_source.setdefault(source, []).append(f"{figure} {in_three_digits(value)}")
-    return "; ".join(f"{source}: {'  '.join(figures)}" for source, figures in by_source.items())
+        source, metric = split_validation_name(name)
+        by_source.setdefault(source, []).append(f"{metric} {in_three_digits(value)}")
+    return "; ".join(f"{source}: {'  '.join(parts)}" for source, parts in by_source.items())

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rllm.runs.run_folder import RunFolder
-from rllm_core.contracts.chosen import Chosen
+from rllm.runs.run_directory import RunDirectory
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker, TrackerPlugin
 from rllm_core.notices import one_line
@@ -25,12 +25,12 @@ class Trackers:
 
     def __init__(
         self,
-        chosen: Sequence[Chosen[TrackerPlugin[Any]]],
-        folder: RunFolder,
+        chosen: Sequence[PluginChoice[TrackerPlugin[Any]]],
+        directory: RunDirectory,
         run: TrackedRun,
         warn: Callable[[str], None],
     ) -> None:
-        self._folder = folder
+        self._directory = directory
         self._warn = warn
         self._trackers: list[tuple[str, Tracker]] = []
         # All are loaded before any is made, so that none has to be closed when another cannot be loaded.
@@ -40,7 +40,7 @@ class Trackers:
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of one step."""
-        self._folder.log(global_step, metrics)
+        self._directory.log(global_step, metrics)
         self._each(lambda tracker: tracker.log(global_step, metrics))
 
     def tell(self, event: str, *arguments: Any) -> None:
@@ -65,7 +65,7 @@ class Trackers:
         self._trackers = working
 
     def _make(
-        self, entry: Chosen[TrackerPlugin[Any]], make: Callable[[TrackedRun, Any], Tracker], run: TrackedRun
+        self, entry: PluginChoice[TrackerPlugin[Any]], make: Callable[[TrackedRun, Any], Tracker], run: TrackedRun
     ) -> None:
         self._trackers.append((entry.plugin.name, make(run, entry.params)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rllm.planning.plan import RunPlan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
@@ -30,11 +30,11 @@ def run_context(plan: RunPlan, total_steps: int) -> RunContext:
     )
 
 
-def tracked_run(plan: RunPlan, folder: RunFolder) -> TrackedRun:
+def tracked_run(plan: RunPlan, directory: RunDirectory) -> TrackedRun:
     """For trackers, and for observers that look at the run's engine."""
     trainer = plan.config.rllm.trainer
     return TrackedRun(
-        folder=folder.path,
+        directory=directory.path,
         project_name=trainer.project_name,
         experiment_name=trainer.experiment_name,
         config=plan.composed.written,

@@ -29,25 +29,25 @@ class RunIdentity:
         if was.seed != self.seed:
             raise CheckpointError(
                 "run-changed",
-                f"{checkpoint.folder} was made with rllm.trainer.seed={was.seed}, this run has {self.seed}.",
+                f"{checkpoint.directory} was made with rllm.trainer.seed={was.seed}, this run has {self.seed}.",
                 "Resume with the same seed.",
             )
         if was.tasks != self.tasks:
             raise CheckpointError(
                 "run-changed",
-                f"{checkpoint.folder} was made with other training tasks than this run has.",
+                f"{checkpoint.directory} was made with other training tasks than this run has.",
                 "Resume with the environment, its options and data.train_batch_size as they were.",
             )
         if was.staleness != self.staleness:
             raise CheckpointError(
                 "run-changed",
-                f"{checkpoint.folder} was made with a staleness of {was.staleness}, this run has {self.staleness}.",
+                f"{checkpoint.directory} was made with a staleness of {was.staleness}, this run has {self.staleness}.",
                 "Resume with rllm.async_training as it was.",
             )
         if was.pins_weights != self.pins_weights:
             raise CheckpointError(
                 "run-changed",
-                f"{checkpoint.folder} was made with "
+                f"{checkpoint.directory} was made with "
                 f"rllm.async_training.partial_rollout={str(not was.pins_weights).lower()}, this run has the other.",
                 "Resume with rllm.async_training as it was.",
             )

@@ -15,10 +15,10 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.preflight import check_to_train
 from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.tracking.fan_out import Trackers
 from rllm.training.contexts import run_context, stage_context, tracked_run
-from rllm.training.first_replies import require_replies
+from rllm.training.first_responses import require_responses
 from rllm.training.identity import RunIdentity
 from rllm.training.observer_states import ObserverStates
 from rllm.training.rounds import Rounds
@@ -28,7 +28,7 @@ from rllm.training.setup import open_runner, scorer_of
 from rllm.training.step_warnings import StepWarnings
 from rllm.training.validation import validate
 from rllm_core.contracts.backend import Backend
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.renderer import Renderer
@@ -61,7 +61,7 @@ class TrainingLoop:
     def __init__(
         self,
         plan: RunPlan,
-        folder: RunFolder,
+        directory: RunDirectory,
         *,
         train_tasks: Sequence[Task],
         val_tasks: Sequence[Task],
@@ -71,8 +71,8 @@ class TrainingLoop:
     ) -> None:
         check_to_train(plan, train_tasks, val_tasks)
         self.plan = plan
-        self.folder = folder
-        self._tracked = tracked_run(plan, folder)
+        self.directory = directory
+        self._tracked = tracked_run(plan, directory)
         self._settings = plan.config.rllm.trainer
         self._val_tasks = val_tasks
         self._resume = resume
@@ -91,10 +91,10 @@ class TrainingLoop:
         """Versions of the weights that rounds began with which an earlier start has played, by round."""
         logging = plan.config.rllm.episode_logging
         if logging.log_episodes:
-            self._observers.append(_episode_log(folder, logging.episode_log_dir))
-        deciding: list[Chosen[Any]] = [plan.workflow, *(entry.chosen for entry in plan.rewards)]
+            self._observers.append(_episode_log(directory, logging.episode_log_dir))
+        deciding: list[PluginChoice[Any]] = [plan.workflow, *(entry.chosen for entry in plan.rewards)]
         self._sources = RunSources(deciding, self._settings.on_changed_source)
-        self._store = CheckpointStore(folder.checkpoints, self._settings.keep_checkpoints)
+        self._store = CheckpointStore(directory.checkpoints, self._settings.keep_checkpoints)
         self._finished = self._taken_up = 0
         self._weight_version = 0
         self._saved: int | None = None
@@ -133,7 +133,7 @@ class TrainingLoop:
     def _around(self, engine: RolloutEngine) -> RolloutEngine:
         """What attempts sample with: the engine, and what observers have put around it."""
         for observer in self._observers:
-            engine = observer.around_engine(engine, self._tracked)
+            engine = observer.wrap_engine(engine, self._tracked)
         return engine
 
     def stop(self) -> None:
@@ -152,13 +152,15 @@ class TrainingLoop:
         for line in self.plan.warnings:
             self._warn(line)
         backend: Backend = self.plan.backend.load()()
-        trackers = self._trackers = Trackers(self.plan.trackers, self.folder, self._tracked, self._warn)
+        trackers = self._trackers = Trackers(self.plan.trackers, self.directory, self._tracked, self._warn)
         try:
             # Before anything starts: the wrong checkpoint is refused in seconds.
             checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(scorer_of(self.plan))
             engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
-            opening = open_runner(self.plan, engine, self.folder.path, lambda: score, replaces=self.folder.replaces)
+            opening = open_runner(
+                self.plan, engine, self.directory.path, lambda: score, replaces=self.directory.replaces
+            )
             async with opening as runner:
                 pipeline = Pipeline(
                     self.plan.stages,
@@ -171,7 +173,7 @@ class TrainingLoop:
                 )
                 parts = _Parts(backend, runner, pipeline, rounds, trackers)
                 if self._finished == 0 or self._makes_steps():
-                    self.folder.begin(self.plan.composed.whole(), self.plan.registered(), self.total_steps)
+                    self.directory.begin(self.plan.composed.whole(), self.plan.registered(), self.total_steps)
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
                 # collection cost 10 to 30 ms of a step of 350 ms.
                 gc.collect()
@@ -239,7 +241,7 @@ class TrainingLoop:
         step.weight_version = self._weight_version
         await parts.pipeline.train(step, partial(self._next_round, parts.rounds))
         if global_step == 0:
-            require_replies(step)
+            require_responses(step)
         if step.weight_version != self._weight_version:
             self._weight_version = step.weight_version
             self._tell("on_policy_updated", step)
@@ -313,7 +315,7 @@ class TrainingLoop:
             "validated_after": self._validated_after,
             "observers": self._states.state_dict(),
         }
-        self.folder.sync()
+        self.directory.sync()
         # Trackers have no state here. They put steps on disk that a run does not make again after a resume.
         self._trackers.tell("state_dict")
         await self._store.save(self._finished, state, parts.backend.save)
@@ -326,12 +328,12 @@ class TrainingLoop:
         Raises:
             CheckpointError: this run cannot go on from it.
         """
-        checkpoint = self._store.newest_usable(self._warn) if self._resume else None
+        checkpoint = self._store.latest_usable(self._warn) if self._resume else None
         if checkpoint is None:
             return None
         self._identity.check_same(checkpoint)
-        self._sources.check_same(checkpoint.state["sources"], checkpoint.folder, self._warn)
-        backend.check_checkpoint(run_context(self.plan, self.total_steps), checkpoint.backend_folder)
+        self._sources.check_same(checkpoint.state["sources"], checkpoint.directory, self._warn)
+        backend.check_checkpoint(run_context(self.plan, self.total_steps), checkpoint.backend_directory)
         return checkpoint
 
     async def _take_up(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
@@ -341,19 +343,19 @@ class TrainingLoop:
         """
         if checkpoint is None:
             if self._resume:
-                self._warn(f"{self.folder.path} has no checkpoint yet; starting from the beginning")
-                self.folder.forget_after(0)
+                self._warn(f"{self.directory.path} has no checkpoint yet; starting from the beginning")
+                self.directory.forget_after(0)
             return 0
-        self._store.point_latest_at(checkpoint.folder)
-        await backend.load(checkpoint.backend_folder)
+        self._store.point_latest_at(checkpoint.directory)
+        await backend.load(checkpoint.backend_directory)
         pipeline.load_state_dict(checkpoint.state["stages"])
         self._states.load_state_dict(checkpoint.state["observers"])
         self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]
         self._validated_after = checkpoint.state.get("validated_after")
-        await backend.publish(self._weight_version)
-        self.folder.forget_after(self._finished)
+        await backend.sync_weights(self._weight_version)
+        self.directory.forget_after(self._finished)
         drawn = int(checkpoint.state["drawn_task_batches"])
         if begun := checkpoint.state["begun_with"]:
             if self._plays_again:
@@ -374,9 +376,9 @@ class TrainingLoop:
         self._trackers.tell(event, *arguments)
 
 
-def _episode_log(folder: RunFolder, elsewhere: str | None) -> EpisodeLog:
+def _episode_log(directory: RunDirectory, elsewhere: str | None) -> EpisodeLog:
     """The log in the run folder, or in one that the user chose and other runs may be using."""
-    chosen = folder.episodes if elsewhere is None else Path(elsewhere).expanduser()
-    if chosen.resolve() == folder.episodes.resolve():
-        return EpisodeLog(folder.episodes)
-    return EpisodeLog(chosen, folder.path)
+    chosen = directory.episodes if elsewhere is None else Path(elsewhere).expanduser()
+    if chosen.resolve() == directory.episodes.resolve():
+        return EpisodeLog(directory.episodes)
+    return EpisodeLog(chosen, directory.path)

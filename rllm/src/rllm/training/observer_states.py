@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 
 
 class ObserverStates:
     """The states of the observers that a run has chosen, by qualified name."""
 
-    def __init__(self, chosen: Sequence[Chosen[ObserverPlugin[Any]]], observers: Sequence[Observer]) -> None:
+    def __init__(self, chosen: Sequence[PluginChoice[ObserverPlugin[Any]]], observers: Sequence[Observer]) -> None:
         """`observers`: what each of `chosen` has made."""
         self._observers = {
             entry.registered.qualified_name: observer for entry, observer in zip(chosen, observers, strict=True)

@@ -13,7 +13,7 @@ from rllm.config.save import FILE_NAME
 from rllm.config.whole import forget
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import run_folder_path
+from rllm.runs.run_directory import run_directory_path
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
@@ -34,7 +34,7 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
         ConfigError: what `make_plan` raises, or another model is asked for than the run was started with.
     """
     composed, registry = compose_over([])
-    saved = saved_config(run_folder_path(composed.config.rllm.trainer))
+    saved = saved_config(run_directory_path(composed.config.rllm.trainer))
     if saved is None:
         return make_plan(composed, registry)
     # What was asked of one start only is not a property of the run.
@@ -44,9 +44,9 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
     return plan
 
 
-def saved_config(run_folder: Path) -> Layer | None:
+def saved_config(run_directory: Path) -> Layer | None:
     """The config a run was started with, as a layer; None when the folder holds none."""
-    file = run_folder / FILE_NAME
+    file = run_directory / FILE_NAME
     return layer_from_file(file, tier=Tier.SAVED) if file.is_file() else None
 
 

@@ -66,7 +66,7 @@ class Rounds:
         self._under_way.popleft()
         self.taken += 1
         played, waited = sum(first.step.timing_dict.values()), time.perf_counter() - waiting
-        first.step.played_ahead = max(0.0, played - waited)
+        first.step.generated_ahead = max(0.0, played - waited)
         return first.step
 
     async def settle(self) -> list[TrainStep]:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.errors import CheckpointError, PluginError, failures_as
 
 LONGEST = 80
@@ -22,7 +22,7 @@ class RunSources:
         on_changed: ``rllm.trainer.on_changed_source``.
     """
 
-    def __init__(self, chosen: Iterable[Chosen[Any]], on_changed: Literal["error", "warn"]) -> None:
+    def __init__(self, chosen: Iterable[PluginChoice[Any]], on_changed: Literal["error", "warn"]) -> None:
         self._on_changed = on_changed
         self._texts: dict[str, str] = {}
         for entry in chosen:

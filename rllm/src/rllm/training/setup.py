@@ -12,19 +12,19 @@ from rllm.planning.plan import RunPlan
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.environment import Environment, Split
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowContext
 from rllm_core.data.tasks import LazyTasks, RowIds, task_ids
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, RllmError, described, failures_as
-from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.calls import call
-from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
+from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
+from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.rollout.scoring import Scorer
-from rllm_core.schema.section import AttemptSeconds, marked
+from rllm_core.schema.section import RolloutSeconds, marked
 
-ScoreAttempt = Callable[[Attempt], Awaitable[Score]]
-MakeScore = Callable[[], ScoreAttempt | None]
+ScoreRollout = Callable[[Rollout], Awaitable[Score]]
+MakeScore = Callable[[], ScoreRollout | None]
 
 
 def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
@@ -108,7 +108,7 @@ async def scorer_of(plan: RunPlan) -> Scorer | None:
 async def open_runner(
     plan: RunPlan,
     engine: RolloutEngine,
-    folder: Path | None = None,
+    directory: Path | None = None,
     make_score: MakeScore | None = None,
     *,
     replaces: bool = False,
@@ -125,7 +125,9 @@ async def open_runner(
         replaces: see `OpenedRun.replaces`.
     """
     opening = plan.workflow.plugin.open
-    run = OpenedRun(config=plan.config, engine=engine, folder=folder, stop_texts=plan.stop_texts, replaces=replaces)
+    run = OpenedRun(
+        config=plan.config, engine=engine, directory=directory, stop_texts=plan.stop_texts, replaces=replaces
+    )
     async with AsyncExitStack() as stack:
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
@@ -142,10 +144,10 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
     if plan.environment is not None:
         make_environment = partial(plan.environment.registered.load(), plan.environment.params)
 
-    def make_workflow(attempt: AttemptSetup) -> Workflow:
+    def make_workflow(rollout: RolloutSetup) -> Workflow:
         context = WorkflowContext(
-            engine=AttemptEngine(engine),
-            sampling=attempt.sampling,
+            engine=PerRolloutEngine(engine),
+            sampling=rollout.sampling,
             max_prompt_length=config.data.max_prompt_length,
             max_response_length=config.data.max_response_length,
             max_steps=config.rllm.agent.max_steps,
@@ -153,11 +155,11 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
             make_agent=make_agent,
             make_environment=make_environment,
             environment_blocks=plan.environment is None or plan.environment.plugin.blocking,
-            label=attempt.label,
-            attempt=attempt.number,
+            label=rollout.label,
+            rollout=rollout.number,
             score=make_score(),
             resource=resource,
-            task_batch=attempt.task_batch,
+            task_batch=rollout.task_batch,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)
         return workflow
@@ -171,12 +173,12 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
     return RolloutRunner(make_workflow, settings)
 
 
-def _always(score: ScoreAttempt | None) -> MakeScore:
+def _always(score: ScoreRollout | None) -> MakeScore:
     return lambda: score
 
 
 def _time_limit(plan: RunPlan) -> float | None:
     """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
     limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
-    own = [getattr(params, name) for name in marked(type(params), AttemptSeconds)]
+    own = [getattr(params, name) for name in marked(type(params), RolloutSeconds)]
     return min([*own, *([] if limit is None else [limit])], default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.types import Episode, Task
 from rllm_core.pipeline.metrics import validation_metrics
 from rllm_core.rollout.runner import RolloutRunner
@@ -25,13 +25,13 @@ async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConf
     return validation_metrics(episodes, config.rllm.rollout.n_val)
 
 
-def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutOrder:
+def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest:
     """How validation plays some tasks. What is played depends on the task and the attempt, not on the other tasks."""
     sampling = SamplingParams(
         max_tokens=config.data.max_response_length,
         seed=derive_seed(config.rllm.trainer.seed, "validation"),
         **config.sampling.val.model_dump(),
     )
-    return RolloutOrder(
+    return RolloutRequest(
         tasks=tasks, rollouts=config.rllm.rollout.n_val, sampling=sampling, label="val", priority=BEFORE_ALL_ROUNDS
     )

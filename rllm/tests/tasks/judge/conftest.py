@@ -94,11 +94,11 @@ def judge(server: Server) -> Callable[..., Judge]:
 
 
 @pytest.fixture
-def judged(judge: Callable[..., Judge], attempt: Callable[..., Any]) -> Callable[..., Score]:
+def judged(judge: Callable[..., Judge], rollout: Callable[..., Any]) -> Callable[..., Score]:
     """The score of the reply ``4`` to ``2+2?``."""
     import asyncio
 
     def score(said: str = "4", **options: Any) -> Score:
-        return asyncio.run(judge(**options)(attempt(said, question="2+2?", answer="4")))
+        return asyncio.run(judge(**options)(rollout(said, question="2+2?", answer="4")))
 
     return score

@@ -14,8 +14,8 @@ import pytest
 
 from rllm.tasks.chat_client import MOST_BYTES
 from rllm.tasks.judge import Judge
-from rllm_core.contracts.reward import Attempt, Score
-from rllm_core.data.messages import Reply
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.data.messages import Response
 
 from .conftest import Server, answers, hangs_up, says
 
@@ -43,8 +43,8 @@ def test_fields_of_the_request_are_the_user_s(server: Server, judged: Judged) ->
 def test_a_conversation_is_shown_with_its_roles(server: Server, judge: Callable[..., Judge]) -> None:
     words = [("system", "s"), ("user", "first"), ("assistant", "reply"), ("user", "second"), ("assistant", "last")]
     messages = [{"role": role, "content": text} for role, text in words]
-    attempt = Attempt(data={}, messages=messages, reply=Reply(text="last", content="last"), response_tokens=1)
-    asyncio.run(judge(prompt="{question}|{reply}")(attempt))
+    rollout = Rollout(data={}, messages=messages, response=Response(text="last", content="last"), response_tokens=1)
+    asyncio.run(judge(prompt="{question}|{reply}")(rollout))
     assert server.asked[0]["messages"][0]["content"] == "user: first\n\nassistant: reply\n\nuser: second|last"
 
 
@@ -179,7 +179,7 @@ def test_nobody_there_is_a_missing_reward(judged: Judged) -> None:
 
 
 def test_no_more_than_so_many_are_asked_at_once(
-    server: Server, judge: Callable[..., Judge], attempt: Callable[..., Attempt]
+    server: Server, judge: Callable[..., Judge], rollout: Callable[..., Rollout]
 ) -> None:
     under_way, most, lock = [0], [0], threading.Lock()
     both = threading.Barrier(2)
@@ -197,19 +197,19 @@ def test_no_more_than_so_many_are_asked_at_once(
     asked = judge(concurrency=2)
 
     async def all_at_once() -> list[Score]:
-        return await asyncio.gather(*(asked(attempt("4", answer="4")) for _ in range(8)))
+        return await asyncio.gather(*(asked(rollout("4", answer="4")) for _ in range(8)))
 
     assert [score.value for score in asyncio.run(all_at_once())] == [1.0] * 8
     assert most == [2]
 
 
 def test_a_task_without_an_answer_is_not_asked_about_unless_the_prompt_needs_none(
-    server: Server, judge: Callable[..., Judge], attempt: Callable[..., Attempt]
+    server: Server, judge: Callable[..., Judge], rollout: Callable[..., Rollout]
 ) -> None:
-    score = asyncio.run(judge()(attempt("4")))
+    score = asyncio.run(judge()(rollout("4")))
     assert score.value is None
     assert "the task's data has no 'answer'" in score.feedback
-    assert asyncio.run(judge(prompt="{reply}?")(attempt("4"))).value == 1.0
+    assert asyncio.run(judge(prompt="{reply}?")(rollout("4"))).value == 1.0
     assert len(server.asked) == 1
 
 

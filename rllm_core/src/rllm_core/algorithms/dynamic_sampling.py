@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.algorithms.options import DynamicRejectionParams
 from rllm_core.algorithms.rejection import with_signal
-from rllm_core.contracts.rejection import Verdict
+from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 
@@ -35,7 +35,7 @@ class FillWithSignal:
         self._rounds = 0
         self._first_of_step = 0
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self._rounds += 1
         kept, dropped = with_signal(groups, self._params.min_trajs_per_group)
         self._kept += [_Kept(group, frozenset((self._rounds, task) for task in _tasks_of(group))) for group in kept]
@@ -43,11 +43,11 @@ class FillWithSignal:
         played = frozenset[tuple[int, str]]().union(*(entry.played for entry in batch))
         full = len(played) >= self._params.train_batch_size
         if not full and self._rounds - self._first_of_step < self._params.max_gen_batches:
-            return Verdict(train=[], waiting=[entry.group for entry in self._kept], dropped=dropped, more=True)
+            return RejectionResult(train=[], waiting=[entry.group for entry in self._kept], dropped=dropped, more=True)
         self._first_of_step = self._rounds
         self._kept = surplus
         train, waiting = ([entry.group for entry in entries] for entries in (batch, surplus))
-        return Verdict(train=train, waiting=waiting, dropped=dropped)
+        return RejectionResult(train=train, waiting=waiting, dropped=dropped)
 
     def _first_batch(self) -> tuple[list[_Kept], list[_Kept]]:
         """The groups of the first tasks that fill a batch, whatever their role, and the others."""

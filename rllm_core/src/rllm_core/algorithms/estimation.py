@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import columns_of, step_of_sampled, tokens_of
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin, Level
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import AdvantageError, failures_as
@@ -18,7 +18,7 @@ from rllm_core.errors import AdvantageError, failures_as
 if TYPE_CHECKING:
     from rllm_core.schema.algorithm_sections import AlgorithmSection
 
-ChosenEstimator = Chosen[EstimatorPlugin[Any]]
+EstimatorChoice = PluginChoice[EstimatorPlugin[Any]]
 PRECOMPUTED = "precomputed"
 """In place of an estimator's name, where advantages came with the trajectories."""
 
@@ -49,7 +49,7 @@ class Estimates:
 
 def estimate(
     batch: TokenBatch,
-    estimator_of: Callable[[str], ChosenEstimator],
+    estimator_of: Callable[[str], EstimatorChoice],
     *,
     precomputed: Precomputed | None = None,
     algorithm_config: AlgorithmSection | None = None,
@@ -153,10 +153,10 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
 
 
 def _calls(
-    roles: tuple[str, ...], estimator_of: Callable[[str], ChosenEstimator]
-) -> list[tuple[list[str], ChosenEstimator]]:
+    roles: tuple[str, ...], estimator_of: Callable[[str], EstimatorChoice]
+) -> list[tuple[list[str], EstimatorChoice]]:
     """Which roles are estimated together, and by what."""
-    calls: list[tuple[list[str], ChosenEstimator]] = []
+    calls: list[tuple[list[str], EstimatorChoice]] = []
     for role in roles:
         estimator = estimator_of(role)
         together = [names for names, other in calls if _same(other, estimator)]
@@ -167,11 +167,11 @@ def _calls(
     return calls
 
 
-def _same(one: ChosenEstimator, other: ChosenEstimator) -> bool:
+def _same(one: EstimatorChoice, other: EstimatorChoice) -> bool:
     return one.registered is other.registered and one.params == other.params
 
 
-def _called(estimator: ChosenEstimator, inputs: AdvantageInput, who: str) -> Advantages:
+def _called(estimator: EstimatorChoice, inputs: AdvantageInput, who: str) -> Advantages:
     with failures_as(AdvantageError, who, "Its inputs are read-only; add --debug to see where it failed."):
         result: Advantages = estimator.registered.load()(inputs, estimator.params)
         return result

@@ -6,7 +6,7 @@ from typing import Any
 
 from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rejection import Verdict
+from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.data import codec
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import PipelineError
@@ -30,8 +30,8 @@ class KeepAll(_Stateless):
     def __init__(self, params: NoParams) -> None:
         pass
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
-        return Verdict(train=groups)
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
+        return RejectionResult(train=groups)
 
 
 class WaitForPartialSolves:
@@ -44,12 +44,12 @@ class WaitForPartialSolves:
         self._needed = params.min_partial_solve_tasks
         self._gathered: list[TrajectoryGroup] = []
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self._gathered.extend(groups)
         if len(partly_solved_tasks(self._gathered)) < self._needed:
-            return Verdict(train=[], waiting=tuple(self._gathered))
+            return RejectionResult(train=[], waiting=tuple(self._gathered))
         ready, self._gathered = self._gathered, []
-        return Verdict(train=ready)
+        return RejectionResult(train=ready)
 
     def state_dict(self) -> dict[str, Any]:
         return {"gathered": [codec.group_to_json(group) for group in self._gathered]} if self._gathered else {}
@@ -64,9 +64,9 @@ class DropWithoutSignal(_Stateless):
     def __init__(self, params: GroupRejectionParams) -> None:
         self._smallest = params.min_trajs_per_group
 
-    def __call__(self, groups: list[TrajectoryGroup]) -> Verdict:
+    def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         train, dropped = with_signal(groups, self._smallest)
-        return Verdict(train=train, dropped=dropped)
+        return RejectionResult(train=train, dropped=dropped)
 
 
 def with_signal(groups: list[TrajectoryGroup], smallest: int) -> tuple[list[TrajectoryGroup], ByReason]:

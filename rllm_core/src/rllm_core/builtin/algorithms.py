@@ -85,19 +85,19 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
         name="task_role",
         summary="One group per task and role; the default.",
         load=load_from("rllm_core.algorithms.grouping", "by_task_and_role"),
-        compares=frozenset({"attempts"}),
+        compares=frozenset({"rollouts"}),
     )
     yield GroupingPlugin(
         name="task",
         summary="One group per task: all roles are compared with each other.",
         load=load_from("rllm_core.algorithms.grouping", "by_task"),
-        compares=frozenset({"attempts", "roles"}),
+        compares=frozenset({"rollouts", "roles"}),
     )
     yield GroupingPlugin(
         name="role",
         summary="One group per role: all tasks of the step are compared with each other.",
         load=load_from("rllm_core.algorithms.grouping", "by_role"),
-        compares=frozenset({"attempts", "tasks"}),
+        compares=frozenset({"rollouts", "tasks"}),
     )
     yield GroupingPlugin(
         name="episode",

@@ -22,7 +22,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=load_from("rllm_core.rollout.workflows", "SingleTurnWorkflow"),
         one_role=True,
         needs_environment=True,
-        honours=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
+        config_keys=frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"}),
     )
     yield WorkflowPlugin(
         name="multi_turn_workflow",
@@ -31,7 +31,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         load=load_from("rllm_core.rollout.workflows", "MultiTurnWorkflow"),
         one_role=True,
         needs_environment=True,
-        honours=frozenset(
+        config_keys=frozenset(
             {
                 "rllm.accumulate_reasoning",
                 "rllm.agent.name",

@@ -16,8 +16,8 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.rollout_stages", "Generate"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
-        honours=frozenset({"rllm.rollout.n", "sampling.train.*"}),
-        plays=True,
+        config_keys=frozenset({"rllm.rollout.n", "sampling.train.*"}),
+        is_rollout_stage=True,
     ),
     StagePlugin(
         name="impute_names",
@@ -25,7 +25,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.rollout_stages", "ImputeNames"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"episodes", "trajectory_names"}),
-        plays=True,
+        is_rollout_stage=True,
     ),
     StagePlugin(
         name="greedy_baseline",
@@ -33,8 +33,8 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.rollout_stages", "GreedyBaseline"),
         reads=frozenset({"tasks", "episodes", "trajectory_names"}),
         writes=frozenset({"episodes", "greedy_rewards"}),
-        honours=frozenset({"rllm.algorithm.on_missing_reward"}),
-        plays=True,
+        config_keys=frozenset({"rllm.algorithm.on_missing_reward"}),
+        is_rollout_stage=True,
     ),
     StagePlugin(
         name="compact_filter",
@@ -42,7 +42,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.transform_stages", "CompactFilter"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"episodes"}),
-        honours=frozenset(
+        config_keys=frozenset(
             {"rllm.compact_filtering.*", "rllm.agent.overlong_filter", "rllm.mask_truncated_samples"},
         ),
     ),
@@ -52,7 +52,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.transform_stages", "Group"),
         reads=frozenset({"episodes", "trajectory_names"}),
         writes=frozenset({"trajectory_groups"}),
-        honours=frozenset({"rllm.transform.grouping"}),
+        config_keys=frozenset({"rllm.transform.grouping"}),
     ),
     StagePlugin(
         name="check_rewards",
@@ -60,7 +60,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.transform_stages", "CheckRewards"),
         reads=frozenset({"trajectory_groups"}),
         writes=frozenset({"trajectory_groups", "rewards"}),
-        honours=frozenset({"rllm.algorithm.on_missing_reward"}),
+        config_keys=frozenset({"rllm.algorithm.on_missing_reward"}),
     ),
     StagePlugin(
         name="reject",
@@ -68,7 +68,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.reject_stage", "Reject"),
         reads=frozenset({"trajectory_groups", "rewards"}),
         writes=frozenset({"trajectory_groups"}),
-        honours=frozenset({"rllm.rejection_sample.enable", "rllm.rejection_sample.mode"}),
+        config_keys=frozenset({"rllm.rejection_sample.enable", "rllm.rejection_sample.mode"}),
         always=True,
     ),
     StagePlugin(
@@ -91,7 +91,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.update_stages", "EstimateAdvantages"),
         reads=frozenset({"batch", "rewards"}),
         writes=frozenset({"batch.advantages"}),
-        honours=frozenset(
+        config_keys=frozenset(
             {
                 "rllm.algorithm.adv_estimator",
                 "rllm.algorithm.estimator_map",
@@ -107,7 +107,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
         load=load_from("rllm_core.pipeline.update_stages", "Update"),
         reads=frozenset({"batch", "batch.old_logprobs", "batch.advantages"}),
         writes=frozenset({"weights"}),
-        honours=frozenset({"rllm.algorithm.loss_fn", "rllm.algorithm.loss_map"}),
+        config_keys=frozenset({"rllm.algorithm.loss_fn", "rllm.algorithm.loss_map"}),
     ),
     StagePlugin(
         name="log",

@@ -18,7 +18,7 @@ from .backend import (
     recomputes_old_logprobs as recomputes_old_logprobs,
 )
 from .chosen import (
-    Chosen as Chosen,
+    PluginChoice as PluginChoice,
     Registered as Registered,
 )
 from .dataset import (
@@ -85,7 +85,7 @@ from .plugin import (
 from .rejection import (
     RejectionMode as RejectionMode,
     RejectionPlugin as RejectionPlugin,
-    Verdict as Verdict,
+    RejectionResult as RejectionResult,
 )
 from .renderer import (
     AUTO_RENDERER as AUTO_RENDERER,
@@ -95,13 +95,13 @@ from .renderer import (
     StreamingRenderer as StreamingRenderer,
 )
 from .reward import (
-    Attempt as Attempt,
     Reward as Reward,
     RewardPlugin as RewardPlugin,
+    Rollout as Rollout,
     Score as Score,
 )
 from .rollout import (
-    RolloutOrder as RolloutOrder,
+    RolloutRequest as RolloutRequest,
     Runner as Runner,
 )
 from .stage import (

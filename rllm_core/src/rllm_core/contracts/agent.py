@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
 if TYPE_CHECKING:
-    from rllm_core.data.messages import Action, Message, Reply
+    from rllm_core.data.messages import Action, Message, Response
 
 
 class Agent(ABC):
@@ -27,7 +27,7 @@ class Agent(ABC):
         """
 
     @abstractmethod
-    def act(self, reply: Reply) -> Action:
+    def act(self, response: Response) -> Action:
         """The model's reply, as an action for the environment: text, or an object where the environment takes those."""
 
 

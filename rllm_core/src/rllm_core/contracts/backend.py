@@ -12,7 +12,7 @@ from rllm_core.contracts.plugin import GIVES_FACT, ParamsT, Plugin
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rllm_core.contracts.chosen import Chosen
+    from rllm_core.contracts.chosen import PluginChoice
     from rllm_core.contracts.engine import EnginePlugin, Overlap, RolloutEngine
     from rllm_core.contracts.finding import Finding
     from rllm_core.contracts.loss import LossPlugin
@@ -48,7 +48,7 @@ class Capabilities:
     stand for messages, which this process alone knows."""
     overlap: frozenset[Overlap] = frozenset()
     """With which weights its own engine samples while `process` and `update` run.
-    ``pinned``: those of `SamplingParams.weight_version`, as long as they are served. ``newest``: the newest that are
+    ``pinned``: those of `SamplingParams.weight_version`, as long as they are served. ``latest``: the newest that are
     published, at each token (with `Completion.version_spans`) or at the begin of each call. Empty: none; asynchronous
     training is refused. Where settings decide, `BackendPlugin.check_run` refuses."""
     token_trace: bool = False
@@ -86,7 +86,7 @@ class UpdatePlan:
 
     global_step: int
     """The step being made, from 0."""
-    losses: Mapping[str, Chosen[LossPlugin[Any]]]
+    losses: Mapping[str, PluginChoice[LossPlugin[Any]]]
     """The loss of each role in the batch."""
     aggregation: str
     """How token losses become one number; see ``rllm_core.updates.aggregation``."""
@@ -135,9 +135,9 @@ class RunContext:
     """Length of the whole run in steps, for schedules."""
     needs: frozenset[str] = frozenset()
     """Columns that `process` will be asked for, ``old_logprobs`` aside."""
-    engine: Chosen[EnginePlugin[Any]] | None = None
+    engine: PluginChoice[EnginePlugin[Any]] | None = None
     """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
-    renderer: Chosen[RendererPlugin[Any]] | None = None
+    renderer: PluginChoice[RendererPlugin[Any]] | None = None
     """The renderer of the run; None: the model's chat template. `make_renderer` of rllm-backend-kit makes either."""
     versions_served: int = 1
     """How many of the versions that were published last `SamplingParams.weight_version` may ask for."""
@@ -202,7 +202,7 @@ class DerivedKey:
 class Backend(ABC):
     """One instance serves one run. What it can do is said by its record, so that a run is checked before it loads."""
 
-    def check_checkpoint(self, run: RunContext, folder: Path) -> None:  # noqa: B027  (most backends start in seconds)
+    def check_checkpoint(self, run: RunContext, directory: Path) -> None:  # noqa: B027  (most backends start in seconds)
         """Refuse before `start` what `load` would refuse after it, as far as files tell.
 
         Args:
@@ -232,15 +232,15 @@ class Backend(ABC):
         """Forward, backward, optimiser. Rollouts still use the old weights."""
 
     @abstractmethod
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         """Rollouts use the new weights from here on, and say so in `Completion.weight_version`."""
 
     @abstractmethod
-    async def save(self, folder: Path) -> None:
+    async def save(self, directory: Path) -> None:
         """Write everything needed to go on exactly into an existing empty folder. No pickle."""
 
     @abstractmethod
-    async def load(self, folder: Path) -> None:
+    async def load(self, directory: Path) -> None:
         """Take up what `save` wrote. Called after `start`."""
 
     async def close(self) -> None:  # noqa: B027  (nothing to release is a valid answer)
@@ -271,7 +271,7 @@ class BackendPlugin(Plugin[ParamsT]):
     ``/rllm/backend/<name>``. Chosen by ``rllm.profile`` or ``--profile``."""
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
-    idle_keys: Mapping[str, str] = field(default_factory=dict)
+    unused_keys: Mapping[str, str] = field(default_factory=dict)
     """Keys of its own that nothing acts on, with what to do instead: ``{"trainer.resume_mode": "Use --resume."}``;
     ``critic.*`` stands for everything in a section. A user's value there stops the run, unless it is the one that the
     key has anyway. Shared keys never do."""
@@ -281,9 +281,9 @@ class BackendPlugin(Plugin[ParamsT]):
     goes on whatever they are."""
     translate: Callable[[Mapping[str, Any]], Translation] | None = None
     """For ``rllm config convert``. Takes a configuration that was written for the system below the backend: dotted keys
-    with plain values. Says what `shared_keys` and `idle_keys` cannot. None: keys keep their names."""
-    idle_keys_of_profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """As `idle_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
+    with plain values. Says what `shared_keys` and `unused_keys` cannot. None: keys keep their names."""
+    unused_keys_by_profile: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """As `unused_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
     """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
     one is refused in a run that does not need the column."""

@@ -55,7 +55,7 @@ class Registered(Generic[RecordT]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen(Generic[RecordT]):
+class PluginChoice(Generic[RecordT]):
     """A plugin with its options. `registered.plugin.load()` gives the implementation, which takes `params`."""
 
     registered: Registered[RecordT]

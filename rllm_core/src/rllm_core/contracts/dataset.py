@@ -30,7 +30,7 @@ class DatasetPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "dataset"
 
     load: Callable[[], Dataset]
-    endings: frozenset[str] = frozenset()
+    suffixes: frozenset[str] = frozenset()
     """Endings of files that it reads, such as ``.parquet``: a file of that ending, written in place of a name, chooses
     it, with the file as its option ``path``."""
     is_remote: Callable[[Any], bool] | None = None

@@ -28,7 +28,7 @@ NamedTensors = Iterable[tuple[str, "Tensor"]]
 FinishReason = Literal["stop", "length"]
 OnTokens = Callable[["NDArray[np.int32]"], None]
 """Called with sampled tokens, (n,) int32, that follow those of the call before."""
-Overlap = Literal["pinned", "newest"]
+Overlap = Literal["fixed", "latest"]
 """Under which weights an engine samples while the weights are updated; see `Capabilities.overlap`."""
 
 
@@ -136,7 +136,7 @@ class RolloutEngine(Protocol):
 class EngineWrapper:
     """A rollout engine in front of another engine. A subclass overrides `generate` and calls the inner engine there.
 
-    `Observer.around_engine` may return one.
+    `Observer.wrap_engine` may return one.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
@@ -167,7 +167,7 @@ class EngineWrapper:
 class EngineSetup:
     """What a backend tells the engine that it hosts: its model, and how much of it at a time."""
 
-    folder: Path
+    directory: Path
     """A Hugging Face folder with configuration and tokenizer, and without weights. Gone once `start` has returned."""
     renderer: Renderer
     """The engine's `renderer` from here on; its stop ids end a reply."""

@@ -71,7 +71,7 @@ class Environment(ABC):
         return ()
 
     def final_state(self) -> Any:
-        """What rewards may look at once the episode has ended, as JSON data; see `Attempt.state`."""
+        """What rewards may look at once the episode has ended, as JSON data; see `Rollout.state`."""
         return None
 
     def close(self) -> None:  # noqa: B027  (nothing to release is the common case)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rllm_core.data.types import Episode, TrajectoryGroup
 
-Compared = Literal["attempts", "tasks", "roles"]
+Compared = Literal["rollouts", "tasks", "roles"]
 MIXED_ROLES = "all_groups"
 """`TrajectoryGroup.group_role` of groups that hold several roles: the one they have in `estimator_map` and metrics."""
 

@@ -20,11 +20,11 @@ class Observer:
 
     @property
     def answers_again(self) -> bool:
-        """Whether `around_engine` gives an engine that answers calls of rounds after a resume as it did before. Rounds
+        """Whether `wrap_engine` gives an engine that answers calls of rounds after a resume as it did before. Rounds
         that older weights play are then played to their end before a checkpoint is written, and once more from it."""
         return False
 
-    def around_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
+    def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
         """Before anything is played or loaded: what is returned samples for all attempts of the run."""
         return engine
 

@@ -46,7 +46,7 @@ class Plugin(Generic[ParamsT]):
     """Pydantic model of the plugin's options; its defaults are the plugin's defaults."""
     load: Callable[[], Any]
     """Returns the implementation. Heavy imports belong in here."""
-    honours: frozenset[str] = frozenset()
+    config_keys: frozenset[str] = frozenset()
     """Config keys of the core that act through this plugin, such as ``rllm.algorithm.kl_beta``; ``section.*`` stands
     for all keys of a section. A user's value for such a key stops the run when no chosen plugin honours it."""
     fixed_options: Mapping[str, object] = field(default_factory=dict)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class RejectionResult:
     """What becomes of the groups offered and of those that waited.
 
     Each of them, the very object, is in exactly one of `train`, `waiting` and `dropped`. The stage that applies the
@@ -37,7 +37,7 @@ class RejectionMode(Protocol):
     a step brought no groups. A mode that asks for more must bound how often.
     """
 
-    def __call__(self, groups: list[TrajectoryGroup], /) -> Verdict: ...
+    def __call__(self, groups: list[TrajectoryGroup], /) -> RejectionResult: ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything kept between steps, as JSON data (see ``rllm_core.data.codec`` for groups)."""

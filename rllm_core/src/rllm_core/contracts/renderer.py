@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rllm_core.data.messages import Message, Reply, Tool
+    from rllm_core.data.messages import Message, Response, Tool
 
     TokenIds = Sequence[int] | NDArray[np.int32]
 
@@ -46,9 +46,9 @@ class Renderer(Protocol):
         ...
 
     def bridge(
-        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+        self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> NDArray[np.int32] | None:
-        """(n,) int32 tokens of the next prompt: `prompt_ids` and `reply_ids` unchanged, and behind them `messages`.
+        """(n,) int32 tokens of the next prompt: `prompt_ids` and `response_ids` unchanged, and behind them `messages`.
 
         The end of the model's turn stands between them; a stop token that was sampled is not repeated. Thoughts that
         the reply leaves open are closed there: such tokens were not sampled, so they are the prompt's. None: this
@@ -56,7 +56,7 @@ class Renderer(Protocol):
         """
         ...
 
-    def reply_ids(self, text: str) -> NDArray[np.int32]:
+    def response_ids(self, text: str) -> NDArray[np.int32]:
         """(n,) int32 tokens of a reply that is known as text alone, with the stop token that ends it.
 
         What was sampled may be other tokens of the same text: hand on the sampled ones where there are any.
@@ -72,11 +72,11 @@ class Renderer(Protocol):
         as U+FFFD. For people: what is shown beside a token."""
         ...
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
-        """Take apart the tokens that were sampled after `prompt_ids`. Never raises: `Reply` reports unreadable parts.
+    def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
+        """Take apart the tokens sampled after `prompt_ids`. Never raises: `Response` reports unreadable parts.
 
         `tools` are the prompt's tools: some models write arguments without quotes, and the schema says which are text.
-        A reply has no calls if `tools` is empty: `Reply.content` then contains all that the model said.
+        A reply has no calls if `tools` is empty: `Response.content` then contains all that the model said.
         """
         ...
 
@@ -88,11 +88,11 @@ class StreamingRenderer(Renderer, Protocol):
     Without `settled`, clients that ask for a stream receive all text when the reply has ended.
     """
 
-    def settled(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+    def settled(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """Return the text that no later token changes, of the first tokens of a reply.
 
         `text`, `reasoning` and `content` are beginnings of the values that `parse` returns for any reply that begins
-        with `reply_ids`. `content` is empty while `reasoning` can still grow. Calls of tools are not returned.
+        with `response_ids`. `content` is empty while `reasoning` can still grow. Calls of tools are not returned.
         """
         ...
 

@@ -11,18 +11,18 @@ from rllm_core.contracts.plugin import ParamsT, Plugin
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from rllm_core.data.messages import Message, Reply
+    from rllm_core.data.messages import Message, Response
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Rollout:
     """What a reward looks at: one finished attempt at a task."""
 
     data: Mapping[str, Any]
     """The task's data, such as ``{"question": …, "answer": …}``."""
     messages: Sequence[Message]
     """The whole conversation, the last reply included."""
-    reply: Reply
+    response: Response
     """The last reply, taken apart. Its `finish_reason` says whether it was cut off."""
     response_tokens: int
     """How many tokens the model sampled over all turns."""
@@ -56,7 +56,7 @@ class Reward(Protocol):
     """
 
     def __call__(
-        self, attempt: Attempt, /
+        self, rollout: Rollout, /
     ) -> Score | float | Mapping[str, Any] | Awaitable[Score | float | Mapping[str, Any] | None] | None: ...
 
 

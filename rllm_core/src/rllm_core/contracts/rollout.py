@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutOrder:
+class RolloutRequest:
     """What to play: every task `rollouts` times."""
 
     tasks: Sequence[Task]
@@ -30,6 +30,6 @@ class RolloutOrder:
 class Runner(Protocol):
     """Plays orders with the workflow, agent and environment of the run."""
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         """All episodes, task after task, rollout after rollout."""
         ...

@@ -38,7 +38,7 @@ class StagePlugin(Plugin[ParamsT]):
     """What it leaves behind for later stages."""
     always: bool = False
     """Whether it runs even when an earlier stage found nothing to train on."""
-    plays: bool = False
+    is_rollout_stage: bool = False
     """Whether it only plays episodes, so that asynchronous training may run it ahead of the update of an earlier step.
     It keeps nothing between steps, and comes before all stages that read or write the batch or the weights. It may run
     for several steps at once; it seeds what it draws with `TrainStep.task_batch`, since `global_step` may still

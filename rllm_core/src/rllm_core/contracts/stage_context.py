@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rllm_core.contracts.backend import Backend
-    from rllm_core.contracts.chosen import Chosen
+    from rllm_core.contracts.chosen import PluginChoice
     from rllm_core.contracts.estimator import EstimatorPlugin
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.rejection import RejectionMode
@@ -25,15 +25,15 @@ class StageContext:
     seed: int
     backend: Backend
     runner: Runner
-    grouping: Chosen[Any]
+    grouping: PluginChoice[Any]
     rejection: RejectionMode
     rejection_name: str
     """Its qualified name, which its saved state is kept under."""
     needs: frozenset[str]
     """Everything that estimators and losses of the run want filled; see `EstimatorPlugin.needs`."""
-    estimator_of: Callable[[str], Chosen[EstimatorPlugin[Any]]]
+    estimator_of: Callable[[str], PluginChoice[EstimatorPlugin[Any]]]
     """Role to its estimator."""
-    loss_of: Callable[[str], Chosen[LossPlugin[Any]]]
+    loss_of: Callable[[str], PluginChoice[LossPlugin[Any]]]
     """Role to its loss."""
     log: Callable[[int, Mapping[str, float]], None]
     """Sends the metrics of a step to all trackers and the run folder."""

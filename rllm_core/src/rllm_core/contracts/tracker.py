@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TrackedRun:
     """What a tracker is told about its run."""
 
-    folder: Path
+    directory: Path
     """The run folder; a tracker that writes files puts them in here."""
     project_name: str
     experiment_name: str

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Decision:
     """Why trajectories are not trained on in this step. Of several decisions on a trajectory the last one holds."""
 
-    fate: Literal["waiting", "dropped", "masked"]
+    outcome: Literal["waiting", "dropped", "masked"]
     """``masked``: it left before there were groups; ``waiting``: it may be trained on in a later step."""
     rule: str
     """Stage and reason, such as ``reject/all_solved``."""
@@ -52,8 +52,8 @@ class TrainStep:
     began, which is the version that samples where weights are pinned."""
     generated: list[Episode] = field(default_factory=list)
     """All episodes of the step, as they were played, round after round."""
-    later_rounds: list[int] = field(default_factory=list)
-    """Where each round but the first begins in `generated`; filled by `take_round`."""
+    later_batches: list[int] = field(default_factory=list)
+    """Where each round but the first begins in `generated`; filled by `take_rollout_batch`."""
     episodes: list[Episode] = field(default_factory=list)
     """Those of the newest round that have not been masked."""
     offered_groups: list[TrajectoryGroup] = field(default_factory=list)
@@ -77,10 +77,10 @@ class TrainStep:
     """Names of the metrics that count over all rounds of the step; filled by `count`."""
     timing_dict: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""
-    played_ahead: float = 0.0
+    generated_ahead: float = 0.0
     """Seconds of `timing_dict` in which training did something else: the tasks were played meanwhile."""
     asks_for_more: bool = False
-    """Whether another round is played before the stages go on; set by `play_more`."""
+    """Whether another round is played before the stages go on; set by `generate_more`."""
     skip_reason: str = ""
     """Why there is nothing to train on; set by `skip`."""
     extras: dict[str, Any] = field(default_factory=dict)
@@ -97,11 +97,11 @@ class TrainStep:
         self.metrics.pop(f"batch/skipped_{self.skip_reason}", None)
         self.skip_reason = ""
 
-    def play_more(self) -> None:
+    def generate_more(self) -> None:
         """Ask for another round: when the stage has ended, the stages run again on the next tasks."""
         self.asks_for_more = True
 
-    def take_round(self, played: TrainStep) -> None:
+    def take_rollout_batch(self, played: TrainStep) -> None:
         """Take up another round: from here on the step is about its tasks, episodes and groups.
 
         What counts over all rounds is added up; of other metrics and extras the newest round's hold.
@@ -112,7 +112,7 @@ class TrainStep:
         self.go_on()
         self.asks_for_more = played.asks_for_more
         self.tasks, self.task_batch = played.tasks, played.task_batch
-        self.later_rounds.append(len(self.generated))
+        self.later_batches.append(len(self.generated))
         self.generated += played.generated
         self.episodes = played.episodes
         self.offered_groups += played.offered_groups
@@ -127,22 +127,22 @@ class TrainStep:
                 self.metrics[name] = value
         for stage, seconds in played.timing_dict.items():
             self.timing_dict[stage] = self.timing_dict.get(stage, 0.0) + seconds
-        self.played_ahead += played.played_ahead
+        self.generated_ahead += played.generated_ahead
         self.skip_reason = played.skip_reason
 
     @property
     def rounds(self) -> int:
         """Batches of tasks played in this step so far; more than 1 when rejection asked for more."""
-        return 1 + len(self.later_rounds)
+        return 1 + len(self.later_batches)
 
     @property
-    def generated_by_round(self) -> list[list[Episode]]:
+    def generated_by_batch(self) -> list[list[Episode]]:
         """`generated`, one list per round. A task may come round again; its attempts are not compared across rounds."""
-        return [self.generated[a:b] for a, b in pairwise((0, *self.later_rounds, len(self.generated)))]
+        return [self.generated[a:b] for a, b in pairwise((0, *self.later_batches, len(self.generated)))]
 
     def decide(
         self,
-        fate: Literal["waiting", "dropped", "masked"],
+        outcome: Literal["waiting", "dropped", "masked"],
         rule: str,
         trajectories: Iterable[Trajectory],
         group: TrajectoryGroup | None = None,
@@ -152,7 +152,7 @@ class TrainStep:
         decided = tuple(trajectories)
         if decided:
             self.decisions.append(
-                Decision(fate=fate, rule=rule, trajectories=decided, group=group, numbers=numbers or {})
+                Decision(outcome=outcome, rule=rule, trajectories=decided, group=group, numbers=numbers or {})
             )
 
     def count(self, metric: str, number: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 class Translation:
     """Values of the configuration, in place of keys of the other system. Keys are dotted.
 
-    Keys that it does not mention are those of `shared_keys`, of `idle_keys`, and those that keep their name.
+    Keys that it does not mention are those of `shared_keys`, of `unused_keys`, and those that keep their name.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)

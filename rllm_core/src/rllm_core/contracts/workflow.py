@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.agent import Agent
     from rllm_core.contracts.engine import RolloutEngine, SamplingParams
     from rllm_core.contracts.environment import Environment
-    from rllm_core.contracts.reward import Attempt, Score
+    from rllm_core.contracts.reward import Rollout, Score
     from rllm_core.data.types import Episode
     from rllm_core.schema.run_config import RunConfig
 
@@ -43,15 +43,15 @@ class WorkflowContext:
     environment_blocks: bool
     """Whether plain methods of that environment run in a thread of their own."""
     label: str
-    """As `RolloutOrder.label`: ``train``, ``val`` or what a stage calls its own rollouts."""
-    attempt: int
+    """As `RolloutRequest.label`: ``train``, ``val`` or what a stage calls its own rollouts."""
+    rollout: int
     """Which try at this rollout it is, from 0; see ``rllm.workflow.retry_limit``."""
-    score: Callable[[Attempt], Awaitable[Score]] | None = None
+    score: Callable[[Rollout], Awaitable[Score]] | None = None
     """The rewards of ``rllm.reward`` as one; None where the run names none. Never raises for what a reward does."""
     resource: Any = None
     """What `WorkflowPlugin.open` has opened for the run; None where it opens nothing."""
     task_batch: int | None = None
-    """As `RolloutOrder.task_batch`: rollouts of a task with the same number are compared with each other."""
+    """As `RolloutRequest.task_batch`: rollouts of a task with the same number are compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ class OpenedRun:
 
     config: RunConfig
     engine: RolloutEngine
-    folder: Path | None
+    directory: Path | None
     """The run folder; None where nothing is trained, as in ``rllm eval``."""
     stop_texts: bool = False
     """Whether the engine ends replies at `SamplingParams.stop`; one that cannot refuses them."""
     replaces: bool = False
-    """True if the first step removes an earlier run, with all files that it has in `folder`."""
+    """True if the first step removes an earlier run, with all files that it has in `directory`."""
 
 
 class Workflow(ABC):
@@ -75,7 +75,7 @@ class Workflow(ABC):
     ``def __init__(self, context, bonus=0.0)``.
     """
 
-    honours: ClassVar[frozenset[str]] = frozenset()
+    config_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys of ``rllm.agent`` that it acts on, such as ``rllm.agent.max_steps``, and ``rllm.accumulate_reasoning`` where
     a `Conversation` of it has several replies; setting others is an error in a run with this workflow."""
 
@@ -105,7 +105,7 @@ class WorkflowPlugin(Plugin[ParamsT]):
     """Offers a workflow. Chosen by ``rllm.workflow.name``; its options are ``rllm.workflow.workflow_args``.
 
     Marks of `rllm_core.schema.section` say what an option means to a run: `Names` and `OptionsOf` (the agent or the
-    environment that plays), `AttemptSeconds`, `ShapesStepRewards`.
+    environment that plays), `RolloutSeconds`, `ShapesStepRewards`.
     """
 
     kind: ClassVar[str] = "workflow"

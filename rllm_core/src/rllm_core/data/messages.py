@@ -44,7 +44,7 @@ class MalformedToolCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class Response:
     """One reply of the model, taken apart by the renderer of the model."""
 
     text: str
@@ -58,9 +58,9 @@ class Reply:
     finish_reason: str = "stop"
     """As `Completion.finish_reason`: ``length`` where the reply was cut off."""
 
-    def ended_by(self, finish_reason: str) -> Reply:
+    def ended_by(self, finish_reason: str) -> Response:
         """The same with another finish reason; quicker than `dataclasses.replace`, for it is done for every reply."""
-        made = object.__new__(Reply)
+        made = object.__new__(Response)
         made.__dict__.update(self.__dict__, finish_reason=finish_reason)
         return made
 

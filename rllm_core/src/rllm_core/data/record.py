@@ -12,25 +12,25 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-FateName = Literal["trained", "waiting", "dropped", "masked"]
-_FATE_NAMES = get_args(FateName)
+OutcomeName = Literal["trained", "waiting", "dropped", "masked"]
+_FATE_NAMES = get_args(OutcomeName)
 WHOLE_NUMBERS = frozenset({"row", "position", "epoch", "optimizer_step"})
 """Columns of a `TokenTrace` that are int32; the others are float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fate:
+class Outcome:
     """What became of a trajectory in one step: it has exactly one fate per step in which it is played or waits.
 
     Raises:
-        ValueError: `fate` is none that there is.
+        ValueError: `outcome` is none that there is.
     """
 
     step: int
     """Training step, from 0."""
     trajectory: str
     """Its uid."""
-    fate: FateName
+    outcome: OutcomeName
     rule: str
     """What decided, such as ``reject/all_solved`` or ``compact_filter/timeout``; empty for what is trained on."""
     numbers: Mapping[str, float]
@@ -41,8 +41,8 @@ class Fate:
     """Uids of the other trajectories of the group."""
 
     def __post_init__(self) -> None:
-        if self.fate not in _FATE_NAMES:
-            raise ValueError(f"fate {self.fate!r}; there are {', '.join(_FATE_NAMES)}")
+        if self.outcome not in _FATE_NAMES:
+            raise ValueError(f"fate {self.outcome!r}; there are {', '.join(_FATE_NAMES)}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

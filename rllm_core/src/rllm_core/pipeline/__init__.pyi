@@ -3,4 +3,4 @@ from .known_logprobs import check_sampling_logprobs as check_sampling_logprobs
 from .metrics import episode_metrics as episode_metrics
 from .pipeline import Pipeline as Pipeline
 from .reject_stage import Reject as Reject
-from .verdict_check import misplaced as misplaced
+from .result_check import misplaced as misplaced

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.schema.algorithm_sections import PipelineSection
@@ -29,8 +29,8 @@ BUILT_IN = (
 GIVEN = frozenset({"tasks"})
 """What a step holds before its first stage."""
 
-ChosenStage = Chosen[StagePlugin[Any]]
-ChooseStage = Callable[[Choice, str], ChosenStage]
+StageChoice = PluginChoice[StagePlugin[Any]]
+ChooseStage = Callable[[Choice, str], StageChoice]
 """Resolves a stage's name or mapping; the second argument is the config path, for errors."""
 
 
@@ -45,7 +45,7 @@ class _Entry:
         return name.rpartition("/")[2]
 
 
-def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenStage]:
+def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[StageChoice]:
     """The stages of a run, in order, checked.
 
     Raises:
@@ -67,12 +67,12 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[ChosenS
     return stages
 
 
-def stages_that_play(stages: Sequence[ChosenStage]) -> int:
+def stages_that_play(stages: Sequence[StageChoice]) -> int:
     """How many stages come before the first that does not only play."""
-    return next((at for at, stage in enumerate(stages) if not stage.plugin.plays), len(stages))
+    return next((at for at, stage in enumerate(stages) if not stage.plugin.is_rollout_stage), len(stages))
 
 
-def check(stages: Sequence[ChosenStage]) -> None:
+def check(stages: Sequence[StageChoice]) -> None:
     """Raise `ConfigError` when a stage reads what no earlier stage wrote, or what was made from something that has
     changed since, or when a stage that plays cannot run ahead of the update of an earlier step."""
     written = set(GIVEN)
@@ -90,12 +90,12 @@ def check(stages: Sequence[ChosenStage]) -> None:
             raise ConfigError(
                 "stage-input-missing", f"Stage {plugin.name!r} reads {key!r}, which no stage before it writes.", hint
             )
-        for key in (*sorted(plugin.reads | plugin.writes), *sorted(written)) if plugin.plays else ():
+        for key in (*sorted(plugin.reads | plugin.writes), *sorted(written)) if plugin.is_rollout_stage else ():
             if key.partition(".")[0] in ("batch", "weights"):
                 raise ConfigError(
                     "stage-order",
                     f"Stage {plugin.name!r} plays, and must come before {key!r} is read or written.",
-                    "Move it, or take `plays=True` out of its record.",
+                    "Move it, or take `is_rollout_stage=True` out of its record.",
                 )
         for key in sorted(plugin.reads & made.keys()):
             if made[key].changed_by:

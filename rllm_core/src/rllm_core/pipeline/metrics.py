@@ -41,7 +41,7 @@ def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
         count = sum(episode.termination_reason is reason for episode in episodes)
         metrics[f"batch/ended_{reason.value}"] = count / len(episodes)
     metrics |= _response_lengths([trajectory for episode in episodes for trajectory in episode.trajectories])
-    return metrics | {f"env/{name}": value for name, value in mean_episode_figures(episodes).items()}
+    return metrics | {f"env/{name}": value for name, value in mean_episode_metrics(episodes).items()}
 
 
 def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -57,7 +57,7 @@ def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def mean_episode_figures(episodes: Iterable[Episode]) -> dict[str, float]:
+def mean_episode_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
     """Mean over episodes of each figure that the environment reported."""
     values: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
@@ -142,15 +142,15 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
         for trajectory in (trajectory for episode in part for trajectory in episode.trajectories):
             by_role[trajectory.name or "agent"].append(reward_of(trajectory))
         rewards = [reward for of_role in by_role.values() for reward in of_role]
-        figures = {"reward": rewards}
+        rewards_by_name = {"reward": rewards}
         if len(by_role) > 1:
-            figures |= {f"reward/{role}": of_role for role, of_role in by_role.items()}
-        for figure, values in figures.items():
+            rewards_by_name |= {f"reward/{role}": of_role for role, of_role in by_role.items()}
+        for name, values in rewards_by_name.items():
             if usable := [value for value in values if value is not None]:
-                metrics[f"val/{source}/{figure}"] = mean(np.array(usable))
+                metrics[f"val/{source}/{name}"] = mean(np.array(usable))
         if None in rewards:
             metrics[f"val/{source}/missing_rewards"] = float(rewards.count(None))
-        metrics |= {f"val/{source}/{name}": value for name, value in mean_episode_figures(part).items()}
+        metrics |= {f"val/{source}/{name}": value for name, value in mean_episode_metrics(part).items()}
     return metrics
 
 
@@ -167,17 +167,17 @@ def split_validation_name(name: str) -> tuple[str, str]:
 
     A figure of one role, such as ``reward/judge``, keeps its role.
     """
-    source, _, figure = name.removeprefix("val/").rpartition("/")
+    source, _, metric = name.removeprefix("val/").rpartition("/")
     if source.endswith("/reward"):
-        return source.removesuffix("/reward"), f"reward/{figure}"
-    return source, figure
+        return source.removesuffix("/reward"), f"reward/{metric}"
+    return source, metric
 
 
-def pass_at_k(attempts: int, correct: int, k: int) -> float:
+def pass_at_k(rollouts: int, correct: int, k: int) -> float:
     """Unbiased chance that at least one of `k` attempts is correct (Chen et al. 2021, arXiv:2107.03374)."""
-    if k > attempts:
+    if k > rollouts:
         return float(correct > 0)
-    return 1.0 - comb(attempts - correct, k) / comb(attempts, k)
+    return 1.0 - comb(rollouts - correct, k) / comb(rollouts, k)
 
 
 def throughput_metrics(step: TrainStep) -> dict[str, float]:
@@ -185,10 +185,10 @@ def throughput_metrics(step: TrainStep) -> dict[str, float]:
 
     ``time/step`` leaves out the seconds in which training did something else (``time/played_ahead``).
     """
-    seconds = sum(step.timing_dict.values()) - step.played_ahead
+    seconds = sum(step.timing_dict.values()) - step.generated_ahead
     sampled = sum(trajectory.response_length for episode in step.generated for trajectory in episode.trajectories)
     metrics = {f"time/{stage}": value for stage, value in step.timing_dict.items()}
-    if step.played_ahead:
-        metrics["time/played_ahead"] = step.played_ahead
+    if step.generated_ahead:
+        metrics["time/played_ahead"] = step.generated_ahead
     metrics["time/step"] = seconds
     return metrics | {"time/tokens_per_second": sampled / seconds if seconds else 0.0}

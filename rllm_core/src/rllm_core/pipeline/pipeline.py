@@ -12,7 +12,7 @@ from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
-from rllm_core.pipeline.graph import ChosenStage, stages_that_play
+from rllm_core.pipeline.graph import StageChoice, stages_that_play
 from rllm_core.pipeline.metrics import episode_metrics
 
 OF_EPISODES = "batch/episodes"
@@ -30,7 +30,7 @@ async def no_more_rounds() -> TrainStep:
         PipelineError: always.
     """
     raise PipelineError(
-        "no-training-tasks", "A stage asks for more tasks, and there are none to play.", "Leave `play_more` out."
+        "no-training-tasks", "A stage asks for more tasks, and there are none to play.", "Leave `generate_more` out."
     )
 
 
@@ -40,8 +40,8 @@ class Pipeline:
     The halves are apart so that a round can be played ahead of its turn to be trained on.
     """
 
-    def __init__(self, chosen: Sequence[ChosenStage], context: StageContext) -> None:
-        self._stages: list[tuple[ChosenStage, Stage]] = [
+    def __init__(self, chosen: Sequence[StageChoice], context: StageContext) -> None:
+        self._stages: list[tuple[StageChoice, Stage]] = [
             (stage, stage.registered.load()(context, stage.params)) for stage in chosen
         ]
         self._cut = stages_that_play(chosen)
@@ -57,7 +57,7 @@ class Pipeline:
             await _timed(stage, step, chosen)
 
     async def train(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
-        """All other stages; after `step.skip` only those that always run, after `step.play_more` with another round
+        """All other stages; after `step.skip` only those that always run, after `step.generate_more` with another round
         from the first of them."""
         await _take_rounds(step, next_round)
         position = self._cut
@@ -103,13 +103,13 @@ async def _take_rounds(step: TrainStep, next_round: NextRound) -> bool:
     """Take up the rounds that the step asks for; whether there were any."""
     asked = step.asks_for_more
     while step.asks_for_more:
-        step.take_round(await next_round())
+        step.take_rollout_batch(await next_round())
         if OF_EPISODES in step.metrics:
-            step.metrics |= episode_metrics(*step.generated_by_round)
+            step.metrics |= episode_metrics(*step.generated_by_batch)
     return asked
 
 
-async def _timed(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
+async def _timed(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
     """Run a stage, unless the step is skipped."""
     if step.skip_reason and not chosen.plugin.always:
         return
@@ -119,7 +119,7 @@ async def _timed(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
     step.timing_dict[name] = step.timing_dict.get(name, 0.0) + time.perf_counter() - start
 
 
-async def _run(stage: Stage, step: TrainStep, chosen: ChosenStage) -> None:
+async def _run(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
     """Run one stage; what goes wrong inside names it."""
     name = chosen.registered.qualified_name
     with failures_as(PipelineError, f"Stage {name}"):

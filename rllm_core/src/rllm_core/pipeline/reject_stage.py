@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rejection import Verdict
+from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
 from rllm_core.pipeline.metrics import reward_of
-from rllm_core.pipeline.verdict_check import misplaced, recognised
+from rllm_core.pipeline.result_check import misplaced, recognised
 
 MOST_ROUNDS = 1000
 """Batches of tasks in one step after which a mode that asks for more is taken to be broken."""
@@ -38,53 +38,53 @@ class Reject:
             step.count(f"batch/groups_dropped_{step.skip_reason}", len(step.trajectory_groups))
             _decide(step, "dropped", step.skip_reason, step.trajectory_groups)
             step.trajectory_groups = []
-        verdict = self._verdict(step)
-        self._waiting = list(verdict.waiting)
+        result = self._result(step)
+        self._waiting = list(result.waiting)
         self._waiting_ids = [group.group_id for group in self._waiting]
-        step.metrics["batch/groups_after_filter"] = float(len(verdict.train))
-        step.metrics["batch/groups_waiting"] = float(len(verdict.waiting))
+        step.metrics["batch/groups_after_filter"] = float(len(result.train))
+        step.metrics["batch/groups_waiting"] = float(len(result.waiting))
         step.metrics["batch/rounds"] = float(step.rounds)
-        for reason, groups in verdict.dropped.items():
+        for reason, groups in result.dropped.items():
             step.count(f"batch/groups_dropped_{reason}", len(groups))
             _decide(step, "dropped", reason, groups)
-        if not verdict.more:
-            _decide(step, "waiting", "waiting", verdict.waiting)
-        step.trajectory_groups = verdict.train
-        if verdict.more:
-            step.play_more()
-        elif verdict.train:
+        if not result.more:
+            _decide(step, "waiting", "waiting", result.waiting)
+        step.trajectory_groups = result.train
+        if result.more:
+            step.generate_more()
+        elif result.train:
             step.go_on()
         else:
-            step.skip("waiting_for_more_groups" if verdict.waiting else "all_groups_rejected")
+            step.skip("waiting_for_more_groups" if result.waiting else "all_groups_rejected")
 
-    def _verdict(self, step: TrainStep) -> Verdict:
+    def _result(self, step: TrainStep) -> RejectionResult:
         """What the mode returns, if it accounts for every group."""
         offered, mode = list(step.trajectory_groups), f"Rejection mode {self._name!r}"
         with failures_as(PipelineError, mode):
-            verdict = self._mode(step.trajectory_groups)
-            if not isinstance(verdict, Verdict):
-                raise PipelineError("bad-rejection-result", f"{mode} returned {verdict!r:.80}.", "Return a Verdict.")
-            waited = recognised(verdict, offered, self._waiting_ids) if self._waiting is None else self._waiting
-            problem = misplaced(verdict, [*offered, *waited])
+            result = self._mode(step.trajectory_groups)
+            if not isinstance(result, RejectionResult):
+                raise PipelineError("bad-rejection-result", f"{mode} returned {result!r:.80}.", "Return a Verdict.")
+            waited = recognised(result, offered, self._waiting_ids) if self._waiting is None else self._waiting
+            problem = misplaced(result, [*offered, *waited])
         if problem:
             raise PipelineError(
                 "bad-rejection-result",
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
                 "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the Verdict.",
             )
-        if verdict.more and step.rounds >= MOST_ROUNDS:
+        if result.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(
                 "bad-rejection-result",
                 f"{mode} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
                 "Bound how often it asks.",
             )
-        if verdict.more and verdict.train:
+        if result.more and result.train:
             raise PipelineError(
                 "bad-rejection-result",
-                f"{mode} asks for more groups and returns {len(verdict.train)} to train on.",
+                f"{mode} asks for more groups and returns {len(result.train)} to train on.",
                 "Keep them waiting until there are enough.",
             )
-        return verdict
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         return {"mode": self._name, "state": self._mode.state_dict(), "waiting": self._waiting_ids}
@@ -103,10 +103,10 @@ class Reject:
 
 
 def _decide(
-    step: TrainStep, fate: Literal["waiting", "dropped"], reason: str, groups: Iterable[TrajectoryGroup]
+    step: TrainStep, outcome: Literal["waiting", "dropped"], reason: str, groups: Iterable[TrajectoryGroup]
 ) -> None:
     for group in groups:
-        step.decide(fate, f"reject/{reason}", group.trajectories, group, _numbers_of(group))
+        step.decide(outcome, f"reject/{reason}", group.trajectories, group, _numbers_of(group))
 
 
 def _numbers_of(group: TrajectoryGroup) -> dict[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from rllm_core.algorithms.columns import GREEDY_REWARD
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode
@@ -28,7 +28,7 @@ class Generate(ContextStage):
     async def __call__(self, step: TrainStep) -> None:
         sampling = training_sampling(self._context, step)
         rollouts = self._context.config.rllm.rollout.n
-        order = RolloutOrder(
+        order = RolloutRequest(
             tasks=step.tasks,
             rollouts=rollouts,
             sampling=sampling,
@@ -39,7 +39,7 @@ class Generate(ContextStage):
         step.episodes = list(await self._context.runner.run(order))
         check_versions(step.episodes, sampling.weight_version)
         step.generated += step.episodes
-        step.metrics |= episode_metrics(*step.generated_by_round)
+        step.metrics |= episode_metrics(*step.generated_by_batch)
         if not any(episode.trajectories for episode in step.episodes):
             step.skip("nothing_generated")
 
@@ -67,7 +67,9 @@ class GreedyBaseline:
         if "greedy_rewards" not in self._context.needs:
             return
         sampling = replace(training_sampling(self._context, step), temperature=0.0, top_p=1.0, top_k=-1)
-        order = RolloutOrder(tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy", priority=step.task_batch)
+        order = RolloutRequest(
+            tasks=step.tasks, rollouts=1, sampling=sampling, label="greedy", priority=step.task_batch
+        )
         greedy = await self._context.runner.run(order)
         check_versions(greedy, sampling.weight_version)
         impute_names(greedy)

@@ -130,7 +130,7 @@ class Update(ContextStage):
         step.update_plan, step.update_result = plan, result
         step.metrics |= result.metrics
         step.metrics["actor/entropy_coeff"] = plan.entropy_coeff
-        await context.backend.publish(step.weight_version + 1)
+        await context.backend.sync_weights(step.weight_version + 1)
         step.weight_version += 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rllm_core.contracts.backend import BackendPlugin
 
 
-def search_folder(backend: BackendPlugin[Any]) -> Path:
+def search_directory(backend: BackendPlugin[Any]) -> Path:
     """The folder that holds ``rllm/backend/<name>.yaml``.
 
     Raises:
@@ -30,7 +30,7 @@ def profile_file(backend: BackendPlugin[Any], profile: str) -> Path:
     Raises:
         ValueError: there is none; the message says what is wrong, in a few words.
     """
-    file = search_folder(backend) / "rllm" / "backend" / backend.name / f"{profile}.yaml"
+    file = search_directory(backend) / "rllm" / "backend" / backend.name / f"{profile}.yaml"
     if not file.is_file():
         raise ValueError(f"its profile {profile} is missing: there is no file {file}")
     return file

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rllm_core.contracts.chosen import FAMILY, Chosen, Registered
+from rllm_core.contracts.chosen import FAMILY, PluginChoice, Registered
 from rllm_core.errors import ConfigError, PluginError, did_you_mean
 from rllm_core.notices import warn_once
 from rllm_core.plugins.registry import Registry
@@ -22,7 +22,7 @@ def choose(
     shared: Mapping[str, object] | None = None,
     *,
     options_at: str | None = None,
-) -> Chosen[Any]:
+) -> PluginChoice[Any]:
     """Look up `choice` and validate its options; raises `ConfigError`.
 
     `where` is the full config path of the choice, such as ``rllm.algorithm.adv_estimator``. An option the choice
@@ -55,7 +55,7 @@ def choose(
             wanted = f"{name}{FAMILY}{str(plugin.family_option).upper()}"
             raise ConfigError(explained.code, explained.message, f"Write {wanted} in place of {name}.") from error
         raise explained from error
-    return Chosen(registered=registered, params=params, own=frozenset(options))
+    return PluginChoice(registered=registered, params=params, own=frozenset(options))
 
 
 def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:

@@ -116,7 +116,7 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
 
     Groups of one step go in, a verdict comes out: train on these, keep some for later, drop the rest::
 
-        from rllm_core.contracts import NoParams, RejectionPlugin, Verdict
+        from rllm_core.contracts import NoParams, RejectionPlugin, RejectionResult
         from rllm_core.plugins import hookimpl
 
         class DropSingles:
@@ -126,7 +126,7 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
             def __call__(self, groups):
                 train = [group for group in groups if len(group.trajectories) > 1]
                 singles = [group for group in groups if len(group.trajectories) <= 1]
-                return Verdict(train=train, dropped={"single": singles})
+                return RejectionResult(train=train, dropped={"single": singles})
 
             def state_dict(self):
                 return {}
@@ -189,9 +189,9 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
             async def update(self, batch, plan):
                 return UpdateResult(metrics={})
 
-            async def publish(self, version): ...
-            async def save(self, folder): ...
-            async def load(self, folder): ...
+            async def sync_weights(self, version): ...
+            async def save(self, directory): ...
+            async def load(self, directory): ...
 
         @hookimpl
         def rllm_backends():
@@ -291,8 +291,8 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
             said = [{"role": "user", "content": observation}] if isinstance(observation, str) else observation
             return [*said, {"role": "user", "content": self.request}]
 
-        def act(self, reply):
-            return reply.text.strip().rpartition("\\n")[2]
+        def act(self, response):
+            return response.text.strip().rpartition("\\n")[2]
 
     @hookimpl
     def rllm_agents():
@@ -356,7 +356,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
         def __init__(self, params):
             self.ignore_case = params.ignore_case
 
-        def __call__(self, attempt):
+        def __call__(self, rollout):
             answer, said = str(attempt.data["answer"]), attempt.reply.content
             if self.ignore_case:
                 answer, said = answer.lower(), said.lower()
@@ -389,9 +389,9 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
         from rllm_core.rollout.template_renderer import TemplateRenderer
 
         class AnswerOnly(TemplateRenderer):
-            def parse(self, prompt_ids, reply_ids, tools=()):
-                reply = super().parse(prompt_ids, reply_ids, tools)
-                return replace(reply, content=reply.content.rpartition("Answer:")[2].strip())
+            def parse(self, prompt_ids, response_ids, tools=()):
+                response = super().parse(prompt_ids, response_ids, tools)
+                return replace(response, content=response.content.rpartition("Answer:")[2].strip())
 
         return lambda setup, params: AnswerOnly(setup.tokenizer, setup.stop_ids, setup.template_options)
 

@@ -18,7 +18,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 NOT_NAMES = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
 """What YAML reads as something other than a string."""
 
-_NAME_SETS = ("needs", "reads", "writes", "honours", "compares", "endings")
+_NAME_SETS = ("needs", "reads", "writes", "config_keys", "compares", "suffixes")
 _ONE_OF = {"level": get_args(Level), "scope": get_args(Scope)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rllm_core.contracts.agent import Agent
-from rllm_core.data.messages import Message, Reply
+from rllm_core.data.messages import Message, Response
 from rllm_core.rollout.options import MathAgentParams
 
 
@@ -21,5 +21,5 @@ class MathAgent(Agent):
         opening, self._opening = self._opening, []
         return [*opening, *said]
 
-    def act(self, reply: Reply) -> str:
-        return reply.content
+    def act(self, response: Response) -> str:
+        return response.content

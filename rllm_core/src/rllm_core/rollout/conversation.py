@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.workflow import WorkflowContext
-from rllm_core.data.messages import Message, Reply, Tool
+from rllm_core.data.messages import Message, Response, Tool
 from rllm_core.data.types import Step, Trajectory
 from rllm_core.rollout.template_renderer import TOKENS_AFTER_THINK
 
@@ -34,14 +34,14 @@ class Conversation:
         """What was said before each reply, and since the last one."""
         self.trajectory = trajectory
 
-    def hear(self, observation: str | Sequence[Message]) -> None:
+    def add_observation(self, observation: str | Sequence[Message]) -> None:
         """Add what the model sees next; a plain string is a user message."""
         if isinstance(observation, str):
             self._heard[-1].append({"role": "user", "content": observation})
         else:
             self._heard[-1].extend(observation)
 
-    async def reply(self) -> Step:
+    async def generate(self) -> Step:
         """Let the model answer what it heard. The new step is the trajectory's last; `step.text` are the words.
 
         Raises:
@@ -70,21 +70,21 @@ class Conversation:
             messages=heard,
         )
 
-    def parsed(self, step: Step) -> Reply:
+    def parsed(self, step: Step) -> Response:
         """A reply of this conversation, taken apart: content, reasoning, tool calls."""
-        reply = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
+        response = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
         reason = step.info["finish_reason"]
-        return reply if reply.finish_reason == reason else reply.ended_by(reason)
+        return response if response.finish_reason == reason else response.ended_by(reason)
 
     def _next_prompt(self) -> NDArray[np.int32]:
         renderer = self._context.engine.renderer
         if not self.trajectory.steps:
             return renderer.prompt(self._heard[-1], self.tools)
         last = self.trajectory.steps[-1]
-        prompt, reply = last.prompt_ids, last.response_ids
+        prompt, response = last.prompt_ids, last.response_ids
         if not self._context.accumulate_reasoning and renderer.reasoning_ids is not None and _of_user(self._heard[-1]):
-            prompt, reply = without_earlier_reasoning(self._steps_since_user(), renderer.reasoning_ids)
-        bridged = renderer.bridge(prompt, reply, self._heard[-1], self.tools)
+            prompt, response = without_earlier_reasoning(self._steps_since_user(), renderer.reasoning_ids)
+        bridged = renderer.bridge(prompt, response, self._heard[-1], self.tools)
         return renderer.prompt(self._shown_history(), self.tools) if bridged is None else bridged
 
     def _steps_since_user(self) -> list[Step]:
@@ -105,17 +105,17 @@ class Conversation:
         """All messages so far as the model is to see them: with thoughts until the user speaks again."""
         shown = list(self._heard[0])
         for index, (step, heard) in enumerate(zip(self.trajectory.steps, self._heard[1:], strict=True)):
-            reply = self.parsed(step)
+            response = self.parsed(step)
             over = any(map(_of_user, self._heard[index + 1 :])) and not self._context.accumulate_reasoning
-            shown += [(replace(reply, reasoning=None) if over else reply).message, *heard]
+            shown += [(replace(response, reasoning=None) if over else response).message, *heard]
         return shown
 
     def history(self) -> list[Message]:
         """All messages so far; without earlier thoughts, unless `accumulate_reasoning` keeps them."""
         history = list(self._heard[0])
         for step, heard in zip(self.trajectory.steps, self._heard[1:], strict=True):
-            reply = self.parsed(step)
-            kept = reply if self._context.accumulate_reasoning else replace(reply, reasoning=None)
+            response = self.parsed(step)
+            kept = response if self._context.accumulate_reasoning else replace(response, reasoning=None)
             history += [kept.message, *heard]
         return history
 
@@ -160,18 +160,18 @@ def without_earlier_reasoning(
 
 
 def without_reasoning(
-    prompt: NDArray[np.int32], reply: NDArray[np.int32], reasoning_ids: tuple[int, int]
+    prompt: NDArray[np.int32], response: NDArray[np.int32], reasoning_ids: tuple[int, int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Prompt and reply as they are when later turns look back: what was thought is cut out, token by token.
 
     A reply whose thoughts have no end (it was cut off, or nothing was thought) is left whole, and so is its prompt.
     """
     start, end = reasoning_ids
-    ends = np.flatnonzero(reply == end)
+    ends = np.flatnonzero(response == end)
     if not ends.size:
-        return prompt, reply
+        return prompt, response
     tail = max(len(prompt) - TOKENS_AFTER_THINK, 0)
     opened = np.flatnonzero(prompt[tail:] == start)
     if opened.size:
         prompt = prompt[: tail + opened[-1]]  # the template's; one before it would be a user's text
-    return prompt, reply[ends[-1] + 1 :]
+    return prompt, response[ends[-1] + 1 :]

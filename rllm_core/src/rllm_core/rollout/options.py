@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.section import AttemptSeconds, Names, OptionsOf, ShapesStepRewards
+from rllm_core.schema.section import Names, OptionsOf, RolloutSeconds, ShapesStepRewards
 
 
 class MathAgentParams(Params):
@@ -31,7 +31,7 @@ class AgentWorkflowParams(Params):
     env_args: Annotated[dict[str, Any], OptionsOf("env_cls")] = Field(
         default_factory=dict, description="Options of the environment that `env_cls` names."
     )
-    timeout: Annotated[float, AttemptSeconds()] = Field(
+    timeout: Annotated[float, RolloutSeconds()] = Field(
         1e6, gt=0, description="Seconds an attempt may take, unless `rllm.agent.trajectory_timeout` is shorter."
     )
     gamma: Annotated[float, ShapesStepRewards()] = Field(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.rollout import RolloutOrder
+from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError, described
@@ -28,7 +28,7 @@ class RunnerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptSetup:
+class RolloutSetup:
     """What tells one attempt from all others; see `WorkflowContext`."""
 
     sampling: SamplingParams
@@ -37,7 +37,7 @@ class AttemptSetup:
     task_batch: int | None
 
 
-MakeWorkflow = Callable[[AttemptSetup], Workflow]
+MakeWorkflow = Callable[[RolloutSetup], Workflow]
 """Makes the workflow of one attempt."""
 
 
@@ -49,7 +49,7 @@ class RolloutRunner:
         self._settings = settings
         self._slots = Slots(settings.n_parallel_tasks)
 
-    async def run(self, order: RolloutOrder) -> list[Episode]:
+    async def run(self, order: RolloutRequest) -> list[Episode]:
         """All episodes, task after task, rollout after rollout. Orders that are played at once share the slots.
 
         Raises:
@@ -57,22 +57,22 @@ class RolloutRunner:
             BackendError: what samples is gone, or failed. That is no fault of an attempt: none is tried again.
         """
 
-        async def attempt(task: Task, index: int) -> Episode:
+        async def rollout(task: Task, index: int) -> Episode:
             async with self._slots.held(order.priority):
-                return await self.attempt(order, task, index)
+                return await self.rollout(order, task, index)
 
-        attempts = [
-            asyncio.ensure_future(attempt(task, index)) for task in order.tasks for index in range(order.rollouts)
+        rollouts = [
+            asyncio.ensure_future(rollout(task, index)) for task in order.tasks for index in range(order.rollouts)
         ]
         try:
-            return await asyncio.gather(*attempts)
+            return await asyncio.gather(*rollouts)
         finally:
-            for future in attempts:
+            for future in rollouts:
                 future.cancel()
             # Cancelled attempts close their environments and sessions before the error goes on.
-            await asyncio.gather(*attempts, return_exceptions=True)
+            await asyncio.gather(*rollouts, return_exceptions=True)
 
-    async def attempt(self, order: RolloutOrder, task: Task, index: int) -> Episode:
+    async def rollout(self, order: RolloutRequest, task: Task, index: int) -> Episode:
         """One attempt of an order, with its retries: the episode that `run` gives. No limit bounds it.
 
         Raises:
@@ -99,8 +99,8 @@ class RolloutRunner:
             return episode
         return self._failed(task, uid, last)
 
-    async def _play(self, attempt: AttemptSetup, task: Task, uid: str) -> Episode:
-        workflow = self._make_workflow(attempt)
+    async def _play(self, rollout: RolloutSetup, task: Task, uid: str) -> Episode:
+        workflow = self._make_workflow(rollout)
         limit = asyncio.timeout(self._settings.trajectory_timeout)
         try:
             async with limit:
@@ -137,6 +137,6 @@ class RolloutRunner:
         )
 
 
-def _setup(order: RolloutOrder, uid: str, number: int) -> AttemptSetup:
+def _setup(order: RolloutRequest, uid: str, number: int) -> RolloutSetup:
     sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
-    return AttemptSetup(sampling=sampling, label=order.label, number=number, task_batch=order.task_batch)
+    return RolloutSetup(sampling=sampling, label=order.label, number=number, task_batch=order.task_batch)

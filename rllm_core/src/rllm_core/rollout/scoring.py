@@ -10,8 +10,8 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from rllm_core.contracts.chosen import Chosen
-from rllm_core.contracts.reward import Attempt, Reward, RewardPlugin, Score
+from rllm_core.contracts.chosen import PluginChoice
+from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
 from rllm_core.errors import described
 from rllm_core.rollout.calls import call
 
@@ -23,7 +23,7 @@ LONGEST_EXTRACT = 1000
 class WeightedReward:
     """A chosen reward and how much it counts."""
 
-    chosen: Chosen[RewardPlugin[Any]]
+    chosen: PluginChoice[RewardPlugin[Any]]
     weight: float
 
 
@@ -38,15 +38,15 @@ class Scorer:
             loaded: Reward = entry.chosen.registered.load()(entry.chosen.params)
             self._rewards[name if number == 1 else f"{name}#{number}"] = (entry, loaded)
 
-    async def __call__(self, attempt: Attempt) -> Score:
+    async def __call__(self, rollout: Rollout) -> Score:
         """The sum.
 
         Its components are the rewards by name, times their weights, and their own components as ``name.part``. Its
-        metrics are the rewards as they are, ``reward.name``, and what they measure, ``reward.name.figure``. What they
+        metrics are the rewards as they are, ``reward.name``, and what they measure, ``reward.name.metric``. What they
         took for the answer is `extracted`; where several do, ``name: answer; other name: answer``.
         """
         scores = await asyncio.gather(
-            *(_score(entry.chosen.plugin, reward, attempt) for entry, reward in self._rewards.values())
+            *(_score(entry.chosen.plugin, reward, rollout) for entry, reward in self._rewards.values())
         )
         missing: list[str] = []
         components: dict[str, float] = {}
@@ -58,7 +58,7 @@ class Scorer:
             values = {name: score.value} | {f"{name}.{part}": value for part, value in score.components.items()}
             components |= {each: entry.weight * value for each, value in values.items()}
             metrics |= {f"reward.{each}": value for each, value in values.items()}
-            metrics |= {f"reward.{name}.{figure}": value for figure, value in score.metrics.items()}
+            metrics |= {f"reward.{name}.{metric}": value for metric, value in score.metrics.items()}
         known = [score.correct for score in scores if score.correct is not None]
         return Score(
             value=None if missing else sum(components[name] for name in self._rewards),
@@ -77,14 +77,14 @@ class Scorer:
         return "; ".join(said) if len(said) > 1 else only
 
 
-async def _score(plugin: RewardPlugin[Any], reward: Reward, attempt: Attempt) -> Score:
-    lacking = sorted(plugin.needs - set(attempt.data))
+async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) -> Score:
+    lacking = sorted(plugin.needs - set(rollout.data))
     if lacking:
         return Score(value=None, feedback=f"the task's data has no {', '.join(map(repr, lacking))}")
     limit = asyncio.timeout(plugin.timeout)
     try:
         async with limit:
-            return _as_score(await call(reward, attempt, blocking=plugin.blocking))
+            return _as_score(await call(reward, rollout, blocking=plugin.blocking))
     except asyncio.CancelledError as error:
         if (this := asyncio.current_task()) is None or this.cancelling():
             raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import MalformedToolCall, Message, Reply, Tool, ToolCall, text_of
+from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall, text_of
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.call_format import CallFormat, call_format
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.plugin import NoParams
     from rllm_core.contracts.renderer import RendererSetup
 
-REPLY = "REPLYPLACEHOLDER"
+RESPONSE = "REPLYPLACEHOLDER"
 """Stands for the model's reply while the template shows what follows one."""
 
 NEXT = "NEXTPLACEHOLDER"
@@ -33,7 +33,7 @@ THINK, END_THINK = "<think>", "</think>"
 REASONING_MARKS = ((THINK, END_THINK, ""), ("<|channel>", "<channel|>", "thought\n"))
 """What models write before and after their thoughts, and a word that some models write first."""
 
-HISTORY = ({"role": "user", "content": "."}, {"role": "assistant", "content": REPLY})
+HISTORY = ({"role": "user", "content": "."}, {"role": "assistant", "content": RESPONSE})
 """A short history. The tokens of new messages must not depend on how long the conversation is."""
 
 TOKENS_AFTER_THINK = 4
@@ -100,15 +100,15 @@ class TemplateRenderer:
         return self._prompt(_as_json(messages), _as_json(tools))
 
     def bridge(
-        self, prompt_ids: TokenIds, reply_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
+        self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered:
-        """(n,) int32 tokens: `prompt_ids`, `reply_ids`, and what follows them. `tools` stand in the first prompt.
+        """(n,) int32 tokens: `prompt_ids`, `response_ids`, and what follows them. `tools` stand in the first prompt.
 
         Thoughts that the reply leaves open are closed before the end of its turn.
         """
-        closing = self._closing(prompt_ids, reply_ids)
-        after = self._after([*reply_ids[-len(self._turn_end) - 1 :], *closing], messages)
-        return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, reply_ids, closing, after)])
+        closing = self._closing(prompt_ids, response_ids)
+        after = self._after([*response_ids[-len(self._turn_end) - 1 :], *closing], messages)
+        return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, response_ids, closing, after)])
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
@@ -117,16 +117,16 @@ class TemplateRenderer:
         """
         return self._after([last_token], messages)
 
-    def _after(self, reply: Sequence[int], messages: Sequence[Message]) -> Rendered:
+    def _after(self, response: Sequence[int], messages: Sequence[Message]) -> Rendered:
         """(n,) int32 tokens after a reply, without the part of the turn's end that the model sampled itself."""
         tokens = self._continuation(_as_json(messages))
         end = self._turn_end.tolist()
         if end and tokens[: len(end)].tolist() == end:
-            if reply and reply[-1] == end[-1]:
+            if response and response[-1] == end[-1]:
                 return tokens[len(end) :]
             sampled = range(len(end) - 1, 0, -1)
-            return tokens[next((size for size in sampled if list(reply[-size:]) == end[:size]), 0) :]
-        repeated = bool(reply) and reply[-1] in self.stop_ids and tokens.size and tokens[0] == reply[-1]
+            return tokens[next((size for size in sampled if list(response[-size:]) == end[:size]), 0) :]
+        repeated = bool(response) and response[-1] in self.stop_ids and tokens.size and tokens[0] == response[-1]
         return tokens[1:] if repeated else tokens
 
     @cached_property
@@ -136,11 +136,11 @@ class TemplateRenderer:
             rendered = self._template([*HISTORY, {"role": "user", "content": NEXT}], [])
         except RolloutError:
             return self._encode("")
-        tokens = self._encode(rendered.rpartition(REPLY)[2].partition(NEXT)[0])
+        tokens = self._encode(rendered.rpartition(RESPONSE)[2].partition(NEXT)[0])
         stops = np.flatnonzero(np.isin(tokens, [*self.stop_ids]))
         return tokens[: int(stops[0]) + 1] if stops.size else tokens[:0]
 
-    def reply_ids(self, text: str) -> Rendered:
+    def response_ids(self, text: str) -> Rendered:
         """(n,) int32 tokens of a reply that is known as text alone, with the stop token that the template writes.
 
         For workflows that get text from somebody else's client. What was sampled there may be other tokens of the same
@@ -163,21 +163,21 @@ class TemplateRenderer:
         """How this model writes tool calls; None where its template shows none, or none that can be read."""
         return call_format(self._template)
 
-    def parse(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+    def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """The reply, with its thoughts apart where the model has tokens for them, and its calls as the template's.
 
         Calls stay in the content if `call_format` is None, or if the model was offered no tools.
         """
-        text = self.text(reply_ids)
-        thought, said = self._thought_and_said(prompt_ids, np.asarray(reply_ids, np.int32))
+        text = self.text(response_ids)
+        thought, said = self._thought_and_said(prompt_ids, np.asarray(response_ids, np.int32))
         reasoning = None if thought is None else self._thought_text(thought)
         content = text if thought is None else self.text(said).strip()
         if not tools or self.call_format is None:
-            return Reply(text=text, content=content, reasoning=reasoning)
+            return Response(text=text, content=content, reasoning=reasoning)
         rest, calls = self.call_format.read(self._with_marks(said) if self._marks_are_special else content)
         if not calls:
-            return Reply(text=text, content=content, reasoning=reasoning)
-        return Reply(
+            return Response(text=text, content=content, reasoning=reasoning)
+        return Response(
             text=text,
             content=rest,
             reasoning=reasoning,
@@ -185,21 +185,21 @@ class TemplateRenderer:
             malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
         )
 
-    def settled(self, prompt_ids: TokenIds, reply_ids: TokenIds, tools: Sequence[Tool] = ()) -> Reply:
+    def settled(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """See `StreamingRenderer.settled`.
 
         If the model has tokens around its thoughts, a later one can turn all that was said into a thought. So thoughts
         are final at once, and words when the reply has ended.
         """
-        reply = np.asarray(reply_ids, np.int32)
-        text = self._settled_text(reply)
+        response = np.asarray(response_ids, np.int32)
+        text = self._settled_text(response)
         if self.reasoning_ids is None:
-            return Reply(text=text, content=self._settled_content(text) if tools else text)
-        thought, _ = self._thought_and_said(prompt_ids, reply)
+            return Response(text=text, content=self._settled_content(text) if tools else text)
+        thought, _ = self._thought_and_said(prompt_ids, response)
         reasoning = "" if thought is None else self._settled_text(thought)
         _, word = self._reasoning or ((), "")
         begun = "" if word.startswith(reasoning) else reasoning.removeprefix(word).strip()
-        return Reply(text=text, content="", reasoning=begun or None)
+        return Response(text=text, content="", reasoning=begun or None)
 
     def _settled_text(self, token_ids: Rendered) -> str:
         """The beginning of a text that more tokens do not change: `_decode` without its last characters."""
@@ -227,17 +227,17 @@ class TemplateRenderer:
             return ""
         return before_any(text, [self.call_format.start]).rstrip()
 
-    def _thought_and_said(self, prompt_ids: TokenIds, reply: Rendered) -> tuple[Rendered | None, Rendered]:
+    def _thought_and_said(self, prompt_ids: TokenIds, response: Rendered) -> tuple[Rendered | None, Rendered]:
         """The tokens of the thoughts, None where there are none, and those behind them."""
         if self.reasoning_ids is None:
-            return None, reply
+            return None, response
         start, end = self.reasoning_ids
-        ends = np.flatnonzero(reply == end)
-        if not ends.size and start not in reply and not in_thoughts(prompt_ids, self.reasoning_ids):
-            return None, reply
-        closed = int(ends[-1]) if ends.size else len(reply)
-        thought = reply[:closed]
-        return thought[~np.isin(thought, self.reasoning_ids)], reply[closed + 1 :]
+        ends = np.flatnonzero(response == end)
+        if not ends.size and start not in response and not in_reasoning(prompt_ids, self.reasoning_ids):
+            return None, response
+        closed = int(ends[-1]) if ends.size else len(response)
+        thought = response[:closed]
+        return thought[~np.isin(thought, self.reasoning_ids)], response[closed + 1 :]
 
     def _thought_text(self, thought: Rendered) -> str:
         _, word = self._reasoning or ((), "")
@@ -253,14 +253,14 @@ class TemplateRenderer:
         kept = said[~np.isin(said, [*self.stop_ids])]
         return str(self.tokenizer.decode(kept.tolist(), skip_special_tokens=False))
 
-    def _closing(self, prompt_ids: TokenIds, reply_ids: TokenIds) -> list[int]:
+    def _closing(self, prompt_ids: TokenIds, response_ids: TokenIds) -> list[int]:
         """``</think>`` behind a reply that was cut off while the model thought; else the model would think on there.
 
         Nothing behind a sampled stop token: the model has ended its turn itself.
         """
-        if self.reasoning_ids is None or (len(reply_ids) and int(reply_ids[-1]) in self.stop_ids):
+        if self.reasoning_ids is None or (len(response_ids) and int(response_ids[-1]) in self.stop_ids):
             return []
-        thinking = ends_in_thoughts(prompt_ids, reply_ids, self.reasoning_ids)
+        thinking = ends_in_reasoning(prompt_ids, response_ids, self.reasoning_ids)
         return [self.reasoning_ids[1]] if thinking else []
 
     def _render_prompt(self, messages: str, tools: str) -> Rendered:
@@ -276,8 +276,8 @@ class TemplateRenderer:
 
     def _render_continuation(self, messages: str) -> Rendered:
         rendered = self._template([*HISTORY, *json.loads(messages)], [])
-        _, found, after = rendered.partition(REPLY)
-        if not found or REPLY in after:
+        _, found, after = rendered.partition(RESPONSE)
+        if not found or RESPONSE in after:
             raise RolloutError(
                 "unsupported-chat-template",
                 "The model's chat template does not show an assistant message unchanged, exactly once.",
@@ -337,18 +337,18 @@ def token_texts(tokenizer: Tokenizer, token_ids: TokenIds) -> list[str]:
     return texts
 
 
-def in_thoughts(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
+def in_reasoning(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     """Whether the template ends the prompt inside the model's thoughts; see `TOKENS_AFTER_THINK`."""
     start, end = reasoning_ids
     tail = [int(token) for token in prompt_ids[-TOKENS_AFTER_THINK:]]
     return start in tail and end not in tail[tail.index(start) :]
 
 
-def ends_in_thoughts(prompt_ids: TokenIds, reply_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
+def ends_in_reasoning(prompt_ids: TokenIds, response_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
     """Whether a reply ends inside the model's thoughts, which it or the template has opened."""
-    reply = np.asarray(reply_ids, np.int32)
-    marks = reply[np.isin(reply, reasoning_ids)]
-    return bool(marks[-1] == reasoning_ids[0]) if marks.size else in_thoughts(prompt_ids, reasoning_ids)
+    response = np.asarray(response_ids, np.int32)
+    marks = response[np.isin(response, reasoning_ids)]
+    return bool(marks[-1] == reasoning_ids[0]) if marks.size else in_reasoning(prompt_ids, reasoning_ids)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

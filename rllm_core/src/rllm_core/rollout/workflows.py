@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.environment import Environment, Outcome
-from rllm_core.contracts.reward import Attempt
+from rllm_core.contracts.reward import Rollout
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.data.messages import Action, Message, Reply, Tool
+from rllm_core.data.messages import Action, Message, Response, Tool
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.rollout.calls import call
@@ -33,7 +33,7 @@ class EnvironmentWorkflow(Workflow):
     """
 
     role = "agent"
-    honours: ClassVar[frozenset[str]] = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"})
+    config_keys: ClassVar[frozenset[str]] = frozenset({"rllm.agent.name", "rllm.agent.agent_args", "rllm.reward"})
 
     def __init__(
         self, context: WorkflowContext, *, gamma: float = 0.0, reward_bonus_coeff: float = 0.0, **options: Any
@@ -53,8 +53,8 @@ class EnvironmentWorkflow(Workflow):
         """What the model may call in this attempt; nothing, unless a subclass runs tools."""
         return ()
 
-    async def answers_to_calls(self, reply: Reply, episode: Episode) -> Sequence[Message]:
-        """What the model hears of the tools that `reply` calls. Nothing: the reply is the action."""
+    async def answers_to_calls(self, response: Response, episode: Episode) -> Sequence[Message]:
+        """What the model hears of the tools that `response` calls. Nothing: the reply is the action."""
         return ()
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
@@ -97,20 +97,20 @@ class EnvironmentWorkflow(Workflow):
         observation = await self._ask(environment.reset, task)
         if observation is None:
             raise TypeError(f"reset() of {type(environment).__name__} returned None, not what the agent sees first")
-        conversation.hear(_messages(agent, observation))
+        conversation.add_observation(_messages(agent, observation))
         conversation.tools = await self.offered_tools(environment, task)
         for _ in range(self.max_turns):
             try:
-                step = await conversation.reply()
+                step = await conversation.generate()
             except PromptTooLongError:
                 episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
                 return
-            reply = conversation.parsed(step)
-            if answers := await self.answers_to_calls(reply, episode):
+            response = conversation.parsed(step)
+            if answers := await self.answers_to_calls(response, episode):
                 step.reward = 0.0
-                conversation.hear(answers)
+                conversation.add_observation(answers)
                 continue
-            outcome = await self._ask(environment.step, _action(agent, reply, environment))
+            outcome = await self._ask(environment.step, _action(agent, response, environment))
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"step() of {type(environment).__name__} returned {outcome!r:.80}, not an Outcome")
             step.reward = float(outcome.reward)
@@ -122,7 +122,7 @@ class EnvironmentWorkflow(Workflow):
                 episode.is_correct = bool(outcome.correct) if self._judged else trajectory.reward > 0
                 episode.termination_reason = TerminationReason.ENV_DONE
                 return
-            conversation.hear(_messages(agent, outcome.observation))
+            conversation.add_observation(_messages(agent, outcome.observation))
         episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
 
     async def _score(
@@ -137,14 +137,14 @@ class EnvironmentWorkflow(Workflow):
         # Until all rewards are there: the attempt's time may be over before.
         trajectory.reward = last.reward = None
         trajectory.info[REWARD_ERROR] = "the time of the attempt was over before its rewards were there"
-        attempt = Attempt(
+        rollout = Rollout(
             data=copy.deepcopy(task),
             messages=conversation.history(),
-            reply=conversation.parsed(last),
+            response=conversation.parsed(last),
             response_tokens=trajectory.response_length,
             state=await self._ask(environment.final_state),
         )
-        score = await self.context.score(attempt)
+        score = await self.context.score(rollout)
         _add_components(trajectory, score.components)
         episode.metrics.update(score.metrics)
         if score.extracted is not None:
@@ -182,7 +182,7 @@ class EnvironmentWorkflow(Workflow):
 class MultiTurnWorkflow(EnvironmentWorkflow):
     """Turns until the environment is done or `rllm.agent.max_steps` is reached."""
 
-    honours: ClassVar[frozenset[str]] = EnvironmentWorkflow.honours | {
+    config_keys: ClassVar[frozenset[str]] = EnvironmentWorkflow.config_keys | {
         "rllm.accumulate_reasoning",
         "rllm.agent.max_steps",
     }
@@ -221,8 +221,8 @@ def _add_components(trajectory: Trajectory, components: Mapping[str, float]) -> 
             total[name] = total.get(name, 0.0) + float(value)
 
 
-def _action(agent: Agent, reply: Reply, environment: Environment) -> Action:
-    action = agent.act(reply)
+def _action(agent: Agent, response: Response, environment: Environment) -> Action:
+    action = agent.act(response)
     if isinstance(action, str) or (isinstance(action, Mapping) and environment.takes_objects):
         return action
     takes = "text or a JSON object" if environment.takes_objects else "text"

@@ -37,7 +37,7 @@ TRAINING, PLAYING = ActsIn("training"), ActsIn("playing")
 
 @dataclass(frozen=True)
 class ByPlugins:
-    """The key acts through a chosen plugin that lists it in `honours` or, for backends, in `shared_keys`."""
+    """The key acts through a chosen plugin that lists it in `config_keys` or, for backends, in `shared_keys`."""
 
     kind: str | None = None
     """The one kind of plugins that can act on it; None: any."""
@@ -148,7 +148,7 @@ class OptionsOf:
 
 
 @dataclass(frozen=True)
-class AttemptSeconds:
+class RolloutSeconds:
     """An option of a workflow: seconds after which an attempt ends."""
 
 

@@ -78,7 +78,7 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
         if failure is not None:
             await server.drop_staged_weights.remote()
             raise failure
-        await server.publish_weights.remote(global_steps or 0)
+        await server.sync_weights.remote(global_steps or 0)
 
 
 async def _failure_of(call: Awaitable[None]) -> RayError | None:

@@ -16,7 +16,7 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import LoopbackNames
 from rllm_verl.cpu.server_settings import ServerSettings
-from rllm_verl.cpu.token_output import Reply
+from rllm_verl.cpu.token_output import Response
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -29,7 +29,7 @@ class Sampler(Protocol):
 
     @property
     def weight_version(self) -> int: ...
-    async def generate(self, prompt_ids: Any, sampling_params: Any, request_id: str) -> Reply: ...
+    async def generate(self, prompt_ids: Any, sampling_params: Any, request_id: str) -> Response: ...
 
 
 class _Body(BaseModel):
@@ -103,29 +103,29 @@ def create_app(sampler: Sampler) -> FastAPI:
         if isinstance(prompt, str):
             prompt = list(renderer.tokenizer.encode(prompt, add_special_tokens=False))
         request_id = secrets.token_hex(8)
-        reply = await sampler.generate(prompt, body.sampling(), body.user or request_id)
+        response = await sampler.generate(prompt, body.sampling(), body.user or request_id)
         choice = {
             "index": 0,
-            "text": renderer.text(reply.token_ids),
-            "finish_reason": _finish_reason(reply, renderer),
+            "text": renderer.text(response.token_ids),
+            "finish_reason": _finish_reason(response, renderer),
             "prompt_token_ids": prompt,
-            "token_ids": reply.token_ids,
-            "logprobs": {"tokens": _pieces(renderer, reply.token_ids), "token_logprobs": reply.log_probs},
+            "token_ids": response.token_ids,
+            "logprobs": {"tokens": _pieces(renderer, response.token_ids), "token_logprobs": response.log_probs},
         }
-        return _answer("text_completion", f"cmpl-{request_id}", name, prompt, reply, choice)
+        return _answer("text_completion", f"cmpl-{request_id}", name, prompt, response, choice)
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatBody) -> dict[str, Any]:
         prompt = renderer.prompt([message.model_dump() for message in body.messages]).tolist()
         request_id = secrets.token_hex(8)
-        reply = await sampler.generate(prompt, body.sampling(), body.user or request_id)
-        pieces = _pieces(renderer, reply.token_ids)
-        logprobs = reply.log_probs or []
+        response = await sampler.generate(prompt, body.sampling(), body.user or request_id)
+        pieces = _pieces(renderer, response.token_ids)
+        logprobs = response.log_probs or []
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": renderer.text(reply.token_ids)},
-            "finish_reason": _finish_reason(reply, renderer),
-            "token_ids": reply.token_ids,
+            "message": {"role": "assistant", "content": renderer.text(response.token_ids)},
+            "finish_reason": _finish_reason(response, renderer),
+            "token_ids": response.token_ids,
             "logprobs": {
                 "content": [
                     {"token": piece, "logprob": logprob, "bytes": None, "top_logprobs": []}
@@ -133,7 +133,7 @@ def create_app(sampler: Sampler) -> FastAPI:
                 ]
             },
         }
-        answer = _answer("chat.completion", f"chatcmpl-{request_id}", name, prompt, reply, choice)
+        answer = _answer("chat.completion", f"chatcmpl-{request_id}", name, prompt, response, choice)
         return answer | {"prompt_token_ids": prompt}
 
     @app.exception_handler(RllmError)
@@ -149,9 +149,9 @@ def create_app(sampler: Sampler) -> FastAPI:
 
 
 def _answer(
-    kind: str, answer_id: str, model: str, prompt: list[int], reply: Reply, choice: dict[str, Any]
+    kind: str, answer_id: str, model: str, prompt: list[int], response: Response, choice: dict[str, Any]
 ) -> dict[str, Any]:
-    asked, sampled = len(prompt), len(reply.token_ids)
+    asked, sampled = len(prompt), len(response.token_ids)
     return {
         "id": answer_id,
         "object": kind,
@@ -159,14 +159,14 @@ def _answer(
         "model": model,
         "choices": [choice],
         "usage": {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled},
-        "weight_version": reply.weight_version,
+        "weight_version": response.weight_version,
     }
 
 
-def _finish_reason(reply: Reply, renderer: TemplateRenderer) -> str:
-    if reply.stop_reason == "aborted":
+def _finish_reason(response: Response, renderer: TemplateRenderer) -> str:
+    if response.stop_reason == "aborted":
         return "abort"
-    return "stop" if reply.token_ids and reply.token_ids[-1] in renderer.stop_ids else "length"
+    return "stop" if response.token_ids and response.token_ids[-1] in renderer.stop_ids else "length"
 
 
 def _pieces(renderer: TemplateRenderer, token_ids: list[int]) -> list[str]:

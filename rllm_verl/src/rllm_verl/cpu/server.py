@@ -26,7 +26,7 @@ from rllm_verl.cpu.openai_api import create_app
 from rllm_verl.cpu.sampling_request import Limits, SamplingRequest, sampling_request
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.staged_weights import Bucket, StagedWeights
-from rllm_verl.cpu.token_output import Reply
+from rllm_verl.cpu.token_output import Response
 
 
 class RolloutServer:
@@ -89,7 +89,7 @@ class RolloutServer:
         image_data: object = None,
         video_data: object = None,
         audio_data: object = None,
-    ) -> Reply:
+    ) -> Response:
         """Continue a prompt. Requests of one id take turns and share what is cached of their common beginning.
 
         Raises:
@@ -115,10 +115,10 @@ class RolloutServer:
         )
         async with self._gate.entered() as admitted:
             if not admitted:
-                return Reply([], None, "aborted", self.weight_version)
+                return Response([], None, "aborted", self.weight_version)
             return await self._sample(request, request_id)
 
-    async def _sample(self, request: SamplingRequest, request_id: str) -> Reply:
+    async def _sample(self, request: SamplingRequest, request_id: str) -> Response:
         stop_ids = request.stop_ids if request.ignores_eos else request.stop_ids | self.renderer.stop_ids
         aborted = False
 
@@ -129,7 +129,7 @@ class RolloutServer:
             return done or aborted
 
         completion = await self._engine.generate(request.prompt, request.sampling, session=request_id, stops=stops)
-        return Reply(
+        return Response(
             token_ids=completion.token_ids.tolist(),
             log_probs=completion.logprobs.tolist() if request.wants_logprobs else None,
             stop_reason="aborted" if aborted else "completed",
@@ -147,7 +147,7 @@ class RolloutServer:
         staged.add(bucket)
         self._staged = staged
 
-    async def publish_weights(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         """Replace all weights by those staged, once the replies under way are complete.
 
         Raises:
@@ -157,7 +157,7 @@ class RolloutServer:
         staged.check_complete()
         async with self._gate.nobody_inside():
             await asyncio.get_running_loop().run_in_executor(self._executor, staged.write)
-            self._engine.publish(version)
+            self._engine.sync_weights(version)
 
     async def drop_staged_weights(self) -> None:
         """The sender has failed: what it sent belongs to no update."""

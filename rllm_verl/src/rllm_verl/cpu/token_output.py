@@ -12,7 +12,7 @@ StopReason = Literal["completed", "aborted"]
 
 
 @dataclass(frozen=True)
-class Reply:
+class Response:
     """What was sampled after one prompt. Unpickled, it is a `verl.workers.rollout.replica.TokenOutput`."""
 
     token_ids: list[int]

@@ -52,7 +52,7 @@ class ReasoningGymParams(Params):
         description="Solved entries shown before the question, as earlier turns. They show a small model the form of "
         "an answer.",
     )
-    answer: Literal["auto", "tags", "reply"] = Field(
+    answer: Literal["auto", "tags", "response"] = Field(
         "auto",
         description="What of a reply is the answer: the text between the last <answer> and </answer> (tags), the whole "
         "reply (reply), or the text between the tags where there are some and else the whole reply (auto).",

@@ -49,12 +49,12 @@ class Process:
             RolloutError: the process ended.
         """
         with self._lock:
-            reply = self._reply(json.dumps(question))
-        if "refused" in reply:
-            raise ConfigError(*reply["refused"])
-        if "problem" in reply:
-            raise GeneratorFailedError("plugin-failed", f"reasoning-gym failed: {reply['problem']}.", HINT)
-        return reply["value"]
+            response = self._response(json.dumps(question))
+        if "refused" in response:
+            raise ConfigError(*response["refused"])
+        if "problem" in response:
+            raise GeneratorFailedError("plugin-failed", f"reasoning-gym failed: {response['problem']}.", HINT)
+        return response["value"]
 
     def close(self) -> None:
         """End the process. One that is in the middle of a question ends with it."""
@@ -62,10 +62,10 @@ class Process:
             self._end()
             self._lock.release()
 
-    def _reply(self, line: str) -> dict[str, Any]:
+    def _response(self, line: str) -> dict[str, Any]:
         try:
             self._process = self._process or _started()
-            reply: dict[str, Any] = json.loads(self._process.ask(line))
+            response: dict[str, Any] = json.loads(self._process.ask(line))
         except DiedError as error:
             self._end()
             if error.code == -signal.SIGPROF:
@@ -76,7 +76,7 @@ class Process:
         except BaseException:  # also when the thread is interrupted: the process may still write the reply
             self._end()
             raise
-        return reply
+        return response
 
     def _end(self) -> None:
         process, self._process = self._process, None

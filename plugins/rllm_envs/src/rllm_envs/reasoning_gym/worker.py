@@ -21,7 +21,7 @@ from rllm_core.errors import ConfigError
 def main() -> None:
     """Answer until the input ends."""
     questions = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     # What generated code reads or prints is no question and no reply.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, sys.stdin.fileno())
@@ -29,21 +29,21 @@ def main() -> None:
 
     from rllm_envs.reasoning_gym.generators import answered
 
-    replies.write("ready\n")
-    replies.flush()
+    responses.write("ready\n")
+    responses.flush()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for line in questions:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
         try:
-            reply: dict[str, Any] = {"value": answered(asked)}
+            response: dict[str, Any] = {"value": answered(asked)}
         except ConfigError as error:
-            reply = {"refused": [error.code, error.message, error.hint]}
+            response = {"refused": [error.code, error.message, error.hint]}
         except Exception as error:  # noqa: BLE001  (generators raise anything; who asked says what)
-            reply = {"problem": f"{type(error).__name__}: {error}"[:200]}
+            response = {"problem": f"{type(error).__name__}: {error}"[:200]}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+        responses.write(json.dumps(response) + "\n")
+        responses.flush()
 
 
 if __name__ == "__main__":

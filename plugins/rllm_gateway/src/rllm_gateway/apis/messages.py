@@ -146,11 +146,11 @@ class _Messages:
             return {"role": "assistant", "content": content}
         blocks = fields.objects(turn, "content", where)
         calls = [_call(block, f"{where}.content") for block in blocks if block.get("type") == "tool_use"]
-        thoughts = [block for block in blocks if block.get("type") == "thinking"]
+        reasoning = [block for block in blocks if block.get("type") == "thinking"]
         rest = [b for b in blocks if b.get("type") not in ("tool_use", "thinking", "redacted_thinking")]
         message: dict[str, Any] = {"role": "assistant", "content": self._words(rest, f"{where}.content")}
-        if thoughts:
-            thought = [fields.text(block, "thinking", f"{where}.content") for block in thoughts]
+        if reasoning:
+            thought = [fields.text(block, "thinking", f"{where}.content") for block in reasoning]
             message["reasoning_content"] = "".join(thought)
         return message | ({"tool_calls": calls} if calls else {})
 

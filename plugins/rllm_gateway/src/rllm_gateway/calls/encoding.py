@@ -74,7 +74,7 @@ def _call_values(row: CallRow, request: bytes) -> tuple[Value, ...]:
         _array(row.new_ids, _IDS),
         _array(row.response_ids, _IDS),
         _array(row.logprobs, _LOGPROBS),
-        _json({"messages": list(row.messages), "reply": row.reply}),
+        _json({"messages": list(row.messages), "reply": row.response}),
     )
 
 

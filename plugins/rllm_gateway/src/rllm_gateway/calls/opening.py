@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from rllm_core.files import sync_file, sync_folder
+from rllm_core.files import sync_directory, sync_file
 from rllm_gateway.calls import schema
 from rllm_gateway.calls.rows import DamagedError, StoreError
 
 BUSY_SECONDS = 60.0
 """How long a commit waits for those of other processes."""
-PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
 """Modes of a store and of a folder that is made for it: nobody else reads what was said. Its logs have the store's."""
 _MALFORMED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
@@ -115,7 +115,7 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
 
 def _make(path: Path) -> None:
     """Make an empty store under another name, and link it here: others find none, or a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         # SQLite does not say why it cannot make a file.
@@ -131,7 +131,7 @@ def _make(path: Path) -> None:
         return
     finally:
         beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -46,7 +46,7 @@ class SessionRow:
     """No other session of the store has it."""
     run: str
     """Name of the run."""
-    attempt: str
+    rollout: str
     """Uid of the attempt."""
     retry: int
     """Which try of the attempt, from 0."""
@@ -102,7 +102,7 @@ class CallRow:
     """Parameters of sampling, and `NAME` and `GROUP` of the trajectory if the request has them."""
     messages: Sequence[Any]
     """Messages of the prompt since the parent's reply."""
-    reply: Any
+    response: Any
     """The reply as a message; None: the client took none, or `rllm` rendered none."""
     sent: Mapping[str, Any]
     """Parameters of the request as they were sent, tools included. Kept once for all calls that share them."""
@@ -253,6 +253,6 @@ def messages(rows: Sequence[CallRow]) -> list[Any]:
     found = list[Any]()
     for row in rows:
         found = [*found[: row.kept_messages], *row.messages]
-        if row is not rows[-1] and row.reply is not None:
-            found.append(row.reply)
+        if row is not rows[-1] and row.response is not None:
+            found.append(row.response)
     return found

@@ -214,21 +214,21 @@ def serve(server: ForkingServer) -> None:
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    asked, replies = os.dup(0), os.dup(1)
+    asked, responses = os.dup(0), os.dup(1)
     # An agent that prints writes to its log, and never among the replies.
     os.dup2(2, 1)
     selector = selectors.PollSelector()  # needs no file descriptor
-    server.private += [asked, replies, woken, waker]
+    server.private += [asked, responses, woken, waker]
     selector.register(asked, selectors.EVENT_READ)
     selector.register(woken, selectors.EVENT_READ)
-    _write(replies, "ready" if server.forks else "ready without forks")
+    _write(responses, "ready" if server.forks else "ready without forks")
     begun = b""
     while True:
         ready = {key.fd for key, _ in selector.select()}
         if woken in ready:
             os.read(woken, 4096)
         for number, code in server.reap():
-            _write(replies, json.dumps({"ended": number, "code": code}))
+            _write(responses, json.dumps({"ended": number, "code": code}))
         if asked in ready:
             data = os.read(asked, 1 << 20)
             if not data:
@@ -252,21 +252,21 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _write(replies: int, line: str) -> None:
+def _write(responses: int, line: str) -> None:
     data = line.encode() + b"\n"
     while data:
-        data = data[os.write(replies, data) :]
+        data = data[os.write(responses, data) :]
 
 
 def main(settings: str) -> None:
     """Serve one program."""
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [place for place in sys.path if place != here]
-    replies = os.dup(1)
+    responses = os.dup(1)
     os.dup2(2, 1)  # packages that print at their import write to the log
     server = ProgramServer(**json.loads(settings))
-    os.dup2(replies, 1)
-    os.close(replies)
+    os.dup2(responses, 1)
+    os.close(responses)
     try:
         serve(server)
     except ForkedError:

@@ -59,7 +59,7 @@ SECONDS_TO_START = 120.0
 class AgentServer:
     """Sends orders to a process that starts agents. It starts the process on first use, and again after it has died."""
 
-    def __init__(self, program: Sequence[str], agent: str, folder: Path, remedy: str) -> None:
+    def __init__(self, program: Sequence[str], agent: str, directory: Path, remedy: str) -> None:
         """Start nothing yet.
 
         Args:
@@ -70,7 +70,7 @@ class AgentServer:
         """
         self._program = list(program)
         self._agent = agent
-        self._folder = folder
+        self._directory = directory
         self._remedy = remedy
         self.forks = True
         """False if the process starts a new Python for each agent."""
@@ -127,7 +127,7 @@ class AgentServer:
             return self._process
 
     async def _start(self) -> asyncio.subprocess.Process:
-        errors = self._folder / "agent_server.log"
+        errors = self._directory / "agent_server.log"
         with errors.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *self._program,
@@ -183,13 +183,13 @@ def _send(process: asyncio.subprocess.Process, order: Mapping[str, Any]) -> None
 class FunctionRunner:
     """Starts agents through a `fork_server`."""
 
-    def __init__(self, target: Target, folder: Path) -> None:
-        """Start nothing yet; logs lie in `folder`."""
+    def __init__(self, target: Target, directory: Path) -> None:
+        """Start nothing yet; logs lie in `directory`."""
         path = json.dumps([*sys.path, os.getcwd()] if "" not in sys.path else sys.path)  # noqa: PTH109
         program = [sys.executable, "-P", "-m", "rllm_gateway.running.fork_server"]
         remedy = "Import the agent's file in Python to see the error."
-        self._server = AgentServer([*program, target.place, target.function, path], str(target), folder, remedy)
-        self._folder = folder
+        self._server = AgentServer([*program, target.place, target.function, path], str(target), directory, remedy)
+        self._directory = directory
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
         """Run the agent to its end. Cancelled, it kills the agent and all that this has started.
@@ -199,7 +199,7 @@ class FunctionRunner:
             RolloutError: the process that starts agents has died.
         """
         number = self._server.new_number()
-        log, result = self._folder / f"{number}.log", self._folder / f"{number}.json"
+        log, result = self._directory / f"{number}.log", self._directory / f"{number}.json"
         order = {"environment": dict(environment), "task": dict(task), "log": str(log), "result": str(result)}
         try:
             code = await self._server.run(number, order)
@@ -217,10 +217,10 @@ class FunctionRunner:
 class CommandRunner:
     """Starts a program for every attempt."""
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
-        """Start nothing yet; logs lie in `folder`."""
+    def __init__(self, command: Sequence[str], directory: Path) -> None:
+        """Start nothing yet; logs lie in `directory`."""
         self._command = list(command)
-        self._folder = folder
+        self._directory = directory
         self._numbers = count()
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
@@ -233,7 +233,7 @@ class CommandRunner:
             PluginError: it cannot be started.
         """
         number = next(self._numbers)
-        log, output = self._folder / f"{number}.log", self._folder / f"{number}.out"
+        log, output = self._directory / f"{number}.log", self._directory / f"{number}.out"
         try:
             with log.open("wb") as errors, output.open("wb") as written:
                 starting = asyncio.ensure_future(self._start(environment, written, errors))
@@ -278,14 +278,14 @@ class CommandRunner:
 class WarmCommandRunner:
     """Runs a Python program in forks of a process that has imported its packages."""
 
-    def __init__(self, command: Sequence[str], preload: Sequence[str], folder: Path) -> None:
-        """Start nothing yet. Logs are written to `folder`."""
+    def __init__(self, command: Sequence[str], preload: Sequence[str], directory: Path) -> None:
+        """Start nothing yet. Logs are written to `directory`."""
         options = count_python_options(command)
         settings = {"command": [*command], "options": options, "preload": [*preload]}
         program = [*command[:options], forking.__file__, json.dumps(settings)]
         remedy = "Fix rllm.workflow.workflow_args.preload, or remove it: then each rollout starts a new Python."
-        self._server = AgentServer(program, " ".join(command), folder, remedy)
-        self._folder = folder
+        self._server = AgentServer(program, " ".join(command), directory, remedy)
+        self._directory = directory
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
         """Run the program to its end, as `CommandRunner.run` does.
@@ -295,7 +295,7 @@ class WarmCommandRunner:
             RolloutError: the process that starts programs has died.
         """
         number = self._server.new_number()
-        log, output = self._folder / f"{number}.log", self._folder / f"{number}.out"
+        log, output = self._directory / f"{number}.log", self._directory / f"{number}.out"
         order = {"environment": dict(environment), "task": dict(task), "log": str(log), "output": str(output)}
         try:
             code = await self._server.run(number, order)

@@ -17,7 +17,7 @@ MODULE = "MODULE"
 """Stands for the module in paths of templates."""
 DOT = "DOT_"
 """Stands for the dot of hidden folders in paths of templates, which packagers and tools would pass over."""
-_FOLDER = Path(__file__).parent / "templates"
+_DIRECTORY = Path(__file__).parent / "templates"
 _COMMON = "common"
 
 
@@ -32,31 +32,31 @@ def render(names: Names, kind: str, chosen: str) -> dict[str, str]:
     values = _values(names, kind, chosen)
     files = {
         path.replace(MODULE, names.module).replace(DOT, "."): Text(text).substitute(values)
-        for folder in (_COMMON, kind)
-        for path, text in _templates(_FOLDER / folder)
+        for directory in (_COMMON, kind)
+        for path, text in _templates(_DIRECTORY / directory)
     }
     return dict(sorted(files.items()))
 
 
-def write(files: Mapping[str, str], folder: Path) -> None:
+def write(files: Mapping[str, str], directory: Path) -> None:
     """Write a package into a folder that is empty or not there yet.
 
     Raises:
         PluginError: something is there, or it cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "is not empty" if folder.is_dir() else "is a file"
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        what = "is not empty" if directory.is_dir() else "is a file"
         raise PluginError(
-            "directory-in-use", f"{folder} {what}.", "Choose another name, or another folder: --into FOLDER."
+            "directory-in-use", f"{directory} {what}.", "Choose another name, or another folder: --into FOLDER."
         )
     try:
         for path, text in files.items():
-            file = folder / path
+            file = directory / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PluginError(
-            "not-writable", f"{folder} cannot be written: {error}.", "Choose another folder: --into FOLDER."
+            "not-writable", f"{directory} cannot be written: {error}.", "Choose another folder: --into FOLDER."
         ) from error
 
 
@@ -65,9 +65,9 @@ def train_command(kind: str, chosen: str) -> str:
     return Text(TEMPLATES[kind].train).substitute(chosen=chosen)
 
 
-def _templates(folder: Path) -> Iterator[tuple[str, str]]:
-    for file in folder.rglob(f"*{SUFFIX}"):
-        yield file.relative_to(folder).as_posix().removesuffix(SUFFIX), file.read_text(encoding="utf-8")
+def _templates(directory: Path) -> Iterator[tuple[str, str]]:
+    for file in directory.rglob(f"*{SUFFIX}"):
+        yield file.relative_to(directory).as_posix().removesuffix(SUFFIX), file.read_text(encoding="utf-8")
 
 
 def _values(names: Names, kind: str, chosen: str) -> dict[str, str]:

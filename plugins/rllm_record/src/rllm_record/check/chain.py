@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rllm_record.check.findings import Mismatch
 from rllm_record.steps.files import StepFiles
-from rllm_record.steps.rows import RecordedFate
+from rllm_record.steps.rows import RecordedOutcome
 
 TOLERANCE = 1e-5
 """In proportion to the largest number of a group: advantages are float32."""
@@ -48,17 +48,17 @@ class Played:
         self._steps = {step: found for step, found in self._steps.items() if step in steps}
 
 
-def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[Mismatch]:
+def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) -> Iterator[Mismatch]:
     """Outcomes and episodes name the same trajectories, and rewards were used if they were trained on."""
     here = dict(played[step])
-    for recorded in fates:
-        fate = recorded.fate
-        where = f"step {step}: {fate.trajectory}"
-        if fate.step != step:
-            yield Mismatch("id-mismatch", f"{where} has an outcome of step {fate.step}")
-        found = played[recorded.played_step].get(fate.trajectory)
+    for recorded in outcomes:
+        outcome = recorded.outcome
+        where = f"step {step}: {outcome.trajectory}"
+        if outcome.step != step:
+            yield Mismatch("id-mismatch", f"{where} has an outcome of step {outcome.step}")
+        found = played[recorded.played_step].get(outcome.trajectory)
         if recorded.played_step == step:
-            here.pop(fate.trajectory, None)
+            here.pop(outcome.trajectory, None)
         if found is None:
             if recorded.episode and (recorded.played_step == step or played[recorded.played_step]):
                 yield Mismatch(
@@ -71,7 +71,7 @@ def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Itera
             yield Mismatch(
                 "id-mismatch", f"{where}: step, round, episode or name of its outcome differ from those in episodes"
             )
-        used = trajectory["reward"] if fate.fate == "trained" else None
+        used = trajectory["reward"] if outcome.outcome == "trained" else None
         if recorded.played_step == step and not _same(trajectory["reward_used"], used):
             yield Mismatch(
                 "reward-mismatch",
@@ -86,7 +86,9 @@ def check_ids(step: int, fates: Sequence[RecordedFate], played: Played) -> Itera
             )
 
 
-def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], played: Played) -> Iterator[Mismatch]:
+def check_traces(
+    step: int, rows: Sequence[Row], outcomes: Sequence[RecordedOutcome], played: Played
+) -> Iterator[Mismatch]:
     """Traces train on sampled tokens, with the advantages of the outcomes."""
     advantages: dict[str, list[list[float]]] = defaultdict(list)
     for row in rows:
@@ -103,8 +105,8 @@ def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], 
                 "position-mismatch",
                 f"step {step}, {row['trajectory']}, segment {row['segment']}: positions are not its sampled tokens",
             )
-    for recorded in fates:
-        traced = advantages.get(recorded.fate.trajectory)
+    for recorded in outcomes:
+        traced = advantages.get(recorded.outcome.trajectory)
         if traced is None or recorded.estimator is None:
             continue
         values = np.concatenate([np.array(each, np.float32) for each in traced])
@@ -113,20 +115,20 @@ def check_traces(step: int, rows: Sequence[Row], fates: Sequence[RecordedFate], 
             yield (
                 Mismatch(
                     "advantage-mismatch",
-                    f"step {step}: the advantage of {recorded.fate.trajectory} is {recorded.advantage} in its outcome, "
-                    f"and {uniform} in its trace",
+                    f"step {step}: the advantage of {recorded.outcome.trajectory} is {recorded.advantage} in its "
+                    f"outcome, and {uniform} in its trace",
                 )
             )
 
 
-def check_estimates(step: int, fates: Sequence[RecordedFate], played: Played) -> Iterator[Mismatch]:
+def check_estimates(step: int, outcomes: Sequence[RecordedOutcome], played: Played) -> Iterator[Mismatch]:
     """Baselines and advantages of rllm-core's estimators follow from the rewards of each group."""
-    groups: dict[frozenset[str], list[RecordedFate]] = defaultdict(list)
-    for recorded in fates:
-        if recorded.fate.fate == "trained" and recorded.fate.group is not None:
-            groups[frozenset((recorded.fate.trajectory, *recorded.fate.peers))].append(recorded)
+    groups: dict[frozenset[str], list[RecordedOutcome]] = defaultdict(list)
+    for recorded in outcomes:
+        if recorded.outcome.outcome == "trained" and recorded.outcome.group is not None:
+            groups[frozenset((recorded.outcome.trajectory, *recorded.outcome.peers))].append(recorded)
     for uids, members in groups.items():
-        found = [played[each.played_step].get(each.fate.trajectory) for each in members]
+        found = [played[each.played_step].get(each.outcome.trajectory) for each in members]
         estimators = {each.estimator for each in members}
         if len(uids) != len(members) or len(estimators) != 1 or None in found:
             continue
@@ -139,7 +141,8 @@ def check_estimates(step: int, fates: Sequence[RecordedFate], played: Played) ->
         problem = _problem(estimator, *(np.array(each, np.float64) for each in (rewards, *values, steps)))
         if problem:
             yield Mismatch(
-                "estimate-mismatch", f"step {step}: in group {members[0].fate.group}, {problem} (estimator {estimator})"
+                "estimate-mismatch",
+                f"step {step}: in group {members[0].outcome.group}, {problem} (estimator {estimator})",
             )
 
 

@@ -19,7 +19,7 @@ from rllm_record.check.findings import Mismatch, Report
 from rllm_record.check.norms import check_clipping, check_logged
 from rllm_record.check.recomputing import OptimizerRows, Row, expected_weights, plan_of, recomputed
 from rllm_record.steps.errors import RecordError
-from rllm_record.steps.files import FOLDER, StepFiles
+from rllm_record.steps.files import DIRECTORY, StepFiles
 
 LOSS_TOLERANCE = 1e-6
 """Of a loss of 1 or less; in proportion to the size of its terms above that."""
@@ -30,17 +30,17 @@ SHOWN = 3
 """Tokens of an optimiser step that are named."""
 
 
-def check_run(folder: Path) -> Report:
+def check_run(directory: Path) -> Report:
     """Check the record in a run folder.
 
     Raises:
         RecordError: there is none with tokens, no step of it was trained on, or a file cannot be read.
     """
-    files = StepFiles(folder / FOLDER)
+    files = StepFiles(directory / DIRECTORY)
     steps = files.steps()
     if not steps:
-        raise RecordError("no-record", f"{folder} has no record.", "A run keeps one with rllm.record=tokens.")
-    checker = _Checker(files, _logged(folder))
+        raise RecordError("no-record", f"{directory} has no record.", "A run keeps one with rllm.record=tokens.")
+    checker = _Checker(files, _logged(directory))
     checker.report.first_step = files.first_step()
     for step in range(checker.report.first_step, steps[-1] + 1):
         checker.check(step)
@@ -49,13 +49,13 @@ def check_run(folder: Path) -> Report:
     if not checker.with_tokens and not report.problems:
         raise RecordError(
             "record-without-updates",
-            f"The record of {folder} has no updates.",
+            f"The record of {directory} has no updates.",
             "A run records them with rllm.record=tokens.",
         )
     if not report.steps and not report.problems:
         raise RecordError(
             "record-without-updates",
-            f"In {folder} no step was trained on: there is no update to check.",
+            f"In {directory} no step was trained on: there is no update to check.",
             "`rllm view` shows what became of its trajectories.",
         )
     return report
@@ -99,16 +99,16 @@ class _Checker:
 
     def _compare(self, step: int) -> None:
         files, report = self._files, self.report
-        fates = files.fates(step)
+        outcomes = files.outcomes(step)
         # A trajectory that waits for a later step has an outcome in each step until then.
-        self._played.drop_except({each.played_step for each in fates})
-        report.problems += check_ids(step, fates, self._played)
-        report.problems += check_estimates(step, fates, self._played)
+        self._played.drop_except({each.played_step for each in outcomes})
+        report.problems += check_ids(step, outcomes, self._played)
+        report.problems += check_estimates(step, outcomes, self._played)
         has_update = files.has_update(step)
         if not has_update and not files.holds_tokens(step):
             return
         self.with_tokens = True
-        trained = {each.fate.trajectory for each in fates if each.fate.fate == "trained"}
+        trained = {each.outcome.trajectory for each in outcomes if each.outcome.outcome == "trained"}
         if not has_update:
             if trained:
                 report.problems.append(
@@ -121,7 +121,7 @@ class _Checker:
         report.steps += 1
         rows, updates = files.trace_table(step).to_pylist(), files.update_table(step).to_pylist()
         report.problems += _missing(trained, step, rows)
-        report.problems += check_traces(step, rows, fates, self._played)
+        report.problems += check_traces(step, rows, outcomes, self._played)
         logged = self._logged.get(step, {})
         report.problems += check_logged(step, updates, logged)
         self._updates |= {f"step {step}, optimiser step {update['optimizer_step']}": update for update in updates}
@@ -231,6 +231,6 @@ def _unequal(
         yield Mismatch("token-mismatch", f"{where}: {name} of {len(wrong) - SHOWN} more tokens")
 
 
-def _logged(folder: Path) -> dict[int, Mapping[str, float]]:
+def _logged(directory: Path) -> dict[int, Mapping[str, float]]:
     """Metrics of the updates by step; empty if the run has no file of metrics."""
-    return {line["step"]: line for line in read_metrics(folder) if LOSS in line}
+    return {line["step"]: line for line in read_metrics(directory) if LOSS in line}

@@ -15,9 +15,9 @@ from rllm_record.steps.version import FIRST_WITH_DIGESTS, VERSION_KEY
 
 def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[Mismatch]:
     """Sentences about the files of a step that have changed since they were written."""
-    fates = files.place(digests.LAST, step)
+    outcomes = files.place(digests.LAST, step)
     try:
-        marks = read_marks(fates)
+        marks = read_marks(outcomes)
         contents = {kind: place.read_bytes() for kind in KINDS if (place := files.place(kind, step)).exists()}
     except (OSError, RecordError) as error:
         yield Mismatch("file-unreadable", f"step {step}: {getattr(error, 'message', error)}")

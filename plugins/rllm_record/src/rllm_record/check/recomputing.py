@@ -14,7 +14,7 @@ from torch import Tensor
 from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.update_trace import Coefficients, coefficients
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.loss import LossInput
 from rllm_core.plugins import resolve
 from rllm_core.updates.aggregation import token_weights
@@ -39,7 +39,7 @@ def plan_of(objective: Mapping[str, Any], step: int) -> UpdatePlan:
     losses = {}
     for role, loss in objective["losses"].items():
         registered = resolve("loss", loss["name"])
-        losses[role] = Chosen(registered=registered, params=registered.plugin.params(**loss["params"]))
+        losses[role] = PluginChoice(registered=registered, params=registered.plugin.params(**loss["params"]))
     kl, correction = objective["kl"], objective["rollout_correction"]
     return UpdatePlan(
         global_step=step,

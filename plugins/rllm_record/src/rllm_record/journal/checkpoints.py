@@ -11,7 +11,7 @@ from rllm.runs.checkpoint import BACKEND, LATEST, MANIFEST
 from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 
-FOLDER = "journal"
+DIRECTORY = "journal"
 """Of the run folder."""
 FILE = "checkpoints.jsonl"
 
@@ -30,8 +30,8 @@ class KeptCheckpoint:
 
 def append_checkpoint(run: Path, step: int, taken: int) -> None:
     """Note the newest checkpoint of a run."""
-    line = json.dumps({"step": step, "taken": taken, "sha256": newest_digests(run)})
-    with (run / FOLDER / FILE).open("a", encoding="utf-8") as file:
+    line = json.dumps({"step": step, "taken": taken, "sha256": latest_digests(run)})
+    with (run / DIRECTORY / FILE).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
@@ -41,7 +41,7 @@ def forget_checkpoints(run: Path, after: int) -> None:
     Raises:
         RllmError: a line is not what was written.
     """
-    path = run / FOLDER / FILE
+    path = run / DIRECTORY / FILE
     if path.is_file():
         kept = [asdict(checkpoint) for checkpoint in _noted(run) if checkpoint.step <= after]
         write_atomically(path, "".join(f"{json.dumps(checkpoint)}\n" for checkpoint in kept))
@@ -52,7 +52,7 @@ def noted_steps(run: Path) -> set[int]:
     return {checkpoint.step for checkpoint in _noted(run)}
 
 
-def newest_digests(run: Path) -> dict[str, str]:
+def latest_digests(run: Path) -> dict[str, str]:
     """Digests of what the backend wrote into the newest checkpoint of a run, by file."""
     manifest = json.loads((run / "checkpoints" / LATEST / MANIFEST).read_text(encoding="utf-8"))
     return {name: digest for name, digest in manifest["sha256"].items() if name.startswith(f"{BACKEND}/")}
@@ -75,7 +75,7 @@ def kept_checkpoints(run: Path) -> dict[int, KeptCheckpoint]:
 
 
 def _noted(run: Path) -> list[KeptCheckpoint]:
-    path = run / FOLDER / FILE
+    path = run / DIRECTORY / FILE
     # A last line without its end was cut off.
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     try:

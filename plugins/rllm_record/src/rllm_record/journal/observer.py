@@ -10,7 +10,7 @@ from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
 from rllm_core.contracts.train_step import TrainStep
-from rllm_record.journal.checkpoints import FOLDER, append_checkpoint, forget_checkpoints, noted_steps
+from rllm_record.journal.checkpoints import DIRECTORY, append_checkpoint, forget_checkpoints, noted_steps
 from rllm_record.journal.engine import JournalEngine
 from rllm_record.journal.segments import Segments
 from rllm_record.options import JournalParams
@@ -38,7 +38,7 @@ class Journal(Observer):
     def answers_again(self) -> bool:
         return True
 
-    def around_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
+    def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
         self._run, self._engine = run, JournalEngine(engine)
         return self._engine
 
@@ -50,7 +50,7 @@ class Journal(Observer):
         if self._run is None or self._engine is None:
             return
         # Now: a run that this one replaces is removed.
-        self._segments = Segments(self._run.folder / FOLDER, digest_of_config(self._run))
+        self._segments = Segments(self._run.directory / DIRECTORY, digest_of_config(self._run))
         self._segments.require(self._required)
         self._engine.open(self._segments, self._version)
 
@@ -84,14 +84,14 @@ class WholeJournal(Journal):
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         super().on_train_start(total_steps, first_step)
         if self._run is not None:
-            forget_checkpoints(self._run.folder, first_step)
+            forget_checkpoints(self._run.directory, first_step)
             # A run that was killed between the two has the checkpoint, and no word of it here.
-            if first_step and first_step not in noted_steps(self._run.folder):
-                append_checkpoint(self._run.folder, first_step, self._taken)
+            if first_step and first_step not in noted_steps(self._run.directory):
+                append_checkpoint(self._run.directory, first_step, self._taken)
 
     def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
         if self._run is not None:
-            append_checkpoint(self._run.folder, finished_steps, self._taken)
+            append_checkpoint(self._run.directory, finished_steps, self._taken)
 
 
 def digest_of_config(run: TrackedRun) -> str:

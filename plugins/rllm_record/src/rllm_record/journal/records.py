@@ -36,7 +36,7 @@ class KeptCall:
     completion: Completion
 
     @property
-    def newest_version(self) -> int:
+    def latest_version(self) -> int:
         """The newest version of the weights that sampled a token of it."""
         versions = [span.version for span in self.completion.version_spans]
         return max(versions, default=self.completion.weight_version)

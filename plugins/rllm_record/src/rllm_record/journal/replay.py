@@ -16,7 +16,7 @@ from rllm_core import AgentTrainer, build_train_config
 from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_record.journal.checkpoints import FOLDER, KeptCheckpoint, kept_checkpoints, newest_digests
+from rllm_record.journal.checkpoints import DIRECTORY, KeptCheckpoint, kept_checkpoints, latest_digests
 from rllm_record.journal.engine import fail_again
 from rllm_record.journal.errors import JournalError
 from rllm_record.journal.frames import read_frames
@@ -62,8 +62,8 @@ def replay(run: Path, tell: Callable[[Compared], None]) -> Replay:
         JournalError: a record is not what was written, or a call that is asked is not in the journal.
     """
     replayer = _Replayer(run, kept_checkpoints(run), tell)
-    with tempfile.TemporaryDirectory(prefix="rllm-replay-") as folder:
-        overrides = [*OVERRIDES, f"rllm.trainer.output_dir={folder}"]
+    with tempfile.TemporaryDirectory(prefix="rllm-replay-") as directory:
+        overrides = [*OVERRIDES, f"rllm.trainer.output_dir={directory}"]
         config = build_train_config(config_file=run / "config.yaml", overrides=overrides)
         with contextlib.suppress(_DoneError):
             AgentTrainer(config=config, observers=[replayer]).train()
@@ -82,8 +82,8 @@ class _Replayer(Observer):
         self._tell = tell
         self._replayed = Path()
 
-    def around_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
-        self._replayed = run.folder
+    def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
+        self._replayed = run.directory
         return ReplayEngine(engine, self._run, self._checkpoints[max(self._checkpoints)].taken)
 
     def on_validation_start(self, global_step: int) -> bool:
@@ -92,7 +92,7 @@ class _Replayer(Observer):
     def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
         kept = self._checkpoints.get(finished_steps)
         if kept is not None:
-            now = newest_digests(self._replayed)
+            now = latest_digests(self._replayed)
             differing = sorted(name for name in {*kept.sha256, *now} if kept.sha256.get(name) != now.get(name))
             compared = Compared(step=finished_steps, differing=tuple(differing))
             self.found.checkpoints.append(compared)
@@ -138,7 +138,7 @@ class ReplayEngine(EngineWrapper):
     def _calls(self, round: int) -> dict[int, KeptCall | KeptFailure]:
         """Of calls that were made again, the last: weights that were made again sampled it."""
         if round not in self._known:
-            path = path_of_round(self._run / FOLDER, round)
+            path = path_of_round(self._run / DIRECTORY, round)
             bodies = read_frames(path).records if path.is_file() else []
             calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
             failures = {call.seed: call for call in calls if isinstance(call, KeptFailure)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm_core.files import sync_folder
+from rllm_core.files import sync_directory
 from rllm_record.journal.errors import WITHOUT, JournalError
 from rllm_record.journal.frames import framed, read_frames
 from rllm_record.journal.records import CONFIG, KeptCall, KeptFailure, decoded
@@ -17,9 +17,9 @@ OPEN_FILES = 32
 SUFFIX = ".calls"
 
 
-def path_of_round(folder: Path, round: int) -> Path:
+def path_of_round(directory: Path, round: int) -> Path:
     """The file of a round in the folder of a journal."""
-    return folder / f"{round:06d}{SUFFIX}"
+    return directory / f"{round:06d}{SUFFIX}"
 
 
 @dataclass
@@ -38,17 +38,17 @@ class _Segment:
 class Segments:
     """The journal of a run, in a folder of its own. What `append` has written survives the process."""
 
-    def __init__(self, folder: Path, config: str) -> None:
+    def __init__(self, directory: Path, config: str) -> None:
         """`config`: digest of the run's configuration. Reads every file; one that was cut off loses its last record,
         which is no whole one.
 
         Raises:
             JournalError: a record is not what was written.
         """
-        self._folder = folder
+        self._directory = directory
         self._config = CONFIG + config.encode()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._segments = {int(path.stem): _found(path) for path in sorted(folder.glob(f"*{SUFFIX}"))}
+        directory.mkdir(parents=True, exist_ok=True)
+        self._segments = {int(path.stem): _found(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
         # Of a run that ends with an error in a process that goes on.
         weakref.finalize(self, _close_all, self._segments)
 
@@ -60,7 +60,7 @@ class Segments:
         """
         segment = self._segments.get(round)
         if segment is None:
-            segment = self._segments[round] = _Segment(path_of_round(self._folder, round))
+            segment = self._segments[round] = _Segment(path_of_round(self._directory, round))
         if not segment.has_config:
             segment.has_config = True
             self._write(segment, self._config)
@@ -82,7 +82,7 @@ class Segments:
             if isinstance(call, KeptFailure):
                 # Asked again, a call may have been answered before or after.
                 known.setdefault(call.seed, call)
-            elif same or call.newest_version <= up_to_version:
+            elif same or call.latest_version <= up_to_version:
                 known[call.seed] = call
         return known
 
@@ -93,7 +93,7 @@ class Segments:
     def require(self, counts: Mapping[int, int]) -> None:
         """Raise JournalError where a round has fewer whole records than that."""
         for round, expected in counts.items():
-            path = path_of_round(self._folder, round)
+            path = path_of_round(self._directory, round)
             there = self._segments[round].records if round in self._segments else 0
             if there < expected:
                 raise JournalError(
@@ -108,7 +108,7 @@ class Segments:
             if not segment.is_synced:
                 os.fsync(self._descriptor(segment))
                 segment.is_synced = True
-        sync_folder(self._folder)
+        sync_directory(self._directory)
 
     def drop_before(self, round: int) -> None:
         """Remove the files of earlier rounds."""

@@ -4,23 +4,23 @@ Nothing of a running process is needed to read it, and it can be read while the 
 
     from rllm_record.steps import StepFiles
 
-    files = StepFiles(run_folder / "record")
+    files = StepFiles(run_directory / "record")
     for step in files.steps():
-        fates = files.fates(step)
+        outcomes = files.outcomes(step)
         texts = files.vocabulary(step)
         traces = files.trace_table(step).to_pylist()
 """
 
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import StepFiles
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate, RecordedUpdate, Sampler
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome, RecordedUpdate, Sampler
 from rllm_record.steps.version import require_known_version
 
 __all__ = [
     "PlayedEpisode",
     "PlayedTrajectory",
     "RecordError",
-    "RecordedFate",
+    "RecordedOutcome",
     "RecordedUpdate",
     "Sampler",
     "StepFiles",

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.record import Fate, FateName
+from rllm_core.data.record import Outcome, OutcomeName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_record.steps.estimated import Estimate, estimates_of
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
 
 UNEXPLAINED = "unexplained"
 """The rule of a trajectory that a stage of somebody's took out without a word."""
 
 
 class Origin(NamedTuple):
-    """Where a trajectory comes from: the columns of `RecordedFate`."""
+    """Where a trajectory comes from: the columns of `RecordedOutcome`."""
 
     uid: str
     played_step: int
@@ -31,7 +31,7 @@ class Account(NamedTuple):
 
     episodes: list[PlayedEpisode]
     """What it has played."""
-    fates: list[RecordedFate]
+    outcomes: list[RecordedOutcome]
     """One of each trajectory that it has played or that waited."""
     trained: list[Origin]
     """(n_traj of its batch,) where the trajectories of its batch come from; empty without a batch."""
@@ -45,18 +45,18 @@ class Accounting:
             trajectories are made anew, and are recognised by group and place.
     """
 
-    def __init__(self, waiting: Sequence[RecordedFate] = ()) -> None:
+    def __init__(self, waiting: Sequence[RecordedOutcome] = ()) -> None:
         self._waiting: list[tuple[Trajectory, Origin]] = []
         self._recorded: dict[str, list[list[Origin]]] = defaultdict(list)
         by_peers: dict[frozenset[str], list[Origin]] = defaultdict(list)
         groups: dict[frozenset[str], str] = {}
         for recorded in waiting:
-            fate = recorded.fate
-            if fate.fate == "waiting" and fate.group is not None:
-                together = frozenset((fate.trajectory, *fate.peers))
-                groups[together] = fate.group
+            outcome = recorded.outcome
+            if outcome.outcome == "waiting" and outcome.group is not None:
+                together = frozenset((outcome.trajectory, *outcome.peers))
+                groups[together] = outcome.group
                 by_peers[together].append(
-                    Origin(fate.trajectory, recorded.played_step, recorded.round, recorded.episode, recorded.name)
+                    Origin(outcome.trajectory, recorded.played_step, recorded.round, recorded.episode, recorded.name)
                 )
         for together, origins in by_peers.items():
             self._recorded[groups[together]].append(origins)
@@ -70,7 +70,7 @@ class Accounting:
         """
         origins = {id(trajectory): origin for trajectory, origin in self._waiting}
         origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
-        fates: dict[int, RecordedFate] = {}
+        outcomes: dict[int, RecordedOutcome] = {}
         decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
         for group in {id(each.group): each.group for each in step.decisions}.values():
             self._recognise(group, origins)
@@ -78,28 +78,28 @@ class Accounting:
             self._recognise(group, origins)
         named = _Named(step, origins)
         for known, (trajectory, decision) in decided.items():
-            fates[known] = _fate(
-                named, trajectory, decision.fate, decision.rule, decision.group, dict(decision.numbers)
+            outcomes[known] = _outcome(
+                named, trajectory, decision.outcome, decision.rule, decision.group, dict(decision.numbers)
             )
         for group in step.trajectory_groups:
-            fate: FateName = "dropped" if step.skip_reason else "trained"
+            outcome: OutcomeName = "dropped" if step.skip_reason else "trained"
             rule = f"skipped/{step.skip_reason}" if step.skip_reason else ""
             for trajectory in group.trajectories:
-                if id(trajectory) not in fates:
-                    fates[id(trajectory)] = _fate(named, trajectory, fate, rule, group, {})
+                if id(trajectory) not in outcomes:
+                    outcomes[id(trajectory)] = _outcome(named, trajectory, outcome, rule, group, {})
         for episode in step.generated:
             for trajectory in episode.trajectories:
-                if id(trajectory) not in fates:
-                    fates[id(trajectory)] = _fate(named, trajectory, "dropped", UNEXPLAINED, None, {})
+                if id(trajectory) not in outcomes:
+                    outcomes[id(trajectory)] = _outcome(named, trajectory, "dropped", UNEXPLAINED, None, {})
         self._waiting = [
             (trajectory, origins[known])
             for known, (trajectory, decision) in decided.items()
-            if decision.fate == "waiting" and known in origins
+            if decision.outcome == "waiting" and known in origins
         ]
-        trained = {known for known, recorded in fates.items() if recorded.fate.fate == "trained"}
+        trained = {known for known, recorded in outcomes.items() if recorded.outcome.outcome == "trained"}
         groups = () if step.batch is None else step.batch.groups
         in_batch = [_origin(step, each, origins) for group in groups for each in group.trajectories]
-        return Account(list(_episodes(step, trained, tasks)), list(fates.values()), in_batch)
+        return Account(list(_episodes(step, trained, tasks)), list(outcomes.values()), in_batch)
 
     def _recognise(self, group: TrajectoryGroup | None, origins: dict[int, Origin]) -> None:
         """Name the trajectories of a group that waited before a resume."""
@@ -113,7 +113,7 @@ class Accounting:
 
 
 def _played(step: TrainStep) -> Iterator[tuple[Trajectory, Origin]]:
-    for number, episodes in enumerate(step.generated_by_round):
+    for number, episodes in enumerate(step.generated_by_batch):
         for episode in episodes:
             uid = _uid(step.global_step, number, episode.id)
             for place, trajectory in enumerate(episode.trajectories):
@@ -121,7 +121,7 @@ def _played(step: TrainStep) -> Iterator[tuple[Trajectory, Origin]]:
 
 
 def _episodes(step: TrainStep, trained: set[int], tasks: dict[str, Any]) -> Iterator[PlayedEpisode]:
-    for number, episodes in enumerate(step.generated_by_round):
+    for number, episodes in enumerate(step.generated_by_batch):
         for episode in episodes:
             uid = _uid(step.global_step, number, episode.id)
             yield PlayedEpisode(
@@ -177,20 +177,20 @@ class _Named:
         return uids if place is None else (*uids[:place], *uids[place + 1 :])
 
 
-def _fate(
+def _outcome(
     named: _Named,
     trajectory: Trajectory,
-    fate: FateName,
+    outcome: OutcomeName,
     rule: str,
     group: TrajectoryGroup | None,
     numbers: dict[str, float],
-) -> RecordedFate:
+) -> RecordedOutcome:
     origin, estimate = named.origin(trajectory), named.estimate(trajectory)
-    return RecordedFate(
-        fate=Fate(
+    return RecordedOutcome(
+        outcome=Outcome(
             step=named.step,
             trajectory=origin.uid,
-            fate=fate,
+            outcome=outcome,
             rule=rule,
             numbers=numbers,
             group=None if group is None else group.group_id,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rllm_core.data.messages import Message, text_of
 from rllm_core.data.types import Trajectory
 from rllm_record.steps import schemas
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
 
 # `json.dumps` with options makes an encoder each time, which takes longer than most values.
 _ENCODER = json.JSONEncoder(default=repr)
@@ -46,26 +46,28 @@ def episode_table(episodes: Sequence[PlayedEpisode], content: schemas.Content) -
     return pa.table(_arrays(columns, schemas.EPISODES, len(episodes)), schemas.EPISODES)
 
 
-def fate_table(fates: Sequence[RecordedFate]) -> pa.Table:
-    """The columns of `FATES`."""
-    known = [recorded.fate for recorded in fates]
+def outcome_table(outcomes: Sequence[RecordedOutcome]) -> pa.Table:
+    """The columns of `OUTCOMES`."""
+    known = [recorded.outcome for recorded in outcomes]
     columns = {
-        "step": [fate.step for fate in known],
-        "trajectory": [fate.trajectory for fate in known],
-        "fate": [fate.fate for fate in known],
-        "rule": [fate.rule for fate in known],
-        "numbers": _maps([fate.numbers for fate in known]),
-        "group": [fate.group for fate in known],
-        "peers": _lists([len(fate.peers) for fate in known], list(chain.from_iterable(fate.peers for fate in known))),
-        "name": [recorded.name for recorded in fates],
-        "episode": [recorded.episode for recorded in fates],
-        "played_step": [recorded.played_step for recorded in fates],
-        "round": [recorded.round for recorded in fates],
-        "estimator": [recorded.estimator for recorded in fates],
-        "baseline": [recorded.baseline for recorded in fates],
-        "advantage": [recorded.advantage for recorded in fates],
+        "step": [outcome.step for outcome in known],
+        "trajectory": [outcome.trajectory for outcome in known],
+        "fate": [outcome.outcome for outcome in known],
+        "rule": [outcome.rule for outcome in known],
+        "numbers": _maps([outcome.numbers for outcome in known]),
+        "group": [outcome.group for outcome in known],
+        "peers": _lists(
+            [len(outcome.peers) for outcome in known], list(chain.from_iterable(outcome.peers for outcome in known))
+        ),
+        "name": [recorded.name for recorded in outcomes],
+        "episode": [recorded.episode for recorded in outcomes],
+        "played_step": [recorded.played_step for recorded in outcomes],
+        "round": [recorded.round for recorded in outcomes],
+        "estimator": [recorded.estimator for recorded in outcomes],
+        "baseline": [recorded.baseline for recorded in outcomes],
+        "advantage": [recorded.advantage for recorded in outcomes],
     }
-    return pa.table(_arrays(columns, schemas.FATES, len(fates)), schemas.FATES)
+    return pa.table(_arrays(columns, schemas.OUTCOMES, len(outcomes)), schemas.OUTCOMES)
 
 
 def _trajectories(played: Sequence[PlayedTrajectory], content: schemas.Content) -> pa.Array:

@@ -10,7 +10,7 @@ from rllm_core.contracts.train_step import TrainStep
 
 
 class Estimate(NamedTuple):
-    """Of a trajectory: the columns of `RecordedFate`."""
+    """Of a trajectory: the columns of `RecordedOutcome`."""
 
     estimator: str | None = None
     baseline: float | None = None

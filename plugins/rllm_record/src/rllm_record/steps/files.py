@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from rllm_record.steps import digests, schemas, tables
-from rllm_record.steps.episode_columns import episode_table, fate_table
+from rllm_record.steps.episode_columns import episode_table, outcome_table
 from rllm_record.steps.errors import RecordError
 from rllm_record.steps.parquet import encoded, read_marks, read_rows, read_table, write_file
-from rllm_record.steps.rows import PlayedEpisode, RecordedFate, RecordedUpdate, Sampler
+from rllm_record.steps.rows import PlayedEpisode, RecordedOutcome, RecordedUpdate, Sampler
 from rllm_record.steps.traces import trace_table, whole
 
 CONTENT_KEY = b"rllm.record.content"
@@ -23,13 +23,13 @@ KINDS = {
     "vocabulary": schemas.VOCABULARY,
     "traces": schemas.TRACES,
     "updates": schemas.UPDATES,
-    "fates": schemas.FATES,
+    "fates": schemas.OUTCOMES,
 }
 """Folders of a record, in the order in which the files of a step are written."""
 TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.temperature"
 StepTables = Mapping[str, tuple[pa.Table, Mapping[bytes, str]]]
 """Table and marks of each file of a step by its kind, in the order in which they are written."""
-FOLDER = "record"
+DIRECTORY = "record"
 """Of a record in a run folder."""
 
 
@@ -40,9 +40,9 @@ class StepFiles:
     there where tokens are recorded, and the last two where the step made an update.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        """`folder` is ``record`` in that of a run. Nothing is read yet."""
-        self._folder = Path(folder)
+    def __init__(self, directory: str | Path) -> None:
+        """`directory` is ``record`` in that of a run. Nothing is read yet."""
+        self._directory = Path(directory)
 
     def steps(self) -> list[int]:
         """Steps that are recorded, in order."""
@@ -56,7 +56,7 @@ class StepFiles:
         self,
         step: int,
         episodes: Sequence[PlayedEpisode],
-        fates: Sequence[RecordedFate],
+        outcomes: Sequence[RecordedOutcome],
         content: schemas.Content,
         sampler: Sampler | None = None,
         *,
@@ -77,12 +77,14 @@ class StepFiles:
         Raises:
             RecordError: the files cannot be written.
         """
-        self.write_tables(step, self.tables_of(episodes, fates, content, sampler, update=update, vocabulary=vocabulary))
+        self.write_tables(
+            step, self.tables_of(episodes, outcomes, content, sampler, update=update, vocabulary=vocabulary)
+        )
 
     @staticmethod
     def tables_of(
         episodes: Sequence[PlayedEpisode],
-        fates: Sequence[RecordedFate],
+        outcomes: Sequence[RecordedOutcome],
         content: schemas.Content,
         sampler: Sampler | None = None,
         *,
@@ -99,7 +101,7 @@ class StepFiles:
             contents["traces"] = trace_table(update), marks
             rows = tables.update_rows(update.optimizer_steps)
             contents["updates"] = _table("updates", rows), marks | {OBJECTIVE_KEY: json.dumps(update.objective)}
-        contents["fates"] = fate_table(fates), marks
+        contents["fates"] = outcome_table(outcomes), marks
         return contents
 
     def write_tables(self, step: int, contents: StepTables) -> None:
@@ -118,7 +120,7 @@ class StepFiles:
         except (OSError, pa.ArrowException) as error:
             raise RecordError(
                 "not-writable",
-                f"Step {step} cannot be recorded in {self._folder}: {error}.",
+                f"Step {step} cannot be recorded in {self._directory}: {error}.",
                 "Make room, or fix the permissions of the folder.",
             ) from error
 
@@ -130,16 +132,16 @@ class StepFiles:
         """
         return read_episodes(self.place("episodes", step))
 
-    def fates(self, step: int) -> list[RecordedFate]:
+    def outcomes(self, step: int) -> list[RecordedOutcome]:
         """What became of each trajectory in a step.
 
         Raises:
             RecordError: it is not recorded, or cannot be read.
         """
-        return [tables.recorded_fate(row) for row in self.fate_table(step).to_pylist()]
+        return [tables.recorded_outcome(row) for row in self.outcome_table(step).to_pylist()]
 
     def episode_table(self, step: int, trajectory: str | None = None) -> pa.Table:
-        """The columns of `schemas.EPISODES`; texts and tokens that are not recorded are null. Raises as `fates`.
+        """The columns of `schemas.EPISODES`; texts and tokens that are not recorded are null. Raises as `outcomes`.
 
         Args:
             step: in which they were played.
@@ -150,8 +152,8 @@ class StepFiles:
             return self._read("episodes", step)
         return read_rows(self.place("episodes", step), schemas.EPISODES, "trajectories.list.element.uid", trajectory)
 
-    def fate_table(self, step: int) -> pa.Table:
-        """The columns of `schemas.FATES`. Raises as `fates`."""
+    def outcome_table(self, step: int) -> pa.Table:
+        """The columns of `schemas.OUTCOMES`. Raises as `outcomes`."""
         return self._read("fates", step)
 
     def trace_table(self, step: int, trajectory: str | None = None) -> pa.Table:
@@ -216,7 +218,7 @@ class StepFiles:
                     self.place(kind, number).unlink()
 
     def _numbers(self, kind: str) -> list[int]:
-        names = (file.stem.removeprefix("step_") for file in (self._folder / kind).glob("step_*.parquet"))
+        names = (file.stem.removeprefix("step_") for file in (self._directory / kind).glob("step_*.parquet"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _episodes_if_any(self, step: int, trajectory: str | None = None) -> pa.Table | None:
@@ -224,7 +226,7 @@ class StepFiles:
 
     def place(self, kind: str, step: int) -> Path:
         """The file of a kind of `KINDS`, which need not exist."""
-        return self._folder / kind / f"step_{step:06d}.parquet"
+        return self._directory / kind / f"step_{step:06d}.parquet"
 
     def _read(self, kind: str, step: int) -> pa.Table:
         return read_table(self.place(kind, step), KINDS[kind])

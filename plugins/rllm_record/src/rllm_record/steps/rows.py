@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm_core.data.batch import TokenBatch
-from rllm_core.data.record import Fate, OptimizerStep, TokenTrace
+from rllm_core.data.record import OptimizerStep, Outcome, TokenTrace
 from rllm_core.data.types import Episode, Trajectory
 
 
@@ -58,10 +58,10 @@ class PlayedEpisode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedFate:
+class RecordedOutcome:
     """What became of a trajectory in a step, with where it comes from."""
 
-    fate: Fate
+    outcome: Outcome
     """Its trajectory, and its peers, are uids of `PlayedTrajectory`."""
     played_step: int
     """Step in which it was played; smaller than the step of the fate where it has waited."""

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 
 Content = Literal["fates", "tokens"]
-"""``fates``: ids, numbers and rules; ``tokens``: texts, tokens and updates too."""
+"""``outcomes``: ids, numbers and rules; ``tokens``: texts, tokens and updates too."""
 CONTENTS: tuple[Content, ...] = get_args(Content)
 NUMBERS = pa.map_(pa.string(), pa.float64())
 MESSAGE = pa.struct({"role": pa.string(), "text": pa.string(), "data": pa.string()})
@@ -61,7 +61,7 @@ EPISODES = pa.schema(
         "task": pa.string(),  # JSON
     }
 )
-FATES = pa.schema(
+OUTCOMES = pa.schema(
     {
         "step": pa.int32(),
         "trajectory": pa.string(),

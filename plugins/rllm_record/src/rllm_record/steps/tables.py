@@ -8,10 +8,10 @@ from typing import Any
 
 from rllm_core.data.codec import trajectory_from_json
 from rllm_core.data.messages import Message
-from rllm_core.data.record import Fate, OptimizerStep
+from rllm_core.data.record import OptimizerStep, Outcome
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_record.steps.errors import RecordError
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedFate
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
 
 
 def played_episode(row: Mapping[str, Any]) -> PlayedEpisode:
@@ -87,19 +87,19 @@ def update_rows(steps: Sequence[OptimizerStep]) -> list[dict[str, Any]]:
     return [{**vars(step), "optimizer_step": step.number} for step in steps]
 
 
-def recorded_fate(row: Mapping[str, Any]) -> RecordedFate:
-    """A row of `FATES`."""
-    fate = Fate(
+def recorded_outcome(row: Mapping[str, Any]) -> RecordedOutcome:
+    """A row of `OUTCOMES`."""
+    outcome = Outcome(
         step=row["step"],
         trajectory=row["trajectory"],
-        fate=row["fate"],
+        outcome=row["fate"],
         rule=row["rule"],
         numbers=dict(row["numbers"]),
         group=row["group"],
         peers=tuple(row["peers"]),
     )
-    return RecordedFate(
-        fate=fate,
+    return RecordedOutcome(
+        outcome=outcome,
         played_step=row["played_step"],
         round=row["round"],
         episode=row["episode"],

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rllm_view.api.account_json import account_json
-from rllm_view.api.attempts_answer import attempts as attempts_answer
 from rllm_view.api.comparing import compare
 from rllm_view.api.group_answer import group
 from rllm_view.api.library import Library, NotFoundError
 from rllm_view.api.progress import refreshed
 from rllm_view.api.questions import Query, names_in, required, whole_number
+from rllm_view.api.rollouts_answer import attempts as attempts_answer
 from rllm_view.reading.account import account_of
 from rllm_view.reading.curves import panels_of
 from rllm_view.reading.metrics import last_values

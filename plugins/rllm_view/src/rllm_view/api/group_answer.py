@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rllm_view.api.questions import Query, number_or, required, whole_number
-from rllm_view.reading.attempt import read_attempt
-from rllm_view.reading.attempts import AttemptRow, Filter, find_attempts
+from rllm_view.reading.rollout import read_attempt
+from rllm_view.reading.rollouts import Filter, RolloutRow, find_attempts
 from rllm_view.reading.run import Run
 
 BESIDE = 8
@@ -30,7 +30,7 @@ def group(run: Run, query: Query) -> dict[str, Any]:
     }
 
 
-def _turns(run: Run, row: AttemptRow) -> list[dict[str, Any]]:
+def _turns(run: Run, row: RolloutRow) -> list[dict[str, Any]]:
     attempt = read_attempt(run.record, row.played_step, row.trajectory)
     return [
         {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in attempt.turns

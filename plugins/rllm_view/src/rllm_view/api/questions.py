@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rllm_core.errors import ConfigError
-from rllm_view.reading.attempts import Filter
+from rllm_view.reading.rollouts import Filter
 
 Query = Mapping[str, str]
 _NUMBERS = {"step": int, "offset": int, "limit": int, "reward_min": float, "reward_max": float}

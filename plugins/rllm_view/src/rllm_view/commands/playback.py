@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from rllm_core.notices import harmless
 from rllm_view.reading.account import Account
-from rllm_view.reading.attempt import Turn
 from rllm_view.reading.panel import facts_of
+from rllm_view.reading.rollout import Turn
 
 OF_WHOLE = ("Reward", "Group", "Estimator", "Advantage", "Filter")
 """Facts that hold for all tokens."""

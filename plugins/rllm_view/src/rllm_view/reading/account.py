@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rllm_record.steps import RecordedFate, RecordError, StepFiles
-from rllm_view.reading.attempt import Attempt, read_attempt
+from rllm_record.steps import RecordedOutcome, RecordError, StepFiles
 from rllm_view.reading.columns import NOT_BY_BACKEND, NOT_BY_RECORD, Column, columns_of
+from rllm_view.reading.rollout import Rollout, read_attempt
 from rllm_view.reading.run import Run
 from rllm_view.reading.traces import read_trace
 
@@ -41,7 +41,7 @@ class Decided:
 class Account:
     """A trajectory in a step."""
 
-    attempt: Attempt
+    attempt: Rollout
     decided: Decided
     group: Sequence[Peer]
     """Members of its group, itself included, in the order of their uids; empty where it has none."""
@@ -73,23 +73,23 @@ def account_of(run: Run, step: int, uid: str) -> Account:
         attempt=attempt,
         decided=Decided(
             step=step,
-            fate=fate.fate.fate,
-            rule=fate.fate.rule,
-            numbers=fate.fate.numbers,
-            group=fate.fate.group,
+            fate=fate.outcome.outcome,
+            rule=fate.outcome.rule,
+            numbers=fate.outcome.numbers,
+            group=fate.outcome.group,
             estimator=getattr(fate, "estimator", None),
             baseline=getattr(fate, "baseline", None),
             advantage=getattr(fate, "advantage", None),
         ),
         group=_group(run, fate),
-        columns=columns_of(attempt, trace, _why_no_trace(attempt, fate.fate.fate), objective),
+        columns=columns_of(attempt, trace, _why_no_trace(attempt, fate.outcome.outcome), objective),
         texts=None if attempt.ids is None else run.vocabulary.texts(attempt.ids.tolist()),
         objective=objective,
     )
 
 
-def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedFate:
-    found = next((each for each in files.fates(step) if each.fate.trajectory == uid), None)
+def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedOutcome:
+    found = next((each for each in files.outcomes(step) if each.outcome.trajectory == uid), None)
     if found is None:
         raise RecordError(
             "unknown-trajectory",
@@ -99,10 +99,10 @@ def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedFate:
     return found
 
 
-def _group(run: Run, fate: RecordedFate) -> list[Peer]:
-    if fate.fate.group is None:
+def _group(run: Run, fate: RecordedOutcome) -> list[Peer]:
+    if fate.outcome.group is None:
         return []
-    uids = sorted({fate.fate.trajectory, *fate.fate.peers})
+    uids = sorted({fate.outcome.trajectory, *fate.outcome.peers})
     query = """
     SELECT trajectory, played_step, reward_given AS reward, is_correct AS solved FROM played
     WHERE list_contains(?, trajectory) ORDER BY played_step, round, natural_key(trajectory)
@@ -110,7 +110,7 @@ def _group(run: Run, fate: RecordedFate) -> list[Peer]:
     return [Peer(**row) for row in run.index.rows(query, [uids])]
 
 
-def _why_no_trace(attempt: Attempt, fate: str) -> str:
+def _why_no_trace(attempt: Rollout, fate: str) -> str:
     if attempt.ids is None:
         return NOT_BY_RECORD
     return NOT_BY_BACKEND if fate == "trained" else f"not trained on in this step: {fate}"

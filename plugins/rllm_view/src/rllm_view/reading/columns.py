@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_view.reading.attempt import Attempt
+from rllm_view.reading.rollout import Rollout
 from rllm_view.reading.rollout_weight import NONE, rollout_weights
 from rllm_view.reading.traces import EpochTrace, Trace
 
@@ -70,7 +70,7 @@ OF_EPOCH = (
 )  # fmt: skip
 
 
-def columns_of(attempt: Attempt, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None) -> list[Column]:
+def columns_of(attempt: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None) -> list[Column]:
     """All columns of a trajectory.
 
     Args:
@@ -79,10 +79,10 @@ def columns_of(attempt: Attempt, trace: Trace | None, reason: str, objective: Ma
         reason: why there is none.
         objective: what the loss of the update is made of; None: not recorded.
     """
-    rollout = None if attempt.logprobs is None else _of_sampled(attempt)
+    sampled = None if attempt.logprobs is None else _of_sampled(attempt)
     known = dict.fromkeys(OF_BATCH) if trace is None else dict(trace.batch)
     found = [
-        _column("rollout_logprob", None, rollout, NOT_BY_RECORD if attempt.logprobs is None else "not sampled"),
+        _column("rollout_logprob", None, sampled, NOT_BY_RECORD if attempt.logprobs is None else "not sampled"),
         *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
         _column("rollout_weight", None, *_rollout_weight(attempt, trace, reason, objective)),
     ]
@@ -113,7 +113,7 @@ def _why_not_traced(name: str) -> str:
 
 
 def _rollout_weight(
-    attempt: Attempt, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
+    attempt: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
 ) -> tuple[NDArray[np.float64] | None, str]:
     """The values, or why there are none."""
     if trace is None:
@@ -130,7 +130,7 @@ def _rollout_weight(
     return rollout_weights(old, sampled, starts, correction), NOT_TRAINED
 
 
-def _of_sampled(attempt: Attempt) -> NDArray[np.float64]:
+def _of_sampled(attempt: Rollout) -> NDArray[np.float64]:
     """Prompts have log-prob 0 in the record, which is none."""
     assert attempt.logprobs is not None
     values = np.full(attempt.length, np.nan)

@@ -69,7 +69,7 @@ class StepIndex:
             self._take(missing, present)
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The answer to a query over `played` and `fates`, one dict per row.
+        """The answer to a query over `played` and `outcomes`, one dict per row.
 
         Raises:
             RecordError: the tables cannot answer it.
@@ -104,28 +104,28 @@ class StepIndex:
                 self._problems.pop(step, None)
 
     def _take(self, steps: Sequence[int], present: dict[int, FileState]) -> None:
-        played, fates, problems = list[pa.Table](), list[pa.Table](), dict[int, RecordError]()
+        played, outcomes, problems = list[pa.Table](), list[pa.Table](), dict[int, RecordError]()
         for step in steps:
             try:
-                of_step = index_rows.played(self._record, step), index_rows.fates(self._record, step)
+                of_step = index_rows.played(self._record, step), index_rows.outcomes(self._record, step)
             except RecordError as error:
                 problems[step] = error
             else:
                 played.append(of_step[0])
-                fates.append(of_step[1])
+                outcomes.append(of_step[1])
         with self._lock:
             try:
-                self._put(steps, played, fates)
+                self._put(steps, played, outcomes)
             except RecordError as error:
                 problems = dict.fromkeys(steps, error)
             self._known.update({step: present[step] for step in steps})
             self._problems.update(problems)
 
-    def _put(self, steps: Sequence[int], played: Sequence[pa.Table], fates: Sequence[pa.Table]) -> None:
+    def _put(self, steps: Sequence[int], played: Sequence[pa.Table], outcomes: Sequence[pa.Table]) -> None:
         with _duckdb_errors():
             self._remove(steps)
-            if fates:
-                index_rows.insert(self._connection, pa.concat_tables(played), pa.concat_tables(fates))
+            if outcomes:
+                index_rows.insert(self._connection, pa.concat_tables(played), pa.concat_tables(outcomes))
 
 
 @contextmanager

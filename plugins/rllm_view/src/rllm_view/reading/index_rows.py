@@ -67,9 +67,9 @@ def played(record: Path, step: int) -> pa.Table:
     return table.select([*_OF_EPISODE, "trajectories"]).replace_schema_metadata(None)
 
 
-def fates(record: Path, step: int) -> pa.Table:
+def outcomes(record: Path, step: int) -> pa.Table:
     """What became of the trajectories of a step. Raises as `played`."""
-    table = StepFiles(record).fate_table(step)
+    table = StepFiles(record).outcome_table(step)
     for name, type_ in _LATER.items():
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table), type_))

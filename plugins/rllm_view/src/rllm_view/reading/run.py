@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllm.runs.metrics_file import METRICS
-from rllm.runs.run_folder import LENGTH, PLUGINS
+from rllm.runs.run_directory import LENGTH, PLUGINS
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
@@ -52,10 +52,10 @@ class Run:
 
     def __init__(self, place: RunPlace) -> None:
         self.place = place
-        self.record = place.folder / "record"
-        self.index = StepIndex(place.folder)
+        self.record = place.directory / "record"
+        self.index = StepIndex(place.directory)
         self.vocabulary = Vocabulary(self.record)
-        self._metrics = MetricsFile(place.folder)
+        self._metrics = MetricsFile(place.directory)
         self._lock = threading.Lock()
 
     def lines(self) -> Sequence[Mapping[str, Any]]:
@@ -70,7 +70,7 @@ class Run:
 
     def settings(self) -> Settings:
         """What it was started with."""
-        return read_settings(self.place.folder)
+        return read_settings(self.place.directory)
 
     def plugins(self) -> list[dict[str, str]]:
         """The plugins that it uses; empty where they are not recorded."""
@@ -84,11 +84,11 @@ class Run:
         used = {entry.get("kind"): entry.get("name") for entry in reversed(self.plugins())}
         settings = self.settings()
         recorded = fate_files(self.record)
-        modified = state_of(self.place.folder / METRICS).modified / 1e9
+        modified = state_of(self.place.directory / METRICS).modified / 1e9
         return RunSummary(
             id=self.place.id,
             name=self.place.name,
-            folder=str(self.place.folder),
+            folder=str(self.place.directory),
             backend=used.get("backend"),
             estimator=used.get("estimator"),
             loss=used.get("loss"),
@@ -118,7 +118,7 @@ class Run:
         if not recorded:
             raise RecordError(
                 "no-record",
-                f"{self.place.folder} has no record.",
+                f"{self.place.directory} has no record.",
                 "Runs keep one where rllm-record is installed, unless rllm.record=off.",
             )
         raise RecordError(
@@ -137,7 +137,7 @@ class Run:
     def _json(self, name: str) -> Any:
         """What a file of the run holds; None where it cannot be read."""
         try:
-            return json.loads((self.place.folder / name).read_text(encoding="utf-8"))
+            return json.loads((self.place.directory / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 

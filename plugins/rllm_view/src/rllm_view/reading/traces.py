@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_record.steps import StepFiles
-from rllm_view.reading.attempt import Attempt
+from rllm_view.reading.rollout import Rollout
 
 OF_BATCH = ("advantage", "rollout_logprob", "old_logprob", "ref_logprob")
 """Figures that every epoch has alike."""
 OF_EPOCH = ("logprob", "entropy", "weight", "clipped", "policy_part", "kl_part", "entropy_part")
 OF_STEP = ("loss", "grad_norm", "clip_factor", "learning_rate")
-Figures = Mapping[str, NDArray[np.float64] | None]
+Metrics = Mapping[str, NDArray[np.float64] | None]
 """Name -> (n,) one number per token of the trajectory, NaN where it is not trained on; None: not recorded."""
 
 
@@ -26,7 +26,7 @@ class EpochTrace:
     """One pass over the batch."""
 
     epoch: int
-    figures: Figures
+    figures: Metrics
     """`OF_EPOCH`; `optimizer_step` within the training step, and of each token's optimiser step `OF_STEP`."""
 
 
@@ -34,13 +34,13 @@ class EpochTrace:
 class Trace:
     """An update."""
 
-    batch: Figures
+    batch: Metrics
     """`OF_BATCH`."""
     epochs: Sequence[EpochTrace]
     """Empty: the backend traces nothing."""
 
 
-def read_trace(record: Path, step: int, attempt: Attempt) -> Trace | None:
+def read_trace(record: Path, step: int, attempt: Rollout) -> Trace | None:
     """What the update of `step` did; None where that is not recorded.
 
     Raises:

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from rllm.planning import ByRole
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_view.rescoring.as_run import applied_to, reproduction_of
 from rllm_view.rescoring.rescore import ReplayedStep, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
-from rllm_view.rescoring.summary import Comparison, RoleSummary, SetupFigures
+from rllm_view.rescoring.summary import Comparison, RoleSummary, SetupMetrics
 from rllm_view.rescoring.tallies import LossTally
 
 SCHEMA_VERSION = 1
@@ -44,14 +44,14 @@ def result_to_json(result: Rescored, summaries: Sequence[RoleSummary]) -> dict[s
     }
 
 
-def _estimators(estimators: ByRole[Chosen[Any]]) -> dict[str, Any]:
+def _estimators(estimators: ByRole[PluginChoice[Any]]) -> dict[str, Any]:
     return {
         "estimator": _chosen(estimators.default),
         "by_role": {role: _chosen(chosen) for role, chosen in estimators.by_role.items()},
     }
 
 
-def _chosen(chosen: Chosen[Any]) -> dict[str, Any]:
+def _chosen(chosen: PluginChoice[Any]) -> dict[str, Any]:
     return {"name": chosen.registered.qualified_name, "options": chosen.params.model_dump(mode="json")}
 
 
@@ -65,7 +65,7 @@ def _role(summary: RoleSummary) -> dict[str, Any]:
     }
 
 
-def _figures(figures: SetupFigures) -> dict[str, Any]:
+def _figures(figures: SetupMetrics) -> dict[str, Any]:
     side = figures.side
     return {
         "label": figures.setup,

@@ -13,7 +13,7 @@ import click
 
 from rllm.cli import print_table
 from rllm.config import import_modules, read_override
-from rllm.evaluation.figures import Figures, figures_of
+from rllm.evaluation.metrics import Metrics, metrics_of
 from rllm.evaluation.report import as_text
 from rllm.evaluation.rescoring import Rescored, rescore
 from rllm.evaluation.saving import require_saved
@@ -92,18 +92,18 @@ def _rows(result: Rescored) -> list[tuple[str, ...]]:
     pairs = zip(result.before, result.after, strict=True)
     changed = sum(before.correct != after.correct for before, after in pairs)
     return [
-        (figures.name, str(figures.attempts), name, *_cells(figures), last)
+        (figures.name, str(figures.rollouts), name, *_cells(figures), last)
         for name, outcomes, last in (("stored", result.before, ""), ("now", result.after, str(changed)))
-        for figures in figures_of(result.environment, outcomes)
+        for figures in metrics_of(result.environment, outcomes)
     ]
 
 
-def _cells(figures: Figures) -> tuple[str, ...]:
+def _cells(figures: Metrics) -> tuple[str, ...]:
     return as_text(figures.passes[1]), as_text(figures.reward), str(figures.missing_rewards)
 
 
 def _as_json(result: Rescored) -> dict[str, Any]:
     sides = {"stored": result.before, "now": result.after}
     return {
-        name: [asdict(each) for each in figures_of(result.environment, outcomes)] for name, outcomes in sides.items()
+        name: [asdict(each) for each in metrics_of(result.environment, outcomes)] for name, outcomes in sides.items()
     }

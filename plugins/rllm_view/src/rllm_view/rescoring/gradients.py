@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.loss import LossInput, LossPlugin, PolicyLoss
 from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline import check_sampling_logprobs
@@ -28,8 +28,8 @@ from rllm_view.rescoring.tallies import LossTallies, LossTally
 class LossProbe:
     """Applies losses to the batches of a replay."""
 
-    def __init__(self, losses: Sequence[Chosen[LossPlugin[Any]]], config: RunConfig) -> None:
-        self._losses: list[tuple[Chosen[LossPlugin[Any]], PolicyLoss]] = [
+    def __init__(self, losses: Sequence[PluginChoice[LossPlugin[Any]]], config: RunConfig) -> None:
+        self._losses: list[tuple[PluginChoice[LossPlugin[Any]], PolicyLoss]] = [
             (chosen, chosen.registered.load()) for chosen in losses
         ]
         self._aggregation = config.rllm.algorithm.loss_agg_mode

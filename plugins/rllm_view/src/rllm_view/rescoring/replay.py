@@ -14,7 +14,7 @@ from typing import Any
 
 from rllm_core.algorithms.columns import GREEDY_REWARD
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
@@ -28,7 +28,7 @@ from rllm_core.pipeline import Pipeline, Reject
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.runner import AttemptSetup, RolloutRunner, RunnerSettings
+from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.schema.run_config import RunConfig
 from rllm_view.rescoring.setups import GREEDY_REWARDS, Setup
 
@@ -41,8 +41,8 @@ class Rules:
     """What happens to episodes before estimators see them."""
 
     config: RunConfig
-    grouping: Chosen[Any]
-    rejection: Chosen[Any]
+    grouping: PluginChoice[Any]
+    rejection: PluginChoice[Any]
     left_out: frozenset[str] = frozenset()
     """Stages of `OF_A_ROUND` that the run did not have."""
     played_greedily: bool = False
@@ -57,7 +57,7 @@ class Replay:
         self._played_greedily = rules.played_greedily
         context = _context(rules, setups[0])
 
-        def stages(*names: str) -> list[Chosen[Any]]:
+        def stages(*names: str) -> list[PluginChoice[Any]]:
             return [choose(registry, "stage", f"{CORE}/{name}", "rescoring") for name in names]
 
         self._of_a_round = Pipeline(stages(*(name for name in OF_A_ROUND if name not in rules.left_out)), context)
@@ -83,7 +83,7 @@ class Replay:
         await self._groups(step)
         train = list(step.trajectory_groups)
         while step.asks_for_more or stored:
-            step.take_round(_played(global_step, stored))
+            step.take_rollout_batch(_played(global_step, stored))
             await self._groups(step)
             train += step.trajectory_groups
         step.trajectory_groups = train
@@ -151,7 +151,7 @@ class _NoModel(Backend):
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         raise _nothing_but_episodes()
 
-    async def publish(self, version: int) -> None:
+    async def sync_weights(self, version: int) -> None:
         raise _nothing_but_episodes()
 
     async def save(self, folder: Path) -> None:
@@ -169,11 +169,11 @@ def _nothing_but_episodes() -> RllmError:
     )
 
 
-def _no_workflow(attempt: AttemptSetup) -> Workflow:
+def _no_workflow(attempt: RolloutSetup) -> Workflow:
     raise _nothing_but_episodes()
 
 
-def _no_loss(role: str) -> Chosen[LossPlugin[Any]]:
+def _no_loss(role: str) -> PluginChoice[LossPlugin[Any]]:
     raise _nothing_but_episodes()
 
 

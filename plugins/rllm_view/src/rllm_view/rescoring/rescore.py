@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rllm_core.algorithms.options import clamp_tasks_per_batch
-from rllm_core.contracts.chosen import Chosen
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.registry import Registry
@@ -206,7 +206,7 @@ def _config(source: StoredEpisodes, request: Request) -> RunConfig:
     return config.model_copy(update={"rllm": config.rllm.model_copy(update={"algorithm": algorithm})})
 
 
-def _of_whole_batches(rejection: Chosen[Any], source: StoredEpisodes) -> Chosen[Any]:
+def _of_whole_batches(rejection: PluginChoice[Any], source: StoredEpisodes) -> PluginChoice[Any]:
     """A mode that fills batches of tasks is told, as in training, how many there are where these make no whole one."""
     first_round = read_file(source.files[0][1]).rounds[0]
     tasks = len({episode.task_id for episode in first_round})

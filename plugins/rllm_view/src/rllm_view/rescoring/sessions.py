@@ -12,10 +12,10 @@ import click
 from rllm.config import import_modules
 from rllm.evaluation.outcome import outcome_of
 from rllm.evaluation.rescoring import Rescored
-from rllm.evaluation.saved_attempt import attempt_from_json
+from rllm.evaluation.saved_rollout import rollout_from_json
 from rllm.evaluation.stopping import StoppedError, until_stopped
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
-from rllm_core.contracts.reward import Attempt, Score
+from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
@@ -103,7 +103,7 @@ async def _score(played: PlayedEpisode, scorer: Scorer) -> None:
     played.episode.metrics |= score.metrics
 
 
-def _attempt_of(episode: Episode) -> Attempt | None:
+def _attempt_of(episode: Episode) -> Rollout | None:
     steps = [step for trajectory in episode.trajectories for step in trajectory.steps]
     if not steps:
         return None
@@ -114,7 +114,7 @@ def _attempt_of(episode: Episode) -> Attempt | None:
             f"Attempt {episode.id!r} was stored without its conversation, which rewards look at.",
             "`rllm gateway episodes` and `rllm eval --save` keep it.",
         )
-    return attempt_from_json(kept)
+    return rollout_from_json(kept)
 
 
 def _told(score: Score) -> dict[str, object]:

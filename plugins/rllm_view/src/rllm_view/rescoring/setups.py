@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rllm.planning import ByRole, shared_options
-from rllm_core.contracts.chosen import Chosen, Registered
+from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import ConfigError
@@ -31,7 +31,7 @@ class Setup:
 
     label: str
     """Unique among the setups of one comparison."""
-    estimators: ByRole[Chosen[EstimatorPlugin[Any]]]
+    estimators: ByRole[PluginChoice[EstimatorPlugin[Any]]]
     of_run: bool
     """Whether these are the estimators that the run was trained with."""
 
@@ -63,7 +63,7 @@ class Picker:
                 needs |= self._choose("estimator", _without_loss(choice), RUN_ESTIMATOR).plugin.needs
         return GREEDY_REWARDS in needs
 
-    def _choose(self, kind: str, choice: Choice, where: str) -> Chosen[Any]:
+    def _choose(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
         return choose(self.registry, kind, choice, where, shared_options(self.config, kind))
 
     def _require_stored(self, entry: Registered[Any], where: str) -> None:
@@ -112,14 +112,14 @@ def setups_of(
     return _told_apart([own, *(setup for setup in setups if not _same(setup, own))]), ""
 
 
-def label_of(chosen: Chosen[Any]) -> str:
+def label_of(chosen: PluginChoice[Any]) -> str:
     """``grpo``, or ``grpo(norm_adv_by_std_in_grpo=false)`` with the options that are not the plugin's defaults."""
     options = chosen.params.model_dump(mode="json", exclude_defaults=True)
     shown = ", ".join(f"{name}={json.dumps(value)}" for name, value in options.items())
     return f"{chosen.plugin.name}({shown})" if shown else str(chosen.plugin.name)
 
 
-def _own_setup(picker: Picker, instead: Mapping[str, Chosen[EstimatorPlugin[Any]]], *, of_run: bool) -> Setup:
+def _own_setup(picker: Picker, instead: Mapping[str, PluginChoice[EstimatorPlugin[Any]]], *, of_run: bool) -> Setup:
     """The estimators of the configuration, rllm-core's defaults where there is no run, but for some roles."""
     algorithm = picker.config.rllm.algorithm
     try:
@@ -149,7 +149,7 @@ def _without_loss(choice: Choice) -> Choice:
     return {key: value for key, value in choice.items() if key != ROLE_LOSS}
 
 
-def _setup(estimators: ByRole[Chosen[EstimatorPlugin[Any]]], *, of_run: bool) -> Setup:
+def _setup(estimators: ByRole[PluginChoice[EstimatorPlugin[Any]]], *, of_run: bool) -> Setup:
     default = label_of(estimators.default)
     others = {role: label_of(chosen) for role, chosen in estimators.by_role.items()}
     parts = [default, *(f"{role}: {label}" for role, label in others.items() if label != default)]

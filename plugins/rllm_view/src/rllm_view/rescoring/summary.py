@@ -19,7 +19,7 @@ from rllm_view.rescoring.setups import Setup, label_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetupFigures:
+class SetupMetrics:
     """One setup, for one role."""
 
     setup: str
@@ -54,7 +54,7 @@ class RoleSummary:
     role: str
     groups: int
     trajectories: int
-    setups: tuple[SetupFigures, ...]
+    setups: tuple[SetupMetrics, ...]
     comparisons: tuple[Comparison, ...]
     """One for every setup but the first."""
 
@@ -81,11 +81,11 @@ def _summary(result: Rescored, role: str, groups: Sequence[ScoredGroup]) -> Role
 
 def _figures(
     result: Rescored, setup: Setup, index: int, role: str, groups: Sequence[ScoredGroup], facts: GroupFacts
-) -> SetupFigures:
+) -> SetupMetrics:
     advantages = np.concatenate([group.advantages[index] for group in groups])
     advantages = advantages[np.isfinite(advantages)]
     chosen, tally = setup.estimators.of(role), result.tokens[role]
-    return SetupFigures(
+    return SetupMetrics(
         setup=setup.label,
         side=Side(
             label=label_of(chosen),
@@ -107,7 +107,7 @@ def _comparison(
     groups: Sequence[ScoredGroup],
     facts: GroupFacts,
     reference: Side,
-    figures: SetupFigures,
+    figures: SetupMetrics,
 ) -> Comparison:
     other = figures.side
     agreed = agreement(groups, result.tokens[role], other.setup)

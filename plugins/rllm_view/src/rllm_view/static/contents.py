@@ -10,10 +10,10 @@ from rllm_view.api.account_json import account_json
 from rllm_view.api.answers import Answers
 from rllm_view.api.comparing import MOST_RUNS
 from rllm_view.reading.account import account_of
-from rllm_view.reading.attempts import Filter, find_attempts
 from rllm_view.reading.curves import metric_names, panels_of
 from rllm_view.reading.neighbours import neighbours_of
 from rllm_view.reading.record_files import fate_files
+from rllm_view.reading.rollouts import Filter, find_attempts
 from rllm_view.reading.run import Run
 
 STEPS = 100

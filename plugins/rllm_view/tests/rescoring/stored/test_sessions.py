@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rllm_core.contracts.reward import Attempt
-from rllm_core.data.messages import Reply
+from rllm_core.contracts.reward import Rollout
+from rllm_core.data.messages import Response
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 from rllm_record.steps.files import sampler_of
 from rllm_view.rescoring.command import rescore
 
-FISH = "def score(attempt):\n    return {'value': 0.5 * (attempt.reply.content == attempt.data['answer'])}\n"
+FISH = "def score(rollout):\n    return {'value': 0.5 * (rollout.reply.content == rollout.data['answer'])}\n"
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def stored(tmp_path: Path, episodes: Callable[..., list[Episode]]) -> Path:
     for episode, content, given in zip(
         episodes({"a": [None, None, 1.0]}), ("fish", "cat", "fish"), (None, None, 1.0), strict=True
     ):
-        reply = Reply(text=content, content=content)
+        reply = Response(text=content, content=content)
         said = [{"role": "user", "content": "?"}, reply.message]
-        attempt = Attempt(data={"answer": "fish"}, messages=said, reply=reply, response_tokens=2)
+        rollout = Rollout(data={"answer": "fish"}, messages=said, response=reply, response_tokens=2)
         (trajectory,) = episode.trajectories
-        trajectory.steps[-1].info["attempt"] = asdict(attempt)
+        trajectory.steps[-1].info["attempt"] = asdict(rollout)
         member = PlayedTrajectory(uid="x", trajectory=trajectory, reward_given=given, reward_used=None)
         played.append(PlayedEpisode(uid=f"0.0:{episode.id}", step=0, round=0, episode=episode, trajectories=(member,)))
     StepFiles(folder).write(0, played, (), "tokens", Sampler(temperature=0.5))
@@ -75,7 +75,7 @@ def test_figures_before_and_after_are_shown(stored: Path, tmp_path: Path) -> Non
 
 
 def test_a_reward_that_fails_is_missing(stored: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("def score(attempt):\n    raise LookupError('gone')\n")
+    (tmp_path / "broken.py").write_text("def score(rollout):\n    raise LookupError('gone')\n")
     command(stored, "--reward", f"{tmp_path}/broken.py:score", "--save", tmp_path / "scored")
     (first, *_) = StepFiles(tmp_path / "scored").episodes(0)
     trajectory = first.episode.trajectories[0]

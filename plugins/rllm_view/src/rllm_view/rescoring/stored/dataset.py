@@ -13,7 +13,7 @@ from rllm_view.rescoring.reading import EpisodesError, read_file
 from rllm_view.rescoring.recorded import PARQUET
 from rllm_view.rescoring.source import find_episodes
 from rllm_view.rescoring.stored.options import StoredParams
-from rllm_view.rescoring.stored.task import StoredAttempt, StoredTask
+from rllm_view.rescoring.stored.task import StoredRollout, StoredTask
 
 
 def read_stored(params: StoredParams) -> list[StoredTask]:
@@ -25,7 +25,7 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
         EpisodesError: there are none with tokens, or they cannot be read.
     """
     path = Path(params.path).expanduser()
-    attempts: dict[tuple[str, int], list[StoredAttempt]] = {}
+    attempts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
     for step, file in find_episodes(path).files:
         for attempt, task in _attempts(file):
@@ -48,12 +48,12 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     ]
 
 
-def _attempts(file: Path) -> Iterator[tuple[StoredAttempt, Mapping[str, Any] | None]]:
+def _attempts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
     """Attempts of a file, with the data of their tasks where it is known."""
     sampler, played = _recorded(file) if file.suffix == PARQUET else (Sampler(), _logged(file))
     for episode, task in played:
         if any(trajectory.steps for trajectory in episode.trajectories):
-            yield StoredAttempt(episode, sampler), task
+            yield StoredRollout(episode, sampler), task
 
 
 def _recorded(file: Path) -> tuple[Sampler, Iterator[tuple[Episode, Mapping[str, Any] | None]]]:

@@ -26,7 +26,7 @@ class BringStored:
     async def __call__(self, step: TrainStep) -> None:
         step.episodes = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
         step.generated += step.episodes
-        step.metrics |= episode_metrics(*step.generated_by_round)
+        step.metrics |= episode_metrics(*step.generated_by_batch)
         if not step.episodes:
             step.skip("nothing_stored")
 

@@ -11,7 +11,7 @@ from rllm_record.steps.rows import Sampler
 
 
 @dataclass(frozen=True)
-class StoredAttempt:
+class StoredRollout:
     """An attempt at a task, and what sampled it."""
 
     episode: Episode
@@ -22,7 +22,7 @@ class StoredAttempt:
 class StoredTask(Task):
     """A task whose attempts are taken from a store."""
 
-    attempts: Sequence[StoredAttempt] = field(default=(), compare=False, repr=False)
+    attempts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
 
     def episodes(self) -> list[Episode]:
         """All attempts, in their order, numbered from 0. Copies: stages of a step change them."""

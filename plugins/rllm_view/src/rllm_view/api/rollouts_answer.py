@@ -8,8 +8,8 @@ from typing import Any
 from rllm_record.steps import StepFiles
 from rllm_view.api.progress import refreshed
 from rllm_view.api.questions import Query, filter_of, whole_number
-from rllm_view.reading.attempts import find_attempts, played_steps
 from rllm_view.reading.record_files import fate_files
+from rllm_view.reading.rollouts import find_attempts, played_steps
 from rllm_view.reading.run import Run
 from rllm_view.reading.searching import Search, search_text
 

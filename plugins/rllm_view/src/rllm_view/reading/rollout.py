@@ -44,7 +44,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attempt:
+class Rollout:
     """A trajectory and the episode that it is of."""
 
     uid: str
@@ -76,7 +76,7 @@ class Attempt:
         return self.turns[-1].end if self.turns else 0
 
 
-def read_attempt(record: Path, step: int, uid: str) -> Attempt:
+def read_attempt(record: Path, step: int, uid: str) -> Rollout:
     """The trajectory with a uid, played in a step.
 
     Raises:
@@ -89,7 +89,7 @@ def read_attempt(record: Path, step: int, uid: str) -> Attempt:
     raise RecordError("unknown-trajectory", f"No trajectory {uid!r} was played in step {step}.")
 
 
-def _in_batch(batch: pa.RecordBatch, uid: str) -> Attempt | None:
+def _in_batch(batch: pa.RecordBatch, uid: str) -> Rollout | None:
     column = batch.column("trajectories")
     uids = column.flatten().field("uid")
     if uid not in uids.to_pylist():
@@ -102,9 +102,9 @@ def _in_batch(batch: pa.RecordBatch, uid: str) -> Attempt | None:
     return None
 
 
-def _attempt(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Attempt:
+def _attempt(episode: Mapping[str, Any], trajectory: pa.StructScalar) -> Rollout:
     ids, logprobs = trajectory["ids"], trajectory["logprobs"]
-    return Attempt(
+    return Rollout(
         uid=trajectory["uid"].as_py(),
         episode=episode["uid"],
         name=trajectory["name"].as_py(),

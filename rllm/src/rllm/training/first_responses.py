@@ -7,7 +7,7 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.errors import RolloutError
 
 
-def require_replies(step: TrainStep) -> None:
+def require_responses(step: TrainStep) -> None:
     """A run in which the model never says a word would end well, and have trained on nothing.
 
     Only the first step is looked at: which tasks later ones draw is chance.

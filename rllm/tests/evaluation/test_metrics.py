@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rllm.evaluation.figures import figures_of
+from rllm.evaluation.metrics import metrics_of
 from rllm.evaluation.outcome import Outcome, outcome_of
-from rllm.evaluation.report import print_figures
+from rllm.evaluation.report import print_metrics
 from rllm_core.data.types import Episode, Trajectory
 
 
@@ -18,25 +18,25 @@ def outcome(task: str, index: int, correct: bool, **fields: Any) -> Outcome:
 
 
 def test_every_data_source_has_a_row() -> None:
-    rows = figures_of("mixed", [outcome("a", 0, True), outcome("b", 0, False, source="y")])
+    rows = metrics_of("mixed", [outcome("a", 0, True), outcome("b", 0, False, source="y")])
     assert [(row.name, row.tasks, row.passes[1].value) for row in rows] == [("mixed/x", 1, 1.0), ("mixed/y", 1, 0.0)]
 
 
 def test_pass_at_k_is_shown_for_the_k_that_every_task_has_attempts_for() -> None:
-    (row,) = figures_of("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
+    (row,) = metrics_of("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
     assert list(row.passes) == [1]
     assert row.passes[1].value == 0.25
 
 
 def test_missing_rewards_are_counted_and_left_out() -> None:
     lost = outcome("a", 0, False, rewards=(("agent", None),))
-    (row,) = figures_of("guess", [lost, outcome("a", 1, True), outcome("b", 0, True)])
+    (row,) = metrics_of("guess", [lost, outcome("a", 1, True), outcome("b", 0, True)])
     assert row.missing_rewards == 1
     assert row.reward is not None and row.reward.value == 1.0
 
 
 def test_no_reward_at_all_is_no_zero() -> None:
-    (row,) = figures_of("guess", [outcome("a", 0, False, rewards=())])
+    (row,) = metrics_of("guess", [outcome("a", 0, False, rewards=())])
     assert row.reward is None
 
 
@@ -46,7 +46,7 @@ def test_no_reward_at_all_is_no_zero() -> None:
 )
 def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     earned = [outcome(str(task), 0, False, rewards=(("agent", reward * (task + 1)),)) for task in range(200)]
-    print_figures(figures_of("guess", earned), {})
+    print_metrics(metrics_of("guess", earned), {})
     shown = capsys.readouterr().out
     assert said in shown
     assert ("0.000 [0.000, 0.019]  0.000 [0.000, 0.019]" in shown) is (reward == 0.0)
@@ -54,7 +54,7 @@ def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys:
 
 def test_roles_have_rewards_of_their_own() -> None:
     both = (("solver", 1.0), ("judge", 0.0))
-    (row,) = figures_of("sum", [outcome("a", 0, True, rewards=both)])
+    (row,) = metrics_of("sum", [outcome("a", 0, True, rewards=both)])
     assert row.role_rewards == {"solver": 1.0, "judge": 0.0}
     assert row.reward is not None and row.reward.value == 0.5
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import BackendError, RolloutError
-from rllm_verl.whole_reply import WholeReply, whole_reply
+from rllm_verl.whole_response import WholeResponse, whole_response
 
 PROMPT = [10, 11]
 ASKED = {"max_tokens": 6, "seed": 7, "temperature": 0.5}
@@ -45,16 +45,16 @@ class Server:
         self.asked.append((prompt, sampling))
         return self.parts[len(self.asked) - 1]
 
-    def sample(self) -> WholeReply:
-        return asyncio.run(whole_reply(self, PROMPT, ASKED))
+    def sample(self) -> WholeResponse:
+        return asyncio.run(whole_response(self, PROMPT, ASKED))
 
 
 def test_a_reply_that_was_cut_off_goes_on_where_it_was() -> None:
     server = Server([Part([1, 2], 3), Part([4], 4), Part([5, 6], 5, "completed")])
-    reply = server.sample()
-    assert reply.token_ids == [1, 2, 4, 5, 6]
-    assert reply.log_probs == [-1, -2, -4, -5, -6]
-    assert reply.spans == [(3, 2), (4, 1), (5, 2)]
+    response = server.sample()
+    assert response.token_ids == [1, 2, 4, 5, 6]
+    assert response.log_probs == [-1, -2, -4, -5, -6]
+    assert response.spans == [(3, 2), (4, 1), (5, 2)]
     assert [prompt for prompt, _ in server.asked] == [PROMPT, [*PROMPT, 1, 2], [*PROMPT, 1, 2, 4]]
     assert [sampling["max_tokens"] for _, sampling in server.asked] == [6, 4, 3]
     assert {sampling["temperature"] for _, sampling in server.asked} == {0.5}
@@ -73,8 +73,8 @@ def test_each_part_draws_other_numbers_and_the_same_ones_again() -> None:
 
 
 def test_a_reply_that_is_cut_off_before_its_first_token_is_of_the_version_that_samples_it() -> None:
-    reply = Server([Part([], 3), Part([4], 4, "completed")]).sample()
-    assert reply.spans == [(4, 1)]
+    response = Server([Part([], 3), Part([4], 4, "completed")]).sample()
+    assert response.spans == [(4, 1)]
 
 
 def test_parts_of_one_version_are_one_span() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from gateway_world import Sampled, World
 
-from rllm_gateway.attempt_sampler import SampledCall
 from rllm_gateway.calls import StoredSession
 from rllm_gateway.episodes import Traced, traced
+from rllm_gateway.rollout_sampler import SampledCall
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.runners import CommandRunner
 from rllm_gateway.session import SessionTrace
@@ -22,7 +22,7 @@ MAX_TOKENS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attempt:
+class Rollout:
     """The answer of a program, and its session as the policy, the store and the trainer have it."""
 
     answer: Any
@@ -42,20 +42,20 @@ class Player:
 
     world: World
     python: Path
-    folder: Path
+    directory: Path
 
-    def play(self, program: str, task: Mapping[str, Any], **changes: Any) -> Attempt:
+    def play(self, program: str, task: Mapping[str, Any], **changes: Any) -> Rollout:
         """Run a program of `PROGRAMS` to its end, in a session with `changes` to its `SessionSpec`."""
         world = self.world
         session = world.open(max_tokens=MAX_TOKENS, **changes)
         # As it is called: behind the link is a Python without the environment's packages.
-        runner = CommandRunner([str(self.python.absolute()), str(PROGRAMS / f"{program}.py")], self.folder)
+        runner = CommandRunner([str(self.python.absolute()), str(PROGRAMS / f"{program}.py")], self.directory)
         outcome = asyncio.run(runner.run(task, environment_of(session, task)))
         trace = world.close(session)
         assert outcome.code == 0, "\n".join(outcome.last_lines)
         calls = tuple(world.policy.calls)
         by_id = {each.call: SampledCall(each.prompt_ids, each.completion, 0) for each in calls}
-        return Attempt(
+        return Rollout(
             answer=outcome.returned["answer"],
             sampled=calls,
             stored=world.store.session(session.id),

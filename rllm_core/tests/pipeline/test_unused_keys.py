@@ -53,7 +53,7 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             shared_keys=(SharedKey(native="own.n", rllm="rllm.rollout.n"),),
             derived_keys=(DerivedKey(native="own.twice", of=("rllm.rollout.n",), derive=lambda n: 2 * n),),
             column_sections={"values": "serves"},
-            idle_keys={
+            unused_keys={
                 "own.twice": "Use rllm.rollout.n.",
                 "own.resume": "Use --resume.",
                 "own.n": "Never said.",

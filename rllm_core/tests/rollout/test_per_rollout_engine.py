@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.rollout.attempt_engine import AttemptEngine
+from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.seeding import call_seed, prompt_digest
 
 SAMPLING = SamplingParams(max_tokens=3, seed=7)
 
 
 def _seeds(engine: Any, *prompts: str, sampling: SamplingParams = SAMPLING) -> list[int]:
-    own = AttemptEngine(engine)
+    own = PerRolloutEngine(engine)
 
     async def ask() -> None:
         for prompt in prompts:
@@ -47,7 +47,7 @@ def test_attempts_with_seeds_of_their_own_draw_other_tokens(engine: Any) -> None
 
 def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: Any) -> None:
     once, again = _seeds(engine, "a", "a")
-    own, failures = AttemptEngine(engine), iter([True, False])
+    own, failures = PerRolloutEngine(engine), iter([True, False])
 
     def answer(prompt: str, sampling: SamplingParams) -> str:
         if next(failures):
@@ -68,7 +68,7 @@ def test_a_call_that_failed_is_the_same_sample_when_it_is_asked_again(engine: An
 
 
 def test_several_calls_that_are_asked_again_keep_their_order(engine: Any) -> None:
-    own, tried = AttemptEngine(engine), list[int | None]()
+    own, tried = PerRolloutEngine(engine), list[int | None]()
 
     async def ask(fails: bool) -> None:
         async def generate(prompt: Any, sampling: SamplingParams, *, session: str) -> Any:
@@ -98,7 +98,7 @@ def test_prompts_share_a_digest_only_if_they_are_equal(one: list[int], other: li
 
 
 def test_everything_else_is_the_engines(engine: Any) -> None:
-    own = AttemptEngine(engine)
+    own = PerRolloutEngine(engine)
     assert own.renderer is engine.renderer
     assert own.max_context == engine.max_context
     asyncio.run(own.end_session("s"))

@@ -12,7 +12,7 @@ from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine,
 from rllm_core.seeding import call_seed, prompt_digest
 
 
-class AttemptEngine(EngineWrapper):
+class PerRolloutEngine(EngineWrapper):
     """Turns the seed of the attempt into one per call: a function of the prompt's tokens and of its sibling number.
 
     The order in which calls of different prompts arrive, and what carries them, never change a token. The same prompt

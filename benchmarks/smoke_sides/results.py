@@ -37,7 +37,7 @@ def memory_left(before: Sequence[int], after: Sequence[int]) -> Iterator[str]:
             yield f"GPU {number} has {(had - has) / (1 << 30):.1f} GiB less free than before: a process still holds it"
 
 
-def figures(scenario: Scenario, outcome: Outcome) -> str:
+def metrics(scenario: Scenario, outcome: Outcome) -> str:
     """The numbers of a run in which all is as expected."""
     return "; ".join(expectation.summary(outcome.steps) for expectation in scenario.expectations)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rllm_core.contracts.rejection import Verdict
+from rllm_core.contracts.rejection import RejectionResult
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
-from rllm_core.pipeline.verdict_check import misplaced, recognised
+from rllm_core.pipeline.result_check import misplaced, recognised
 
 MakeStep = Callable[..., TrainStep]
 EPISODE = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "episode"}
@@ -29,24 +29,24 @@ def _group(task: str, *rewards: float) -> TrajectoryGroup:
 
 def test_groups_of_one_id_are_told_apart() -> None:
     one, other = _group("a"), _group("a")
-    assert misplaced(Verdict(train=[one], waiting=[other]), [one, other]) == ""
-    assert misplaced(Verdict(train=[one]), [one, other]) == "leaves out group 'a:agent'"
+    assert misplaced(RejectionResult(train=[one], waiting=[other]), [one, other]) == ""
+    assert misplaced(RejectionResult(train=[one]), [one, other]) == "leaves out group 'a:agent'"
 
 
 def test_no_groups_need_no_place() -> None:
-    assert misplaced(Verdict(train=[]), []) == ""
+    assert misplaced(RejectionResult(train=[]), []) == ""
 
 
 def test_groups_made_anew_are_recognised_by_id_and_as_often_as_they_waited() -> None:
     offered, again, once_more, stranger = _group("a"), _group("a"), _group("a"), _group("b")
-    verdict = Verdict(train=[offered, again], waiting=[once_more, stranger])
-    found = recognised(verdict, [offered], ["a:agent"])
+    result = RejectionResult(train=[offered, again], waiting=[once_more, stranger])
+    found = recognised(result, [offered], ["a:agent"])
     assert [id(group) for group in found] == [id(again)]
 
 
 def test_a_group_that_waited_and_is_not_named_has_a_stand_in() -> None:
-    (stand_in,) = recognised(Verdict(train=[]), [], ["a:agent"])
-    assert misplaced(Verdict(train=[]), [stand_in]) == "leaves out group 'a:agent'"
+    (stand_in,) = recognised(RejectionResult(train=[]), [], ["a:agent"])
+    assert misplaced(RejectionResult(train=[]), [stand_in]) == "leaves out group 'a:agent'"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ Ask = Callable[[list[int], Mapping[str, Any]], Awaitable[Any]]
 
 
 @dataclass
-class WholeReply:
+class WholeResponse:
     """What was sampled after one prompt, by one version of the weights or by several."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class WholeReply:
         self.log_probs += part.log_probs
 
 
-async def whole_reply(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) -> WholeReply:
+async def whole_response(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) -> WholeResponse:
     """Sample a reply to its end.
 
     A server lets nobody in until it has the new weights, so that asking again waits for them.
@@ -61,19 +61,21 @@ async def whole_reply(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) -> 
         RolloutError: a server ended the reply before its first token.
         BackendError: it answered without log-probs.
     """
-    reply = WholeReply()
+    response = WholeResponse()
     while True:
-        done = len(reply.token_ids)
+        done = len(response.token_ids)
         # The seed of the beginning would draw the numbers of the beginning again.
         seed = derive_seed(asked["seed"], "rest", done) if done else asked["seed"]
-        part = await ask([*prompt, *reply.token_ids], {**asked, "max_tokens": asked["max_tokens"] - done, "seed": seed})
-        reply.add(part)
-        if part.stop_reason not in CUT_OFF or len(reply.token_ids) >= asked["max_tokens"]:
+        part = await ask(
+            [*prompt, *response.token_ids], {**asked, "max_tokens": asked["max_tokens"] - done, "seed": seed}
+        )
+        response.add(part)
+        if part.stop_reason not in CUT_OFF or len(response.token_ids) >= asked["max_tokens"]:
             break
-    if not reply.token_ids:
+    if not response.token_ids:
         raise RolloutError(
             "empty-reply",
             "A rollout server ended a reply before its first token.",
             "Look at its log if this happens again.",
         )
-    return reply
+    return response

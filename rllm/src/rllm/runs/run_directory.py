@@ -27,12 +27,12 @@ LENGTH = "length.json"
 LOCK = ".lock"
 TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
-FOLDERS = ("checkpoints", "episodes", "record", "journal", "gateway")
-WRITTEN = (CONFIG, LENGTH, METRICS, *FOLDERS, PICTURE, REPORT, *TRACKED, PLUGINS)
+DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
+WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
-def run_folder_path(trainer: TrainerSection) -> Path:
+def run_directory_path(trainer: TrainerSection) -> Path:
     """Where a run of these settings leaves its files."""
     return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
 
@@ -45,7 +45,7 @@ def _unwritable(path: Path, reason: str) -> RllmError:
     )
 
 
-class RunFolder:
+class RunDirectory:
     """Holds the folder's lock until `close`; the lock ends with the process, however that ends."""
 
     def __init__(self, path: Path, lock: TextIO) -> None:
@@ -55,14 +55,14 @@ class RunFolder:
         self._metrics: TextIO | None = None
 
     @classmethod
-    def open(cls, trainer: TrainerSection, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
+    def open(cls, trainer: TrainerSection, *, resume: bool = False, overwrite: bool = False) -> RunDirectory:
         """Create the folder, or take up an existing one.
 
         Raises:
             ConfigError: a run is there already and neither `resume` nor `overwrite` says what to do with it.
             RllmError: the folder cannot be written, or another process is using it.
         """
-        path = run_folder_path(trainer)
+        path = run_directory_path(trainer)
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = (path / LOCK).open("a", encoding="utf-8")
@@ -78,14 +78,14 @@ class RunFolder:
                 "Wait for it, or let go of it (`del trainer`), or choose another name with "
                 "rllm.trainer.experiment_name=NAME.",
             ) from error
-        folder = cls(path, lock)
+        directory = cls(path, lock)
         try:
             cls.check(trainer, resume=resume, overwrite=overwrite)
         except ConfigError:
             lock.close()
             raise
-        folder._replaces = folder.holds_a_run() and not resume
-        return folder
+        directory._replaces = directory.holds_a_run() and not resume
+        return directory
 
     @staticmethod
     def check(trainer: TrainerSection, *, resume: bool, overwrite: bool) -> None:
@@ -95,7 +95,7 @@ class RunFolder:
             ConfigError: a run is there already, and neither `resume` nor `overwrite` says what to do with it.
             RllmError: the folder cannot be written.
         """
-        path = run_folder_path(trainer)
+        path = run_directory_path(trainer)
         there = next(each for each in (path, *path.absolute().parents) if each.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             reason = "may not be written" if there.is_dir() else "is a file"

@@ -60,7 +60,7 @@ class Filter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptRow:
+class RolloutRow:
     """What became of a trajectory in a step, and what it was."""
 
     step: int
@@ -83,20 +83,20 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempts:
+class Rollouts:
     """One page of rows."""
 
     total: int
     """Rows on all pages."""
-    rows: Sequence[AttemptRow]
+    rows: Sequence[RolloutRow]
 
 
 _FROM = "FROM fates f LEFT JOIN played p USING (trajectory)"
 _OF_FATES = {"step", "trajectory", "fate", "rule", "group_id", "advantage", "played_step", "name"}
-_SELECT = ", ".join(f"{'f' if each.name in _OF_FATES else 'p'}.{each.name}" for each in fields(AttemptRow))
+_SELECT = ", ".join(f"{'f' if each.name in _OF_FATES else 'p'}.{each.name}" for each in fields(RolloutRow))
 
 
-def find_attempts(index: StepIndex, wanted: Filter) -> Attempts:
+def find_attempts(index: StepIndex, wanted: Filter) -> Rollouts:
     """The trajectories that a filter lets through."""
     where, parameters = _where(wanted)
     total = index.rows(f"SELECT count(*) AS n {_FROM} {where}", parameters)[0]["n"]
@@ -106,7 +106,7 @@ def find_attempts(index: StepIndex, wanted: Filter) -> Attempts:
         "f.group_key, f.trajectory_key, f.trajectory LIMIT ? OFFSET ?",
         [*parameters, min(max(wanted.limit, 0), MOST), max(wanted.offset, 0)],
     )
-    return Attempts(total=total, rows=[AttemptRow(**row) for row in rows])
+    return Rollouts(total=total, rows=[RolloutRow(**row) for row in rows])
 
 
 def played_steps(index: StepIndex, wanted: Filter) -> list[int]:

@@ -30,7 +30,7 @@ class SamplingContext(Protocol):
     def max_response_length(self) -> int: ...
 
 
-class AttemptSampler:
+class RolloutSampler:
     """Samples for the agent of one attempt, by the rules that built-in workflows sample by."""
 
     def __init__(self, context: SamplingContext, name: str, *, engine_stops: bool) -> None:
@@ -49,7 +49,7 @@ class AttemptSampler:
         """Sampled tokens by call. If a call was asked for again, earlier ones are under ids of no call."""
         self.cut_tokens = 0
         """Number of sampled tokens after stop texts; they are no part of a reply."""
-        self._newest: dict[str, object] = {}
+        self._latest: dict[str, object] = {}
         """Who samples for a call now, of several that were asked to: the gateway takes the reply of the last."""
         self._given_up = count()
         self.too_long = 0
@@ -97,20 +97,20 @@ class AttemptSampler:
         self._branches.add(session)
         if (before := self.calls.pop(call, None)) is not None:
             self._set_aside(call, before)
-        mine = self._newest[call] = object()
+        mine = self._latest[call] = object()
         try:
             whole = await engine.generate(prompt_ids, sampling, session=session)
         except BackendError as error:
             self.backend_error = error
             raise
         finally:
-            is_newest = self._newest.get(call) is mine
-            if is_newest:
-                del self._newest[call]
+            is_latest = self._latest.get(call) is mine
+            if is_latest:
+                del self._latest[call]
         completion = whole if self._engine_stops else cut_at_texts(whole, engine.renderer.text, stop)
         self.cut_tokens += len(whole.token_ids) - len(completion.token_ids)
         sampled = step_of(prompt_ids, completion)
-        if is_newest:
+        if is_latest:
             self.calls[call] = sampled
         else:
             self._set_aside(call, sampled)

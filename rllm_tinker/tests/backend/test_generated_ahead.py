@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
 from rllm_core.contracts.observer import Observer
@@ -105,15 +105,15 @@ def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: 
             compose(registry, [layer_from_dotted({**SETTINGS, **named, **settings}, "the test")]), registry
         )
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
-        folder = RunFolder.open(plan.config.rllm.trainer, overwrite=False, resume=resume)
+        directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=False, resume=resume)
         made = Made(stop_after)
         try:
-            made.loop = TrainingLoop(plan, folder, **tasks, observers=[made], warn=lambda _: None, resume=resume)
+            made.loop = TrainingLoop(plan, directory, **tasks, observers=[made], warn=lambda _: None, resume=resume)
             asyncio.run(made.loop.fit_async())
         finally:
-            folder.close()
-        path = read_state(folder.path / "checkpoints" / "latest" / "backend").path
-        saved = server.service.checkpoints.folder(TinkerPath.parse(path))
+            directory.close()
+        path = read_state(directory.path / "checkpoints" / "latest" / "backend").path
+        saved = server.service.checkpoints.directory(TinkerPath.parse(path))
         made.weights = load_file(saved / "adapter_model.safetensors")
         return made
 
@@ -138,7 +138,7 @@ def test_a_pinned_round_is_sampled_by_the_version_that_is_the_bound_older(run: R
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
 def test_no_token_is_older_than_the_bound_where_the_newest_weights_sample(run: Run, kind: str) -> None:
-    made = run("newest", 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
+    made = run("latest", 0, **{"rllm.async_training.partial_rollout": True, "rollout_engine.weights": kind})
     assert [step.weight_version for step in made.steps] == list(range(1, STEPS + 1))
     for version, step in enumerate(made.steps):
         batch = step.filled_batch

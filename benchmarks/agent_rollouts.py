@@ -1,4 +1,4 @@
-"""What starting and ending an agent costs, beside its model calls: ``python benchmarks/agent_attempts.py [ATTEMPTS]``.
+"""What starting and ending an agent costs, beside its model calls: ``python benchmarks/agent_rollouts.py [ATTEMPTS]``.
 
 Milliseconds of CPU per attempt, by everybody who takes part, for agents that make their client and return. `fork` is
 what a run does; `fresh` starts a Python for each attempt; `shared` plays all attempts as coroutines of one process,
@@ -20,7 +20,7 @@ from typing import Any
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import Target
 
-ATTEMPTS, AT_A_TIME = 100, 8
+ROLLOUTS, AT_A_TIME = 100, 8
 ENVIRONMENT = {
     "OPENAI_API_KEY": "k",
     "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
@@ -56,7 +56,7 @@ def cpu_seconds(children: list[int]) -> float:
     return seconds
 
 
-async def milliseconds(play: Play, attempts: int, children: Callable[[], list[int]]) -> tuple[float, float]:
+async def milliseconds(play: Play, rollouts: int, children: Callable[[], list[int]]) -> tuple[float, float]:
     """CPU of an attempt, and how long one waits for one, median; the first is not counted."""
     await play()
     before, waited = cpu_seconds(children()), list[float]()
@@ -68,31 +68,31 @@ async def milliseconds(play: Play, attempts: int, children: Callable[[], list[in
             await play()
             waited.append(time.perf_counter() - began)
 
-    await asyncio.gather(*(one() for _ in range(attempts)))
+    await asyncio.gather(*(one() for _ in range(rollouts)))
     used = cpu_seconds(children()) - before
-    return used / attempts * 1e3, sorted(waited)[attempts // 2] * 1e3
+    return used / rollouts * 1e3, sorted(waited)[rollouts // 2] * 1e3
 
 
-async def forked(agent: Path, folder: Path, attempts: int) -> tuple[float, float]:
-    runner = FunctionRunner(Target(str(agent), "solve"), folder)
+async def forked(agent: Path, directory: Path, rollouts: int) -> tuple[float, float]:
+    runner = FunctionRunner(Target(str(agent), "solve"), directory)
     try:
         return await milliseconds(
             lambda: _succeeded(runner.run({}, ENVIRONMENT)),
-            attempts,
+            rollouts,
             lambda: [runner._process.pid] if runner._process else [],
         )
     finally:
         await runner.close()
 
 
-async def fresh(agent: Path, folder: Path, attempts: int) -> tuple[float, float]:
-    program = folder / "program.py"
+async def fresh(agent: Path, directory: Path, rollouts: int) -> tuple[float, float]:
+    program = directory / "program.py"
     program.write_text(agent.read_text() + AS_PROGRAM)
-    runner = CommandRunner([sys.executable, str(program)], folder)
-    return await milliseconds(lambda: _succeeded(runner.run({}, ENVIRONMENT)), attempts, list)
+    runner = CommandRunner([sys.executable, str(program)], directory)
+    return await milliseconds(lambda: _succeeded(runner.run({}, ENVIRONMENT)), rollouts, list)
 
 
-async def shared(agent: Path, folder: Path, attempts: int) -> tuple[float, float]:
+async def shared(agent: Path, directory: Path, rollouts: int) -> tuple[float, float]:
     os.environ.update(ENVIRONMENT)
     names: dict[str, Any] = {}
     exec(agent.read_text(), names)
@@ -102,7 +102,7 @@ async def shared(agent: Path, folder: Path, attempts: int) -> tuple[float, float
         if asyncio.iscoroutine(said):
             await said
 
-    return await milliseconds(play, attempts, list)
+    return await milliseconds(play, rollouts, list)
 
 
 async def _succeeded(running: Awaitable[Any]) -> None:
@@ -110,17 +110,17 @@ async def _succeeded(running: Awaitable[Any]) -> None:
     assert outcome.code == 0, outcome.failure
 
 
-async def main(attempts: int) -> None:
+async def main(rollouts: int) -> None:
     for name, source in AGENTS.items():
         with tempfile.TemporaryDirectory() as place:
             agent = Path(place) / "agent.py"
             agent.write_text(source)
-            figures = []
+            metrics = []
             for way, few in ((forked, 1), (fresh, 10), (shared, 1)):
-                cpu, waited = await way(agent, Path(place), attempts // few)
-                figures.append(f"{way.__name__} {cpu:.1f} ms (waits {waited:.0f})")
-        print(f"{name}: {', '.join(figures)}", flush=True)
+                cpu, waited = await way(agent, Path(place), rollouts // few)
+                metrics.append(f"{way.__name__} {cpu:.1f} ms (waits {waited:.0f})")
+        print(f"{name}: {', '.join(metrics)}", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else ATTEMPTS))
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else ROLLOUTS))

@@ -6,12 +6,12 @@ import datetime
 
 import numpy as np
 
-from rllm.evaluation.saved_attempt import SavedAttempt, SavedScore, attempt_from_line, attempt_to_line, task_digest
-from rllm_core.contracts.reward import Attempt
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm.evaluation.saved_rollout import SavedRollout, SavedScore, rollout_from_line, rollout_to_line, task_digest
+from rllm_core.contracts.reward import Rollout
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.data.types import Episode, Task, Trajectory
 
-REPLY = Reply(
+RESPONSE = Response(
     text="<a>",
     content="a",
     reasoning="hm",
@@ -22,10 +22,10 @@ REPLY = Reply(
 
 def test_what_rewards_saw_reads_back() -> None:
     said = [{"role": "user", "content": "1+1"}]
-    attempt = Attempt(data={"answer": "2"}, messages=said, reply=REPLY, response_tokens=1)
+    rollout = Rollout(data={"answer": "2"}, messages=said, response=RESPONSE, response_tokens=1)
     episode = Episode(id="t:0", trajectories=[Trajectory("agent", reward=0.5)])
-    read = attempt_from_line(attempt_to_line(SavedAttempt(episode, "d", (SavedScore(attempt, 0.5, True),))))
-    assert read.scores == (SavedScore(attempt, 0.5, True),)
+    read = rollout_from_line(rollout_to_line(SavedRollout(episode, "d", (SavedScore(rollout, 0.5, True),))))
+    assert read.scores == (SavedScore(rollout, 0.5, True),)
     assert (read.episode.id, read.episode.trajectories[0].reward, read.task) == ("t:0", 0.5, "d")
 
 

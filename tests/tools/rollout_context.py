@@ -26,6 +26,6 @@ def context_of(engine: Any, **changes: Any) -> WorkflowContext:
         "make_environment": None,
         "environment_blocks": False,
         "label": "train",
-        "attempt": 0,
+        "rollout": 0,
     }
     return WorkflowContext(**fields | changes)

@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from rllm_core.contracts.reward import Attempt, Score
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.contracts.reward import Rollout, Score
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 
 
-def json_of_attempt(attempt: Attempt) -> dict[str, Any]:
-    """What `attempt_of` takes, as far as the task's data are JSON."""
+def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
+    """What `rollout_of` takes, as far as the task's data are JSON."""
     return {
-        "data": dict(attempt.data),
-        "messages": [dict(message) for message in attempt.messages],
-        "reply": asdict(attempt.reply),
-        "response_tokens": attempt.response_tokens,
-        "state": attempt.state,
+        "data": dict(rollout.data),
+        "messages": [dict(message) for message in rollout.messages],
+        "response": asdict(rollout.response),
+        "response_tokens": rollout.response_tokens,
+        "state": rollout.state,
     }
 
 
-def attempt_of(held: Mapping[str, Any]) -> Attempt:
-    """The attempt that `json_of_attempt` was given."""
-    reply = dict(held["reply"])
-    reply["tool_calls"] = tuple(ToolCall(**each) for each in reply["tool_calls"])
-    reply["malformed_calls"] = tuple(MalformedToolCall(**each) for each in reply["malformed_calls"])
-    return Attempt(**{**held, "reply": Reply(**reply)})
+def rollout_of(held: Mapping[str, Any]) -> Rollout:
+    """The attempt that `json_of_rollout` was given."""
+    response = dict(held["response"])
+    response["tool_calls"] = tuple(ToolCall(**each) for each in response["tool_calls"])
+    response["malformed_calls"] = tuple(MalformedToolCall(**each) for each in response["malformed_calls"])
+    return Rollout(**{**held, "response": Response(**response)})
 
 
 def json_of(result: Any) -> str:

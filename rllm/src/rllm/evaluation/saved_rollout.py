@@ -12,9 +12,9 @@ import numpy as np
 
 from rllm.evaluation.playing import Played
 from rllm.evaluation.recording import Scored
-from rllm_core.contracts.reward import Attempt
+from rllm_core.contracts.reward import Rollout
 from rllm_core.data.codec import episode_from_json, episode_to_json
-from rllm_core.data.messages import MalformedToolCall, Reply, ToolCall
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.data.types import Episode, Task
 
 
@@ -22,13 +22,13 @@ from rllm_core.data.types import Episode, Task
 class SavedScore:
     """What the rewards of the evaluation said of an attempt."""
 
-    attempt: Attempt
+    rollout: Rollout
     value: float | None
     correct: bool | None
 
 
 @dataclass(frozen=True)
-class SavedAttempt:
+class SavedRollout:
     """A line."""
 
     episode: Episode
@@ -46,47 +46,47 @@ def task_digest(task: Task) -> str:
 
 def line_of(played: Played) -> str:
     """A finished attempt as a line of JSON."""
-    return attempt_to_line(
-        SavedAttempt(played.episode, task_digest(played.task), tuple(_saved_score(scored) for scored in played.scored))
+    return rollout_to_line(
+        SavedRollout(played.episode, task_digest(played.task), tuple(_saved_score(scored) for scored in played.scored))
     )
 
 
-def attempt_to_line(saved: SavedAttempt) -> str:
+def rollout_to_line(saved: SavedRollout) -> str:
     """A line of JSON. What JSON has no words for, such as dates in a task, becomes text."""
     scores = [
-        {"attempt": asdict(score.attempt), "value": score.value, "correct": score.correct} for score in saved.scores
+        {"rollout": asdict(score.rollout), "value": score.value, "correct": score.correct} for score in saved.scores
     ]
     return _dumps(episode_to_json(saved.episode) | {"task": saved.task, "scores": scores})
 
 
-def attempt_from_line(line: str) -> SavedAttempt:
-    """Inverse of `attempt_to_line`.
+def rollout_from_line(line: str) -> SavedRollout:
+    """Inverse of `rollout_to_line`.
 
     Raises:
         ValueError: another schema version wrote it.
     """
     data = json.loads(line)
     scores = (
-        SavedScore(attempt_from_json(score["attempt"]), score["value"], score["correct"])
+        SavedScore(rollout_from_json(score["rollout"]), score["value"], score["correct"])
         for score in data.get("scores", ())
     )
-    return SavedAttempt(episode_from_json(data), data["task"], tuple(scores))
+    return SavedRollout(episode_from_json(data), data["task"], tuple(scores))
 
 
 def _saved_score(scored: Scored) -> SavedScore:
-    return SavedScore(scored.attempt, scored.score.value, scored.score.correct)
+    return SavedScore(scored.rollout, scored.score.value, scored.score.correct)
 
 
-def attempt_from_json(data: Mapping[str, Any]) -> Attempt:
+def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
     """What a reward looks at, from the JSON data of `dataclasses.asdict`.
 
     Raises:
         KeyError, TypeError: it is something else.
     """
-    reply = dict(data["reply"])
-    reply["tool_calls"] = tuple(ToolCall(**call) for call in reply["tool_calls"])
-    reply["malformed_calls"] = tuple(MalformedToolCall(**call) for call in reply["malformed_calls"])
-    return Attempt(**{**data, "reply": Reply(**reply)})
+    response = dict(data["response"])
+    response["tool_calls"] = tuple(ToolCall(**call) for call in response["tool_calls"])
+    response["malformed_calls"] = tuple(MalformedToolCall(**call) for call in response["malformed_calls"])
+    return Rollout(**{**data, "response": Response(**response)})
 
 
 def _dumps(data: Mapping[str, Any] | Sequence[Any], **options: Any) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.reward import Attempt as Scored, Score
+from rllm_core.contracts.reward import Rollout as Scored, Score
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.codec import trajectory_to_json
 from rllm_core.data.types import Episode
 from rllm_core.rollout.agents import MathAgent
-from rllm_core.rollout.attempt_engine import AttemptEngine
 from rllm_core.rollout.options import MathAgentParams
+from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_plugin_kit.playground import Answering, Fault, World
 
 MAX_PROMPT = 400
@@ -22,7 +22,7 @@ MAX_RESPONSE = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Rollout:
     """What is played."""
 
     uid: str = "task-0:3"
@@ -34,7 +34,7 @@ class Attempt:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options beside those of the record."""
 
-    def filled(self, *, task: Mapping[str, Any], turns: int) -> Attempt:
+    def filled(self, *, task: Mapping[str, Any], turns: int) -> Rollout:
         """With the task and the length of the test, where it has none of its own."""
         return replace(self, task=task if self.task is None else self.task, turns=turns)
 
@@ -56,32 +56,32 @@ class Played:
         self.agents += 1
         return MathAgent(MathAgentParams())
 
-    async def score(self, attempt: Scored) -> Score:
+    async def score(self, rollout: Scored) -> Score:
         """A reward that adds nothing, counted."""
         self.scored += 1
         return Score(value=0.0)
 
 
-async def play(make: Callable[..., Workflow], params: Any, attempt: Attempt, played: Played, resource: Any) -> None:
+async def play(make: Callable[..., Workflow], params: Any, rollout: Rollout, played: Played, resource: Any) -> None:
     """Make the workflow as the runner does, and let it play."""
-    played.world.turns, played.world.fault = attempt.turns, attempt.fault
+    played.world.turns, played.world.fault = rollout.turns, rollout.fault
     context = WorkflowContext(
-        engine=AttemptEngine(played.engine),
-        sampling=SamplingParams(max_tokens=MAX_RESPONSE, temperature=0.8, seed=1000 + attempt.seed),
+        engine=PerRolloutEngine(played.engine),
+        sampling=SamplingParams(max_tokens=MAX_RESPONSE, temperature=0.8, seed=1000 + rollout.seed),
         max_prompt_length=MAX_PROMPT,
         max_response_length=MAX_RESPONSE,
-        max_steps=attempt.max_steps,
+        max_steps=rollout.max_steps,
         accumulate_reasoning=False,
         make_agent=played.make_agent,
         make_environment=played.world.make,
         environment_blocks=False,
         label="train",
         score=played.score,
-        attempt=0,
+        rollout=0,
         resource=resource,
     )
-    played.workflow = make(context, **params.model_dump(), **attempt.options)
-    played.episode = await played.workflow.run(attempt.task, attempt.uid)  # type: ignore[arg-type]
+    played.workflow = make(context, **params.model_dump(), **rollout.options)
+    played.episode = await played.workflow.run(rollout.task, rollout.uid)  # type: ignore[arg-type]
 
 
 def describe_episode(episode: Episode) -> object:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from rllm.runs.run_folder import RunFolder
+from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
@@ -19,7 +19,7 @@ from rllm_core.contracts.workflow import Workflow, WorkflowPlugin
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
-from rllm_record.steps import RecordedFate, StepFiles
+from rllm_record.steps import RecordedOutcome, StepFiles
 
 TASKS = [Task(id=f"t{number}", data={"number": number}) for number in range(6)]
 STOPPED_AFTER, STEPS = 1, 5
@@ -78,18 +78,18 @@ class Mixed(Workflow):
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
         trajectory = Trajectory("agent", uid=uid)
         conversation = Conversation(self.context, trajectory, uid)
-        conversation.hear("say")
-        step = await conversation.reply()
+        conversation.add_observation("say")
+        step = await conversation.generate()
         await conversation.close()
-        number, attempt = task["number"], int(uid.rpartition(":")[2])
-        step.info["finish_reason"] = "length" if attempt % 3 == 1 else "stop"
-        solved = {len(TASKS) - 1: True, len(TASKS) - 2: False}.get(number, attempt % 2 == 0)
-        trajectory.reward = float(solved if number >= len(TASKS) - 2 else attempt % 3)
-        if self.without_rewards and attempt % 4 == 3:
+        number, rollout = task["number"], int(uid.rpartition(":")[2])
+        step.info["finish_reason"] = "length" if rollout % 3 == 1 else "stop"
+        solved = {len(TASKS) - 1: True, len(TASKS) - 2: False}.get(number, rollout % 2 == 0)
+        trajectory.reward = float(solved if number >= len(TASKS) - 2 else rollout % 3)
+        if self.without_rewards and rollout % 4 == 3:
             trajectory.reward = None
-        if self.silent and attempt % 3 == 0:
+        if self.silent and rollout % 3 == 0:
             trajectory.steps[:] = []
-        ending = ENDINGS[(number + attempt) % len(ENDINGS)]
+        ending = ENDINGS[(number + rollout) % len(ENDINGS)]
         return Episode(id=uid, trajectories=[trajectory], is_correct=solved, termination_reason=ending)
 
 
@@ -131,18 +131,18 @@ def play(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         steps: list[TrainStep] = []
         for last in stops:
             resume = bool(steps)
-            folder = RunFolder.open(plan.config.rllm.trainer, resume=resume)
+            directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume)
             watching = Watching(last - len(steps))
             try:
                 loop = TrainingLoop(
-                    plan, folder, train_tasks=TASKS, val_tasks=[], observers=[watching], resume=resume, warn=str
+                    plan, directory, train_tasks=TASKS, val_tasks=[], observers=[watching], resume=resume, warn=str
                 )
                 watching.stop = loop.stop
                 loop.fit()
             finally:
-                folder.close()
+                directory.close()
             steps += watching.steps
-        return folder.path, steps
+        return directory.path, steps
 
     return run
 
@@ -168,54 +168,56 @@ def rejected(options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"rllm.rejection_sample.{name}": value for name, value in given.items()}
 
 
-def make(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
+def make(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
 
 
 def workflow_of(chosen: str) -> type[Mixed]:
-    class Chosen(Mixed):
+    class PluginChoice(Mixed):
         without_rewards = chosen.endswith("rewards")
         silent = chosen == "silent attempts"
 
-    return Chosen
+    return PluginChoice
 
 
 Group = frozenset[str]
 """The uids of its trajectories: a task that is played twice gives two groups of one id."""
 
 
-def groups(fates: list[RecordedFate], fate: str, rule: str = "") -> set[Group]:
+def groups(outcomes: list[RecordedOutcome], outcome: str, rule: str = "") -> set[Group]:
     """The groups of which a trajectory has this fate by this rule."""
-    chosen = [each.fate for each in fates if each.fate.fate == fate and each.fate.rule.startswith(rule)]
+    chosen = [
+        each.outcome for each in outcomes if each.outcome.outcome == outcome and each.outcome.rule.startswith(rule)
+    ]
     return {frozenset((each.trajectory, *each.peers)) for each in chosen}
 
 
-def count_of(fates: list[RecordedFate], rule: str) -> int:
-    return sum(each.fate.rule == rule for each in fates)
+def count_of(outcomes: list[RecordedOutcome], rule: str) -> int:
+    return sum(each.outcome.rule == rule for each in outcomes)
 
 
 @pytest.mark.parametrize(
     ("mode", "chosen"), [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS]
 )
 def test_fates_add_up_to_the_metrics(play: Play, mode: str, chosen: str) -> None:
-    folder, steps = play(settings_of(mode, chosen), workflow_of(chosen))
+    directory, steps = play(settings_of(mode, chosen), workflow_of(chosen))
 
     assert [step.global_step for step in steps] == list(range(STEPS))
-    files, waited, seen = StepFiles(folder / "record"), set[str](), set[Claim]()
+    files, waited, seen = StepFiles(directory / "record"), set[str](), set[Claim]()
     for step in steps:
-        fates = files.fates(step.global_step)
-        uids = [each.fate.trajectory for each in fates]
+        outcomes = files.outcomes(step.global_step)
+        uids = [each.outcome.trajectory for each in outcomes]
         played = files.episode_table(step.global_step).to_pylist()
         assert len(uids) == len(set(uids))
         assert set(uids) == waited | {each["uid"] for episode in played for each in episode["trajectories"]}
-        assert_sums(fates, step.metrics)
+        assert_sums(outcomes, step.metrics)
         lost = step.metrics.get("batch/missing_rewards", 0)
         assert bool(lost) == (chosen.endswith("rewards") and len(played) > 0)
-        assert count_of(fates, "check_rewards/missing_reward") == (lost if chosen == "missing rewards" else 0)
-        waited = {each.fate.trajectory for each in fates if each.fate.fate == "waiting"}
+        assert count_of(outcomes, "check_rewards/missing_reward") == (lost if chosen == "missing rewards" else 0)
+        waited = {each.outcome.trajectory for each in outcomes if each.outcome.outcome == "waiting"}
         assert waited or step.global_step or mode != "episode"
-        seen |= {(each.fate.fate, each.fate.rule.partition("/")[0]) for each in fates}
+        seen |= {(each.outcome.outcome, each.outcome.rule.partition("/")[0]) for each in outcomes}
     assert seen == {("trained", "")} | CLAIMS.get(mode, set()) | CLAIMS.get(chosen, set()) | BOTH.get(
         (mode, chosen), set()
     )
@@ -230,26 +232,26 @@ def test_groups_that_wait_across_a_resume_are_known_by_their_uids(
     play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rejection: dict[str, Any]
 ) -> None:
     settings = settings_of("none", "zero rewards") | rejected(rejection)
-    fates = []
+    outcomes = []
     for place, stops in (("whole", (STEPS,)), ("resumed", (1, 3, STEPS))):
         monkeypatch.chdir(make(tmp_path / place))
-        folder, steps = play(settings, workflow_of("zero rewards"), stops)
-        fates.append([StepFiles(folder / "record").fates(step.global_step) for step in steps])
+        directory, steps = play(settings, workflow_of("zero rewards"), stops)
+        outcomes.append([StepFiles(directory / "record").outcomes(step.global_step) for step in steps])
 
-    whole, resumed = fates
+    whole, resumed = outcomes
 
-    assert any(each.fate.fate == "waiting" for each in whole[0] + whole[2])
+    assert any(each.outcome.outcome == "waiting" for each in whole[0] + whole[2])
     assert resumed == whole
 
 
-def assert_sums(fates: list[RecordedFate], metrics: Mapping[str, float]) -> None:
-    assert len(groups(fates, "waiting")) == metrics["batch/groups_waiting"]
-    left = groups(fates, "trained") | groups(fates, "dropped", "build_batch/no_sampled_tokens")
+def assert_sums(outcomes: list[RecordedOutcome], metrics: Mapping[str, float]) -> None:
+    assert len(groups(outcomes, "waiting")) == metrics["batch/groups_waiting"]
+    left = groups(outcomes, "trained") | groups(outcomes, "dropped", "build_batch/no_sampled_tokens")
     assert len(left) == metrics["batch/groups_after_filter"]
-    assert count_of(fates, "group/ungrouped") == metrics.get("batch/trajectories_ungrouped", 0)
+    assert count_of(outcomes, "group/ungrouped") == metrics.get("batch/trajectories_ungrouped", 0)
     for name, count in metrics.items():
         if name.startswith("batch/groups_dropped_"):
             rule = f"reject/{name.removeprefix('batch/groups_dropped_')}"
-            assert len(groups(fates, "dropped", rule)) == count, name
+            assert len(groups(outcomes, "dropped", rule)) == count, name
         elif name.startswith("batch/masked_"):
-            assert count_of(fates, f"compact_filter/{name.removeprefix('batch/masked_')}") == count, name
+            assert count_of(outcomes, f"compact_filter/{name.removeprefix('batch/masked_')}") == count, name

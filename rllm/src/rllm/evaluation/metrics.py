@@ -13,13 +13,13 @@ from rllm.evaluation.statistics import Estimate, ks_of, mean_reward, pass_at_k, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class Metrics:
     """Of one data source of an environment."""
 
     name: str
     """The environment; with several data sources ``environment/source``."""
     tasks: int
-    attempts: int
+    rollouts: int
     """At all tasks together."""
     passes: Mapping[int, Estimate]
     """pass@k by k, for the k that every task has attempts for."""
@@ -36,21 +36,21 @@ class Figures:
     """Mean number of sampled tokens of an attempt."""
 
 
-def figures_of(environment: str, outcomes: Iterable[Outcome]) -> list[Figures]:
+def metrics_of(environment: str, outcomes: Iterable[Outcome]) -> list[Metrics]:
     """One for each data source, in order of first appearance."""
     by_source: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_source[outcome.source].append(outcome)
     several = len(by_source) > 1
-    return [_figures(f"{environment}/{source}" if several else environment, part) for source, part in by_source.items()]
+    return [_metrics(f"{environment}/{source}" if several else environment, part) for source, part in by_source.items()]
 
 
-def _figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
+def _metrics(name: str, outcomes: Sequence[Outcome]) -> Metrics:
     by_task: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_task[outcome.task_id].append(outcome)
     counts = [(len(tried), sum(outcome.correct for outcome in tried)) for tried in by_task.values()]
-    ks = ks_of(min(attempts for attempts, _ in counts))
+    ks = ks_of(min(rollouts for rollouts, _ in counts))
     passes = {k: share([pass_at_k(*count, k) for count in counts], len(outcomes)) for k in ks}
     rewards = [rewards for tried in by_task.values() if (rewards := known_rewards(tried))]
     by_role: dict[str, list[float]] = defaultdict(list)
@@ -58,10 +58,10 @@ def _figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
         if reward is not None:
             by_role[role].append(reward)
     endings = Counter(outcome.ending for outcome in outcomes)
-    return Figures(
+    return Metrics(
         name=name,
         tasks=len(by_task),
-        attempts=len(outcomes),
+        rollouts=len(outcomes),
         passes=passes,
         reward=mean_reward(rewards) if rewards else None,
         role_rewards={role: float(np.mean(each)) for role, each in by_role.items()} if len(by_role) > 1 else {},
