@@ -171,7 +171,7 @@ def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, fork
     (directory / "rewards.py").write_text(
         "import time\n"
         "def score(rollout):\n"
-        "    while attempt.data['answer'] == '1':\n"
+        "    while rollout.data['answer'] == '1':\n"
         "        time.sleep(60)\n"
         "    return float(len(rollout.response.content))\n"
     )

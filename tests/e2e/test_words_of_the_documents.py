@@ -234,7 +234,7 @@ def test_an_estimator_that_reads_the_option_may_be_given_it(reading: Any, planne
 def test_one_that_does_not_read_it_is_refused_with_the_word_that_says_it_does(planned: Planned) -> None:
     register_rllm_adv_estimator("deaf")(lambda rewards, **kwargs: (rewards, rewards))
     settings = {"rllm.algorithm.adv_estimator": "deaf", "rllm.algorithm.norm_adv_by_std_in_grpo": False}
-    with pytest.raises(ConfigError, match=r"register it with honours=\{'rllm.algorithm.norm_adv_by_std_in_grpo'\}"):
+    with pytest.raises(ConfigError, match=r"register it with config_keys=\{'rllm.algorithm.norm_adv_by_std_in_grpo'\}"):
         planned(settings, Registry.load())
 
 

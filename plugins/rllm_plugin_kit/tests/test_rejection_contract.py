@@ -170,7 +170,7 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         (ReturnsCopies, CONSERVATION, "to train on, which was neither offered nor waiting."),
         (ChangesWhatWaits, CONSERVATION, "changed. Return the groups themselves, as they are."),
         (AsksForMoreAndTrains, CONSERVATION, "Keep them waiting until there are enough."),
-        (ReturnsGroups, CONSERVATION, "Return a rllm_core.contracts.rejection.Verdict."),
+        (ReturnsGroups, CONSERVATION, "Return a rllm_core.contracts.rejection.RejectionResult."),
         (ChangesGroups, "it_leaves_groups_as_they_are", "changes the groups it is offered"),
         (EmptiesTheList, "it_leaves_groups_as_they_are", "or the list they come in. Make lists of your own"),
         (

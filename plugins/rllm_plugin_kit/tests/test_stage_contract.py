@@ -228,7 +228,7 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         (
             record(Stage, is_rollout_stage=True),
             "it_keeps_nothing_between_steps_if_it_plays",
-            "stage 'mine' plays, and keeps something between steps (it has a state_dict). Take `is_rollout_stage=True` out",
+            "stage 'mine' plays, and keeps something between steps (it has a state_dict). Remove `is_rollout_stage",
         ),
         (
             record(TakesOptionsAlone),

@@ -145,7 +145,7 @@ def test_a_decorator_without_a_name_is_refused_at_once(decorator: Any) -> None:
 def test_an_unusable_name_or_argument_is_refused_at_once(decorator: Any) -> None:
     with pytest.raises(PluginError, match="a name is lower-case letters"):
         decorator("My-Own")(by_batch_mean)
-    with pytest.raises(PluginError, match="honours must be a frozenset of names, not 'rllm"):
+    with pytest.raises(PluginError, match="config_keys must be a frozenset of names, not 'rllm"):
         decorator("mine", config_keys="rllm.algorithm.kl_beta")(by_batch_mean)
 
 

@@ -60,7 +60,7 @@ def test_a_call_that_hangs_is_killed_and_the_others_go_on(hanging: str, scored: 
 
 def test_a_coroutine_that_hangs_is_stopped_in_the_run_itself(scored: Callable[..., list[Any]]) -> None:
     source = "import asyncio\n\nasync def score(rollout):\n"
-    source += "    await asyncio.sleep(600 * (attempt.reply.content == 'hang'))\n    return 1.0\n"
+    source += "    await asyncio.sleep(600 * (rollout.response.content == 'hang'))\n    return 1.0\n"
     scores = scored(source, "4", "hang", deadline=1.0)
     assert scores[0] == 1.0
     assert scores[1].feedback == "not there after 1 s"

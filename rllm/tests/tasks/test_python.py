@@ -159,7 +159,7 @@ UNUSABLE = [
         "import os\n\ndef score(response, answer):\n    return 1\n",
         r"rewards.py, line 3: score\(reply, answer\) is not a reward function",
     ),
-    ("def score(rollout, scale):\n    return 1\n", r"score\(attempt, scale\) is not a reward function"),
+    ("def score(rollout, scale):\n    return 1\n", r"score\(rollout, scale\) is not a reward function"),
     ("def score(solution_str, scale):\n    return 1\n", r"score\(solution_str, scale\) is not a reward function"),
 ]
 
@@ -187,7 +187,7 @@ def test_a_file_without_a_function_lists_those_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "score = lambda attempt: 1.0\n",
+        "score = lambda rollout: 1.0\n",
         "if True:\n    def score(rollout):\n        return 1.0\n",
         "from functools import lru_cache\n\n@lru_cache\ndef score(rollout):\n    return 1.0\n",
         "try:\n    import no_such_module\nexcept ImportError:\n    pass\ndef score(rollout):\n    return 1.0\n",

@@ -169,7 +169,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 "No groups at all, groups of one and groups of equal rewards do occur.",
             ) from error
         if not isinstance(result, RejectionResult):
-            raise self.failure(f"returned {result!r:.80}", "Return a rllm_core.contracts.rejection.Verdict.")
+            raise self.failure(f"returned {result!r:.80}", "Return a rllm_core.contracts.rejection.RejectionResult.")
         return result
 
     def _saved(self, mode: RejectionMode) -> str:

@@ -91,7 +91,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
         if self.plugin.is_rollout_stage and hasattr(self._stage(params), "state_dict"):
             raise self.failure(
                 "plays, and keeps something between steps (it has a state_dict)",
-                "Take `is_rollout_stage=True` out of its record: a stage that plays may run ahead of the update of earlier steps.",
+                "Remove `is_rollout_stage=True` from its record: a rollout stage may run ahead of earlier updates.",
             )
 
     def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(self, params: Any) -> None:

@@ -47,7 +47,7 @@ def register_rllm_adv_estimator(
         default_loss: the loss used when ``rllm.algorithm.loss_fn`` is null.
         needs: what must be there before it runs, such as ``greedy_rewards`` (then in `Trajectory.info`);
             ``step_rewards`` says that it looks at the rewards of single steps.
-        honours: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``: setting one that
+        config_keys: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``: setting one that
             nobody acts on is an error. A function that names ``norm_adv_by_std_in_grpo`` need not say so.
         summary: one line; empty: the first of the function's docstring.
 

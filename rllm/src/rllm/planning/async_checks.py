@@ -116,7 +116,7 @@ def stages_may_play_ahead(plan: RunPlan) -> Iterator[Problem]:
             "rllm.pipeline",
             f"Stage {name!r} comes before {players[-1]!r}, which is played ahead of updates, and does not say that it "
             "may be.",
-            f"Move it after {players[-1]!r}; or, if it keeps nothing between steps, put `is_rollout_stage=True` into its record.",
+            f"Move it after {players[-1]!r}. If it keeps no state, set `is_rollout_stage=True` in its record.",
         )
 
 

@@ -54,7 +54,7 @@ CHOSEN_BY = {
     "agent": "rllm.agent.name",
     "engine": "rllm.rollout.engine",
 }
-"""Plugins that others call. Chosen, but with no plugin that honours the key that chooses them, they never run."""
+"""Plugins that others call. Chosen, but with no plugin that reads the key that chooses them, they never run."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,9 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
     used = ", ".join(_used(entry, key) for entry in chosen if entry.kind in kinds)
     own = [entry for entry in chosen if entry.kind in kinds and entry.distribution == IN_PROCESS]
     declare = (
-        f" If {own[0].kind} {own[0].name} reads the key, register it with honours={{{key.dotted!r}}}." if own else ""
+        f" If {own[0].kind} {own[0].name} reads the key, register it with config_keys={{{key.dotted!r}}}."
+        if own
+        else ""
     )
     return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}.{declare}"
 

@@ -17,7 +17,7 @@ from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.files import open_to_read
 
 SIGNATURES = (
-    "Write def {name}(attempt), def {name}(prompts, completions, **columns) as for TRL, or "
+    "Write def {name}(rollout), def {name}(prompts, completions, **columns) as for TRL, or "
     "def {name}(data_source, solution_str, ground_truth, extra_info) as for verl."
 )
 

@@ -63,14 +63,16 @@ class Reject:
         with failures_as(PipelineError, mode):
             result = self._mode(step.trajectory_groups)
             if not isinstance(result, RejectionResult):
-                raise PipelineError("bad-rejection-result", f"{mode} returned {result!r:.80}.", "Return a Verdict.")
+                raise PipelineError(
+                    "bad-rejection-result", f"{mode} returned {result!r:.80}.", "Return a RejectionResult."
+                )
             waited = recognised(result, offered, self._waiting_ids) if self._waiting is None else self._waiting
             problem = misplaced(result, [*offered, *waited])
         if problem:
             raise PipelineError(
                 "bad-rejection-result",
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
-                "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the Verdict.",
+                "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the RejectionResult.",
             )
         if result.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(

@@ -357,7 +357,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
             self.ignore_case = params.ignore_case
 
         def __call__(self, rollout):
-            answer, said = str(attempt.data["answer"]), attempt.reply.content
+            answer, said = str(rollout.data["answer"]), rollout.response.content
             if self.ignore_case:
                 answer, said = answer.lower(), said.lower()
             return Score(value=float(answer in said), correct=answer in said)

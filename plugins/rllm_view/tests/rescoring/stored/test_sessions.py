@@ -19,7 +19,7 @@ from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFile
 from rllm_record.steps.files import sampler_of
 from rllm_view.rescoring.command import rescore
 
-FISH = "def score(rollout):\n    return {'value': 0.5 * (rollout.reply.content == rollout.data['answer'])}\n"
+FISH = "def score(rollout):\n    return {'value': 0.5 * (rollout.response.content == rollout.data['answer'])}\n"
 
 
 @pytest.fixture
