@@ -92,7 +92,7 @@ class TestHf(DatasetContract):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
         Path("directory").mkdir()
-        for file in ("tasks.parquet", "folder/test.parquet"):
+        for file in ("tasks.parquet", "directory/test.parquet"):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
         Path("empty.csv").touch()
         yield

@@ -1,4 +1,4 @@
-"""Runs record what was played and trained on; `test_fates_add_up.py` is about what became of it."""
+"""Runs record what was played and trained on; `test_outcomes_add_up.py` is about what became of it."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ def damage_footer(path: str) -> None:
 
 def make_directory_of_two_kinds() -> None:
     Path("directory").mkdir()
-    write_parquet("folder/a.parquet", ROWS)
-    write_lines("folder/b.json", ROWS)
+    write_parquet("directory/a.parquet", ROWS)
+    write_lines("directory/b.json", ROWS)
 
 
 SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str]] = {
@@ -158,14 +158,14 @@ SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str]] = {
         "rows.parquet is damaged: it does not begin and end as a parquet file does. Write or copy it again",
     ),
     "folder without data": (
-        lambda: Path("directory").mkdir() or Path("folder/readme.md").touch(),
+        lambda: Path("directory").mkdir() or Path("directory/readme.md").touch(),
         "directory",
-        "The folder folder holds no data. Dataset hf reads .parquet",
+        "The folder directory holds no data. Dataset hf reads .parquet",
     ),
     "folder of two kinds": (
         make_directory_of_two_kinds,
         "directory",
-        "The folder folder holds files of several kinds: a.parquet and b.json. Name one file, or a folder for each "
+        "The folder directory holds files of several kinds: a.parquet and b.json. Name one file, or a folder for each "
         "kind.",
     ),
 }

@@ -106,7 +106,7 @@ def test_the_last_reply_has_what_rewards_look_at(say: Say, export: Any, world: W
     assert rollout["data"] == {"question": "1+1"}
     assert rollout["messages"][0] == {"role": "user", "content": "hi"}
     assert rollout["messages"][1]["tool_calls"][0]["function"]["name"] == "look_up"
-    (call,) = rollout["reply"]["tool_calls"]
+    (call,) = rollout["response"]["tool_calls"]
     assert (call["name"], call["arguments"]) == ("look_up", {"word": "proof"})
 
 

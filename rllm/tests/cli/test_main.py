@@ -115,7 +115,7 @@ def test_details_of_an_error_keep_their_lines(command, capsys) -> None:
 
 @pytest.mark.parametrize("error_class", [RllmError, ConfigError])
 def test_an_error_raised_on_purpose_is_one_paragraph_with_its_own_exit_code(command, capsys, error_class) -> None:
-    command(_raising(error_class("The lamp is off.", "Turn it on.")))
+    command(_raising(error_class("lamp-off", "The lamp is off.", "Turn it on.")))
 
     assert main(["act"]) == error_class.exit_code
 

@@ -157,7 +157,7 @@ UNUSABLE = [
     ("x = 1\n", "rewards.py has no function 'score'. Its functions: none"),
     (
         "import os\n\ndef score(response, answer):\n    return 1\n",
-        r"rewards.py, line 3: score\(reply, answer\) is not a reward function",
+        r"rewards.py, line 3: score\(response, answer\) is not a reward function",
     ),
     ("def score(rollout, scale):\n    return 1\n", r"score\(rollout, scale\) is not a reward function"),
     ("def score(solution_str, scale):\n    return 1\n", r"score\(solution_str, scale\) is not a reward function"),

@@ -134,7 +134,7 @@ def export(store: str | None, file: BinaryIO, **selected: Any) -> None:
 @gateway.command()
 @selection_options
 @click.option("--with-open", is_flag=True, help="Sessions that have not ended too.")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 def episodes(store: str | None, with_open: bool, directory: Path, **selected: Any) -> None:
     """Write sessions as episodes.
 

@@ -10,26 +10,26 @@ from rllm_gateway.calls import CallRow, EndRow, RewardRow, SessionRow
 
 
 def session(id: str = "s", **fields: Any) -> SessionRow:
-    given = {"run": "demo", "attempt": "t:0", "retry": 0, "metadata": {}, "key_hash": f"hash of {id}", "opened": 100.0}
+    given = {"run": "demo", "rollout": "t:0", "retry": 0, "metadata": {}, "key_hash": f"hash of {id}", "opened": 100.0}
     return SessionRow(id=id, **(given | fields))
 
 
-def call(id: str = "c", session: str = "s", new: int = 3, response: int = 2, **fields: Any) -> CallRow:
-    """A call of `new` tokens of prompt and `response` sampled ones."""
+def call(id: str = "c", session: str = "s", new: int = 3, sampled: int = 2, **fields: Any) -> CallRow:
+    """A call of `new` tokens of prompt and `sampled` sampled ones."""
     given: dict[str, Any] = {
         "role": "agent",
         "parent": None,
         "prompt_digest": "d0",
         "new_ids": np.arange(new, dtype=np.int32),
-        "response_ids": np.arange(100, 100 + response, dtype=np.int32),
-        "logprobs": np.full(response, -0.5, np.float32),
+        "response_ids": np.arange(100, 100 + sampled, dtype=np.int32),
+        "logprobs": np.full(sampled, -0.5, np.float32),
         "weight_version": 3,
         "finish_reason": "stop",
         "started": 1.7e9,
         "seconds": 0.25,
         "parameters": {"temperature": 1.0, "max_tokens": 200},
         "messages": [{"role": "user", "content": "lower?"}],
-        "reply": {"role": "assistant", "content": "7"},
+        "response": {"role": "assistant", "content": "7"},
         "sent": {"model": "any", "temperature": 0.2},
         "outcomes": {"temperature": "overruled"},
     }

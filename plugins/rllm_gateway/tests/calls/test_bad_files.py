@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def main() -> None:
         with CallStore.open(path) as store:
             await asyncio.gather(store.add(session("s")), store.add(session("t")))
-            rows = [call(str(number), "st"[number >= CALLS // 2], new=20, response=200) for number in range(CALLS)]
+            rows = [call(str(number), "st"[number >= CALLS // 2], new=20, sampled=200) for number in range(CALLS)]
             await asyncio.gather(*map(store.add, rows))
             await store.add(reward())
 
@@ -221,7 +221,7 @@ def as_text(reader: CallReader, name: str) -> list[str]:
 
 
 def test_damage_in_a_record_is_that_record(copied: Path) -> None:
-    needle = call(new=20, response=200).response_ids.tobytes()
+    needle = call(new=20, sampled=200).response_ids.tobytes()
     flip(copied, copied.read_bytes().index(needle) + 400)
 
     with CallReader.open(copied) as reader:

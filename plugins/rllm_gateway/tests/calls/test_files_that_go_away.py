@@ -44,7 +44,7 @@ def test_a_row_whose_file_is_lost_is_refused(loss: str, tmp_path: Path) -> None:
         with CallStore.open(path) as store:
             await store.add(session())
             for number in range(100):
-                await store.add(call(f"before {number}", new=20, response=200))
+                await store.add(call(f"before {number}", new=20, sampled=200))
 
     async def main() -> None:
         store = CallStore.open(path)
@@ -75,7 +75,7 @@ def test_a_store_that_another_process_prunes_goes_on(path: Path) -> None:
         with CallStore.open(path) as store:
             await store.add(session("old", opened=1.0))
             for number in range(50):
-                await store.add(call(str(number), "old", new=2000, response=2000))
+                await store.add(call(str(number), "old", new=2000, sampled=2000))
         with CallStore.open(path) as store:
             await store.add(session("new"))
             before = path.stat().st_size

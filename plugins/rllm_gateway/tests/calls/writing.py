@@ -22,7 +22,7 @@ async def main(store, name):
         index = 0
         while True:
             id = f"{number}.{index}"
-            await store.add(call(id, name, new=50, response=1000))
+            await store.add(call(id, name, new=50, sampled=1000))
             print(f"{name} {id}", flush=True)
             index += 1
     await asyncio.gather(*(writer(number) for number in range(8)))
@@ -38,7 +38,7 @@ from rllm_gateway.calls import CallStore, StoreError
 
 async def fill(store, name):
     for index in range(10_000):
-        rows = [call(f"{index}.{n}", name, new=1000, response=1000) for n in range(4)]
+        rows = [call(f"{index}.{n}", name, new=1000, sampled=1000) for n in range(4)]
         # Which of them are committed together is a matter of time.
         errors = await asyncio.gather(*map(store.add, rows), return_exceptions=True)
         for row, error in zip(rows, errors):

@@ -72,7 +72,7 @@ class Reject:
             raise PipelineError(
                 "bad-rejection-result",
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
-                "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the RejectionResult.",
+                "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the result.",
             )
         if result.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(

@@ -42,9 +42,11 @@ def encoded(row: Row) -> tuple[Record, ...]:
 def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:
     match row:
         case SessionRow():
-            head = _json(asdict(row) | {"metadata": dict(row.metadata)})
+            head = asdict(row) | {"metadata": dict(row.metadata)}
+            # Stores keep the name that earlier versions wrote.
+            head["attempt"] = head.pop("rollout")
             # SQLite keeps no sign of a zero, and the digest is of what it keeps.
-            return [("sessions", (row.id, row.run, row.key_hash, float(row.opened) + 0.0, head))]
+            return [("sessions", (row.id, row.run, row.key_hash, float(row.opened) + 0.0, _json(head)))]
         case CallRow():
             request = _json({"sent": dict(row.sent), "outcomes": dict(row.outcomes)})
             return [("requests", (request,)), ("calls", _call_values(row, digest_of((request,))))]
@@ -78,12 +80,19 @@ def _call_values(row: CallRow, request: bytes) -> tuple[Value, ...]:
     )
 
 
+def decoded_session(head: Value) -> SessionRow:
+    """Return the row of a session."""
+    fields = from_json(head)
+    return SessionRow(rollout=fields.pop("attempt"), **fields)
+
+
 def decoded_call(values: Sequence[Value], request: bytes, delivered: bool) -> CallRow:
     """A row of `calls`, with the body of its row of `requests`."""
     session, id, _, head, new_ids, response_ids, logprobs, text, _ = values
     # By name: earlier versions wrote more.
     fields = from_json(head)
     fields = {name: fields[name] for name in _HEAD}
+    texts = from_json(text)
     fields["version_spans"] = tuple(VersionSpan(*span) for span in fields["version_spans"])
     return CallRow(
         id=str(id),
@@ -92,8 +101,9 @@ def decoded_call(values: Sequence[Value], request: bytes, delivered: bool) -> Ca
         response_ids=_from_bytes(response_ids, _IDS),
         logprobs=_from_bytes(logprobs, _LOGPROBS),
         delivered=delivered,
+        messages=texts["messages"],
+        response=texts["reply"],
         **fields,
-        **from_json(text),
         **from_json(request),
     )
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rllm_gateway.calls.encoding import agrees, decoded_call, from_json
+from rllm_gateway.calls.encoding import agrees, decoded_call, decoded_session, from_json
 from rllm_gateway.calls.opening import connect_to_read, failures
 from rllm_gateway.calls.rows import (
     CallRow,
     DamagedError,
     EndRow,
     RewardRow,
-    SessionRow,
     SessionSummary,
     StoredSession,
     UnknownSessionError,
@@ -77,7 +76,7 @@ class CallReader:
             calls = self._rows("calls", "session", session)
             requests = {digest: self._request(digest) for digest in {row[2] for row in calls}}
             return StoredSession(
-                session=SessionRow(**from_json(rows[0][4])),
+                session=decoded_session(rows[0][4]),
                 calls=tuple(decoded_call(row, requests[row[2]], row[1] in delivered) for row in calls),
                 rewards=tuple(RewardRow(**from_json(row[1])) for row in self._rows("rewards", "session", session)),
                 end=self._end(session),
@@ -165,7 +164,7 @@ class CallReader:
         with self._reading():
             return [
                 SessionSummary(
-                    session=SessionRow(**from_json(row[4])), calls=self._count_calls(str(row[0])), end=self._end(row[0])
+                    session=decoded_session(row[4]), calls=self._count_calls(str(row[0])), end=self._end(row[0])
                 )
                 for row in self._rows("sessions", column, value)
             ]

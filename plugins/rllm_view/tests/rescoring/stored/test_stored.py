@@ -64,7 +64,7 @@ def test_attempts_of_several_steps_are_compared_within_each(tmp_path: Path, epis
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     record(tmp_path, 1, episodes({"a": [0.25]}))
     tasks = stored_in(tmp_path)
-    assert [(task.id, task.data, len(task.attempts)) for task in tasks] == [
+    assert [(task.id, task.data, len(task.rollouts)) for task in tasks] == [
         ("a@0", {"name": "a"}, 2),
         ("b", {"name": "b"}, 1),
         ("a@1", {"name": "a"}, 1),
@@ -76,7 +76,7 @@ def test_attempts_are_together_if_task_groups_them(tmp_path: Path, episodes: Mak
     record(tmp_path, 0, episodes({"a": [1.0, 0.0], "b": [0.5]}))
     record(tmp_path, 1, episodes({"a": [0.25]}))
     tasks = stored_in(tmp_path, group_by="task")
-    assert [(task.id, task.data, len(task.attempts)) for task in tasks] == [
+    assert [(task.id, task.data, len(task.rollouts)) for task in tasks] == [
         ("a", {"name": "a"}, 3),
         ("b", {"name": "b"}, 1),
     ]
@@ -89,7 +89,7 @@ def test_a_log_of_episodes_is_a_store_too(tmp_path: Path, episodes: Make) -> Non
     lines = [json.dumps(episode_to_json(each)) + "\n" for each in episodes({"a": [1.0, 0.0]})]
     (tmp_path / "step_000000.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
     (task,) = stored_in(tmp_path)
-    assert (task.id, task.data, len(task.attempts)) == ("a", {}, 2)
+    assert (task.id, task.data, len(task.rollouts)) == ("a", {}, 2)
 
 
 def test_attempts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Make) -> None:

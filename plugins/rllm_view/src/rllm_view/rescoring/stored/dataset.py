@@ -1,4 +1,4 @@
-"""The dataset `stored`: tasks of stored episodes, each with all attempts at it."""
+"""The dataset `stored`: tasks of stored episodes, each with all rollouts at it."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
         EpisodesError: there are none with tokens, or they cannot be read.
     """
     path = Path(params.path).expanduser()
-    attempts: dict[tuple[str, int], list[StoredRollout]] = {}
+    rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
     for step, file in find_episodes(path).files:
-        for attempt, task in _attempts(file):
-            name = attempt.episode.task_id
-            attempts.setdefault((name, step if params.group_by == "step" else 0), []).append(attempt)
+        for rollout, task in _rollouts(file):
+            name = rollout.episode.task_id
+            rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
             data.setdefault(name, task or {})
-    if not attempts:
+    if not rollouts:
         raise EpisodesError(
-            "no-episodes", f"{path} holds no attempt with a model call.", "Name another folder or file."
+            "no-episodes", f"{path} holds no rollout with a model call.", "Name another folder or file."
         )
-    steps = Counter(name for name, _ in attempts)
+    steps = Counter(name for name, _ in rollouts)
     return [
         StoredTask(
             id=name if steps[name] == 1 else f"{name}@{step}",
             data=dict(data[name]),
             data_source=of_task[0].episode.data_source,
-            attempts=of_task,
+            rollouts=of_task,
         )
-        for (name, step), of_task in attempts.items()
+        for (name, step), of_task in rollouts.items()
     ]
 
 
-def _attempts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
+def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
     """Attempts of a file, with the data of their tasks where it is known."""
     sampler, played = _recorded(file) if file.suffix == PARQUET else (Sampler(), _logged(file))
     for episode, task in played:

@@ -18,6 +18,6 @@ class StoredParams(Params):
     )
     group_by: Literal["step", "task"] = Field(
         "step",
-        description="Which attempts at a task are compared: `step`: those of one step, which one policy has sampled; "
+        description="Which rollouts at a task are compared: `step`: those of one step, which one policy has sampled; "
         "`task`: those of all steps.",
     )

@@ -1,4 +1,4 @@
-"""The stage `stored`: brings stored attempts at the tasks of a step in place of playing them."""
+"""The stage `stored`: brings stored rollouts at the tasks of a step in place of playing them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rllm_view.rescoring.stored.task import StoredTask
 
 
 class BringStored:
-    """All stored attempts at every task of the round, each time it comes round."""
+    """All stored rollouts at every task of the round, each time it comes round."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._temperature = context.config.sampling.train.temperature
@@ -31,14 +31,14 @@ class BringStored:
             step.skip("nothing_stored")
 
     def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
-        """Raises ConfigError: the task is not stored, or its attempts cannot be trained on here."""
+        """Raises ConfigError: the task is not stored, or its rollouts cannot be trained on here."""
         if not isinstance(task, StoredTask):
             raise ConfigError(
                 "no-stored-rollout",
-                f"Stage stored brings stored attempts, and task {task.id!r} has none.",
+                f"Stage stored brings stored rollouts, and task {task.id!r} has none.",
                 "Set data.train_dataset={name: stored, path: FOLDER}; `--stored FOLDER` sets both.",
             )
-        for sampler in {attempt.sampler for attempt in task.attempts} - self._fitting:
+        for sampler in {rollout.sampler for rollout in task.rollouts} - self._fitting:
             self._require_fitting(sampler, renderer)
             self._fitting.add(sampler)
         episodes = task.episodes()

@@ -1,4 +1,4 @@
-"""A task with the attempts at it that are stored."""
+"""A task with the rollouts at it that are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_record.steps.rows import Sampler
 
 @dataclass(frozen=True)
 class StoredRollout:
-    """An attempt at a task, and what sampled it."""
+    """An rollout at a task, and what sampled it."""
 
     episode: Episode
     sampler: Sampler
@@ -20,18 +20,18 @@ class StoredRollout:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTask(Task):
-    """A task whose attempts are taken from a store."""
+    """A task whose rollouts are taken from a store."""
 
-    attempts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
+    rollouts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
 
     def episodes(self) -> list[Episode]:
-        """All attempts, in their order, numbered from 0. Copies: stages of a step change them."""
-        return [self._copy(index, attempt.episode) for index, attempt in enumerate(self.attempts)]
+        """All rollouts, in their order, numbered from 0. Copies: stages of a step change them."""
+        return [self._copy(index, rollout.episode) for index, rollout in enumerate(self.rollouts)]
 
     def _copy(self, index: int, stored: Episode) -> Episode:
         episode = copy.deepcopy(stored)
         episode.id, episode.data_source = f"{self.id}:{index}", self.data_source
         for trajectory in episode.trajectories:
-            # The same attempt number may have been played in several steps of a run.
+            # The same rollout number may have been played in several steps of a run.
             trajectory.uid = f"{episode.id}{trajectory.uid.removeprefix(stored.id)}"
         return episode
