@@ -88,7 +88,7 @@ def test_a_full_disk_of_the_server(
         sync(directory)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints_module, "sync_folder", full)
+        patch.setattr(checkpoints_module, "sync_directory", full)
         ended = train(server.url, steps)
     assert ended.code == 1
     assert "Saving: the service failed: The server could not write tinker://" in ended.error

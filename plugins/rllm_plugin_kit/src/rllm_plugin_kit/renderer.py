@@ -57,7 +57,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         renderer = self._made(params)
         made = {
             "prompt": [self._ask(renderer.prompt, each) for each in self.conversations],
-            "reply_ids": [self._ask(renderer.response_ids, each) for each in self.words],
+            "response_ids": [self._ask(renderer.response_ids, each) for each in self.words],
         }
         for name, arrays in made.items():
             for tokens in arrays:

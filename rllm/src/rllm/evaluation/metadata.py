@@ -176,7 +176,7 @@ def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path
         )
     rollouts = {name: each.rollouts_per_task for name, each in before.environments.items()}
     environments = {
-        name: Environment(**asdict(each) | {"attempts_per_task": max(each.rollouts_per_task, rollouts.get(name, 0))})
+        name: Environment(**asdict(each) | {"rollouts_per_task": max(each.rollouts_per_task, rollouts.get(name, 0))})
         for name, each in now.environments.items()
     }
     plugins = {
