@@ -418,7 +418,7 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
         (
             KeepsTheFirstVersion,
             "completions_say_which_weights_sampled_them",
-            "says weight_version [0] after publish(1). Set Completion.weight_version to the version that was",
+            "says weight_version [0] after sync_weights(1). Set Completion.weight_version to the version that was",
         ),
         (SavesNothing, RESUMED, "samples differently once a checkpoint was loaded. Save all weights"),
         (ForgetsTheOptimiser, RESUMED, "makes another update once a checkpoint was loaded. Save the optimiser's state"),
