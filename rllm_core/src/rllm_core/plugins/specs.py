@@ -447,7 +447,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
 
     class TextFile:
         def __init__(self, run, params):
-            self.path = run.folder / "metrics.txt"      # opened later: a run may fail to start, or replace another
+            self.path = run.directory / "metrics.txt"   # opened later: a run may fail to start, or replace another
 
         def log(self, global_step, metrics):
             with self.path.open("a") as file:
