@@ -40,7 +40,7 @@ ON: dict[tuple[Backend, str], tuple[str, ...]] = {
         "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         f"{ROLLOUT}.gpu_memory_utilization=0.3",
         f"{ROLLOUT}.enforce_eager=true",
-        "deadlines.publish=120",
+        "deadlines.sync_weights=120",
     ),
 }
 """Words that choose a backend on a type of device."""

@@ -59,7 +59,7 @@ def test_taking_turns_is_what_the_formula_says(events: Any, published: Any, worl
         assert made.stale == [0] * UPDATES
 
 
-@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("slots", [5, BATCH, 1000])
 @pytest.mark.parametrize("staleness", range(9))
 def test_rounds_in_order_keep_the_bound_and_train_on_their_own_tasks(

@@ -47,7 +47,7 @@ def _outcome(**fields: Any) -> Outcome:
     given: dict[str, Any] = {
         "step": 3,
         "trajectory": "t:0/agent",
-        "fate": "trained",
+        "outcome": "trained",
         "rule": "",
         "numbers": {},
         "group": "t:agent",
@@ -56,13 +56,13 @@ def _outcome(**fields: Any) -> Outcome:
     return Outcome(**(given | fields))
 
 
-@pytest.mark.parametrize("fate", get_args(OutcomeName))
+@pytest.mark.parametrize("outcome", get_args(OutcomeName))
 def test_there_are_four_fates(outcome: OutcomeName) -> None:
     assert _outcome(outcome=outcome).outcome == outcome
     assert len(get_args(OutcomeName)) == 4
 
 
-@pytest.mark.parametrize("fate", ["clipped", "Trained", "", None])
+@pytest.mark.parametrize("outcome", ["clipped", "Trained", "", None])
 def test_an_unknown_fate_is_refused(outcome: Any) -> None:
     with pytest.raises(ValueError, match="there are trained, waiting, dropped, masked"):
         _outcome(outcome=outcome)

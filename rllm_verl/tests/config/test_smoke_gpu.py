@@ -59,13 +59,13 @@ def _with(outcome: Any, step: int, **metrics: float) -> Any:
 
 
 def test_numbers_as_expected_are_no_problem(load: Any, scenario: Any, outcome: Any) -> None:
-    results = load("smoke_sides.verdicts")
+    results = load("smoke_sides.results")
     assert not [*results.problems(scenario, outcome)]
     assert "actor/rollout_logprob_difference 0.004 to 0.004 (below 0.02)" in results.metrics(scenario, outcome)
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("metrics", "said"),
     [
         (
             {"actor__rollout_logprob_difference": 0.3},
@@ -79,19 +79,19 @@ def test_numbers_as_expected_are_no_problem(load: Any, scenario: Any, outcome: A
 def test_a_number_that_is_not_expected_is_said_with_its_meaning(
     load: Any, scenario: Any, outcome: Any, metrics: dict[str, float], said: str
 ) -> None:
-    (problem,) = load("smoke_sides.verdicts").problems(scenario, _with(outcome, 2, **metrics))
+    (problem,) = load("smoke_sides.results").problems(scenario, _with(outcome, 2, **metrics))
     assert said in problem
 
 
 def test_training_starts_at_its_reference(load: Any, scenario: Any, outcome: Any) -> None:
-    problems = load("smoke_sides.verdicts").problems
+    problems = load("smoke_sides.results").problems
     assert not [*problems(scenario, _with(outcome, 2, actor__kl_ref=0.5))]
     (problem,) = problems(scenario, _with(outcome, 1, actor__kl_ref=0.5))
     assert "actor/kl_ref is 0.5 in step 1" in problem
 
 
 def test_a_run_that_ends_early_hangs_or_leaves_something_is_said(load: Any, scenario: Any, outcome: Any) -> None:
-    results = load("smoke_sides.verdicts")
+    results = load("smoke_sides.results")
     failed = replace(outcome, returned=1, steps=[], left=["71 VLLM::EngineCore"])
     said = [*results.problems(scenario, failed)]
     assert said[:2] == ["it ended with exit code 1", "it left processes behind: 71 VLLM::EngineCore"]
@@ -103,7 +103,7 @@ def test_a_run_that_ends_early_hangs_or_leaves_something_is_said(load: Any, scen
 
 
 def test_memory_that_is_not_given_back_is_said_of_its_device(load: Any) -> None:
-    left = load("smoke_sides.verdicts").memory_left
+    left = load("smoke_sides.results").memory_left
     assert not [*left([80 * GIB, 80 * GIB], [80 * GIB, 79 * GIB])]
     assert [*left([80 * GIB, 80 * GIB], [80 * GIB, 40 * GIB])] == [
         "GPU 1 has 40.0 GiB less free than before: a process still holds it"

@@ -96,7 +96,7 @@ def test_attempts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Ma
     record(tmp_path, 0, [*episodes({"a": [1.0]}), Episode(id="b:0")])
     assert [task.id for task in stored_in(tmp_path)] == ["a"]
     record(tmp_path / "none", 0, [Episode(id="b:0")])
-    with pytest.raises(EpisodesError, match="holds no attempt with a model call"):
+    with pytest.raises(EpisodesError, match="holds no rollout with a model call"):
         stored_in(tmp_path / "none")
 
 
