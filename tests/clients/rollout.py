@@ -12,7 +12,7 @@ from gateway_world import Sampled, World
 
 from rllm_gateway.calls import StoredSession
 from rllm_gateway.episodes import Traced, traced
-from rllm_gateway.rollout_sampler import SampledCall
+from rllm_gateway.rollout_sampler import step_of
 from rllm_gateway.running.environment import environment_of
 from rllm_gateway.running.runners import CommandRunner
 from rllm_gateway.session import SessionTrace
@@ -54,11 +54,11 @@ class Player:
         trace = world.close(session)
         assert outcome.code == 0, "\n".join(outcome.last_lines)
         calls = tuple(world.policy.calls)
-        by_id = {each.call: SampledCall(each.prompt_ids, each.completion, 0) for each in calls}
+        by_id = {each.call: step_of(each.prompt_ids, each.completion) for each in calls}
         return Rollout(
             answer=outcome.returned["answer"],
             sampled=calls,
             stored=world.store.session(session.id),
             trace=trace,
-            trained=traced(trace, by_id, "task:0", str),
+            trained=traced(trace, by_id, "task:0"),
         )
