@@ -226,7 +226,7 @@ class Gateway:
             await self._log.add(RewardRow(session=session.spec.id, role=role, value=value, at=time.time()))
         except StoreError as error:
             session.ending = "failed"
-            raise RefusedError(500, "failed", f"The reward could not be stored: {error.message}") from error
+            raise RefusedError(500, "failed", f"The reward could not be stored: {error}") from error
         session.rewards[role] = value
 
 

@@ -213,7 +213,7 @@ class _Sampling:
         except StoreError as error:
             self._session.ending = "failed"
             raise RefusedError(
-                500, "failed", f"The call could not be stored, so that the attempt fails: {error.message}"
+                500, "failed", f"The call could not be stored, so that the attempt fails: {error}"
             ) from error
 
 
