@@ -76,7 +76,8 @@ def check_made_by(directory: Path, now: MadeBy) -> None:
     if (then.workers, then.strategy) != (now.workers, now.strategy):
         raise CheckpointError(
             "run-changed",
-            f"{directory} was saved by {then.workers} workers with {then.strategy}; this run has {now.workers} "
+            f"{directory} was written by {then.workers} workers with strategy {then.strategy}; "
+            f"this run has {now.workers} "
             f"with {now.strategy}, and verl reads its shards with the same number only.",
             "Resume with trainer.nnodes, trainer.n_gpus_per_node and the strategy as they were, or start a new run "
             f"with actor_rollout_ref.model.path={directory.parent}.",
