@@ -47,8 +47,8 @@ class Plugin(Generic[ParamsT]):
     load: Callable[[], Any]
     """Returns the implementation. Heavy imports belong in here."""
     config_keys: frozenset[str] = frozenset()
-    """Config keys of the core that act through this plugin, such as ``rllm.algorithm.kl_beta``; ``section.*`` stands
-    for all keys of a section. A user's value for such a key stops the run when no chosen plugin reads it."""
+    """Config keys of the core that this plugin reads, for example ``rllm.algorithm.kl_beta``. ``section.*`` means all
+    keys of a section. If a user sets such a key and no chosen plugin reads it, the run does not start."""
     fixed_options: Mapping[str, object] = field(default_factory=dict)
     """Options of others of its kind that it lacks, by name, with the value that it acts by:
     ``{"norm_adv_by_std_in_grpo": False}`` of an estimator that never divides by it. Where a user sets the core's key
