@@ -163,8 +163,8 @@ def test_rescore_reads_the_log_of_a_run_whose_record_has_no_tokens(
     ]
     of_log = find_episodes(log.parent)
     assert [file for _, file in of_log.files] == [log]
-    assert of_log.run_directory is not None
-    assert of_log.run_directory.resolve() == run.directory.resolve()
+    assert of_log.run_folder is not None
+    assert of_log.run_folder.resolve() == run.directory.resolve()
 
 
 def trained_on(train: Any, stored: Path) -> dict[str, float]:

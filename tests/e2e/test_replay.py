@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rllm_local.same_bits import TIMING_MATTERS
+
 pytestmark = pytest.mark.slow
 
 WORDS = (
@@ -63,7 +65,9 @@ def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
     resumed = forked_rllm(*WORDS, *terms, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     replayed = forked_rllm("replay", str(directory))
-    assert (replayed.returncode, replayed.stderr) == (0, "")
+    # Some processors have no pass whose results do not depend on its other rows. A replay does not sample.
+    assert replayed.stderr in ("", f"warning: {TIMING_MATTERS}\n")
+    assert replayed.returncode == 0
     assert replayed.stdout == SAME + "checkpoints: 3, all with the same weights\n"
 
 

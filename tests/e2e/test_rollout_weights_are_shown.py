@@ -73,7 +73,7 @@ def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
         if (values(account, "rollout_weight") == 0.0).any()
     )
 
-    words = [str(run.directory), str(step), account.rollout.uid, "--token", str(position)]
+    words = [str(run.directory), str(step), account.attempt.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
     assert "    rollout correction weight: 0: masked by the rollout correction\n" in said

@@ -137,7 +137,7 @@ def test_the_example_of_the_hook_is_a_good_agent(complaints: Any, example: Any) 
         (HandsOnText, "observations_become_messages", "shows 'lower' of the observation 'lower'"),
         (ShowsBytes, "observations_become_messages", "makes a message that is not JSON"),
         (KnowsTextAlone, "observations_become_messages", "fails on the observation [{'role': 'user'"),
-        (ReadsANumber, "any_reply_becomes_an_action", "fails on the reply Response(text='an answer'"),
+        (ReadsANumber, "any_reply_becomes_an_action", "fails on the response Response(text='an answer'"),
         (ActsByNothing, "any_reply_becomes_an_action", "acts by None"),
         (ActsByAPath, "any_reply_becomes_an_action", "makes an action that is not JSON"),
         (SaysEverythingAgain, "only_what_is_new_is_said", "says the first observation once more"),
