@@ -78,7 +78,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         except Exception as error:
             raise self.failure(
                 f"cannot be started: {type(error).__name__}: {error}",
-                "Fix its `start`, or name a model in `options` that is there.",
+                "Correct its `start`, or set an existing model in `options` of the test class.",
             ) from error
 
     def test_what_it_can_do_exists(self) -> None:

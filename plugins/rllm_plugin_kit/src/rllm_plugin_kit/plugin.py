@@ -97,7 +97,9 @@ class PluginContract(Generic[RecordT]):
             implementation: Callable[..., Any] = self.plugin.load()
         except Exception as error:
             what = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise self.failure(what, "Fix what its `load` imports or builds.") from error
+            raise self.failure(
+                what, "Call the `load` of the plugin spec in Python, and correct the import or call that fails."
+            ) from error
         if not callable(implementation):
             raise self.failure(f"loads {implementation!r:.80}", "Return the function or class itself from `load`.")
         return implementation
@@ -155,7 +157,8 @@ class PluginContract(Generic[RecordT]):
         except ValueError as error:
             problem = " ".join(str(error).split())
             raise self.failure(
-                f"has options that are refused when they are read back: {problem}", "Fix the defaults of its params."
+                f"has options that are refused when they are read back: {problem}",
+                "Give each field of its params a default that its type accepts.",
             ) from error
         if again != params:
             raise self.failure(
