@@ -11,6 +11,10 @@ from rllm_core.plugins.kinds import KINDS
 COMMANDS_TEST = "tests/e2e/test_commands_of_the_documents.py"
 RUN_BY = {
     "README.md": ("tests/e2e/test_readme.py", COMMANDS_TEST),
+    "docs/install.md": ("tests/e2e/test_short_pages.py",),
+    "docs/how-to/debug-learning.md": ("tests/e2e/test_short_pages.py",),
+    "docs/how-to/read-metrics.md": ("tests/e2e/test_short_pages.py",),
+    "docs/how-to/from-trl.md": ("tests/e2e/test_short_pages.py",),
     "docs/tutorial.md": ("tests/e2e/test_tutorial.py",),
     "docs/backends/tinker.md": (COMMANDS_TEST,),
     "docs/backends/verl.md": (COMMANDS_TEST,),
