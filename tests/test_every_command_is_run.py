@@ -10,7 +10,7 @@ from rllm_core.plugins.kinds import KINDS
 
 COMMANDS_TEST = "tests/e2e/test_commands_of_the_documents.py"
 RUN_BY = {
-    "README.md": ("tests/e2e/test_readme.py", COMMANDS_TEST),
+    "README.md": ("tests/e2e/test_readme.py",),
     "docs/tutorial.md": ("tests/e2e/test_tutorial.py",),
     "docs/backends/tinker.md": (COMMANDS_TEST,),
     "docs/backends/verl.md": (COMMANDS_TEST,),
