@@ -145,7 +145,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             directory.close()
 
     def _made(self, directory: RunDirectory, params: Any) -> Tracker:
-        trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "jsonl"}]}
+        trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "tensorboard"}]}
         run = TrackedRun(
             directory=directory.path,
             project_name="numbers",
