@@ -37,13 +37,12 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gess"], "There is no environment named 'gess'."),
-        (["gess"], "Did you mean 'guess'? Installed environments: guess, question,"),
+        (["gess"], "There is no environment named 'gess'.\nhint: Did you mean 'guess'?"),
         (["guess", "--estimator", "grop"], "Did you mean 'grpo'?"),
         (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
         (
             ["guess", "--backend", "verl"],
-            "vllm is not installed. pip install 'rllm-verl[vllm]'. Without a GPU: --profile cpu.",
+            "hint: pip install 'rllm-verl[vllm]'. Without a GPU: --profile cpu.",
         ),
         (["guess", "--loss", "ppo2"], "Did you mean 'ppo'?"),
         (["guess", "--grouping", "task_rol"], "Did you mean 'task_role' or 'task'?"),
@@ -71,13 +70,10 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
         ([], "No environment is named, and no dataset."),
     ],
 )
-def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(
-    rllm_here: Any, words: list[str], message: str
-) -> None:
+def test_mistake_on_command_line_is_explained(rllm_here: Any, words: list[str], message: str) -> None:
     result = rllm_here("train", *words)
     assert message in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1 or "\n  " in result.stderr, "one paragraph, or one line per problem"
+    assert result.stderr.startswith("error[")
     assert "Traceback" not in result.stderr
     assert result.returncode == 2
 

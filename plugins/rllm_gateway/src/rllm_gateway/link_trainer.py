@@ -197,7 +197,7 @@ class TrainerLink:
         except PromptTooLongError as error:
             self._send(_failed(number, "too_long", str(error)))
         except UnsupportedSamplingError as error:
-            self._send(_failed(number, "unsupported", f"{error.message} {error.hint}"))
+            self._send(_failed(number, "unsupported", str(error)))
         except BackendError as error:
             self._send(_failed(number, "gone", error.message))
         except RllmError as error:
