@@ -21,7 +21,7 @@ from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.fields import Rules
-from rllm_gateway.gateway import Gateway, Limits
+from rllm_gateway.gateway import Gateway, GatewayLimits
 from rllm_gateway.policy import AttachedPolicy, PolicyError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer
@@ -161,7 +161,7 @@ def renderer() -> TemplateRenderer:
 
 @contextmanager
 def running(
-    directory: Path, limits: Limits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
+    directory: Path, limits: GatewayLimits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
 ) -> Iterator[World]:
     """A gateway until the context is left.
 

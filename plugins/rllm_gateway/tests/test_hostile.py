@@ -14,7 +14,7 @@ from expecting import expect_error
 from gateway_world import World, running
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from rllm_gateway.gateway import Limits, SessionError
+from rllm_gateway.gateway import GatewayLimits, SessionError
 from rllm_gateway.session import OpenedSession
 
 MESSAGE = {"role": "user", "content": "hi"}
@@ -84,7 +84,7 @@ STRANGE: list[Any] = [None, True, -1, 1.5, 10**30, "", "x", [], [None], [[]], {}
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    limits = Limits(body_bytes=100_000, in_flight_of_session=1)
+    limits = GatewayLimits(body_bytes=100_000, in_flight_of_session=1)
     with running(tmp_path_factory.mktemp("hostile"), limits) as world:
         yield world
 

@@ -26,7 +26,7 @@ from rllm_gateway.admin_token import admin_token
 from rllm_gateway.attaching import Door, attach
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
-from rllm_gateway.gateway import Gateway, Limits
+from rllm_gateway.gateway import Gateway, GatewayLimits
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.listing import message_lines
 from rllm_gateway.process import _last_words
@@ -64,7 +64,7 @@ def test_admin_token_pipe_is_rejected(tmp_path: Path) -> None:
 async def at_the_door(tmp_path: Path, steps: Any) -> None:
     """Run `steps` with a gateway without a policy, and the port where it takes runs."""
     store = CallStore.open(tmp_path / "calls.db")
-    gateway = Gateway(store, "http://127.0.0.1:1", Limits(policy_seconds=0.01))
+    gateway = Gateway(store, "http://127.0.0.1:1", GatewayLimits(policy_seconds=0.01))
     door = Door(gateway, "secret", lambda directory: renderer())
     server = await asyncio.start_server(door.enter, "127.0.0.1", 0)
     try:
@@ -262,7 +262,7 @@ def test_prune_wants_to_know_what(stored: list[str]) -> None:
 def test_a_call_without_a_policy_waits_and_is_told_to_come_back(tmp_path: Path) -> None:
     from gateway_world import running
 
-    with running(tmp_path, Limits(policy_seconds=0.05), attached=None) as world:
+    with running(tmp_path, GatewayLimits(policy_seconds=0.05), attached=None) as world:
         session = world.open()
         url, headers = f"{session.openai_url()}/responses", {"x-api-key": session.key}
         answer = httpx.post(url, json={"input": "hi"}, headers=headers)

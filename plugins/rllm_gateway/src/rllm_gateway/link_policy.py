@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, OnTokens
-from rllm_gateway.link_data import FRAMES, MAX_BYTES, Frame, completion_of
+from rllm_gateway.link_data import FRAMES, MAX_BYTES, completion_of
 from rllm_gateway.policy import PolicyError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.connection import Connection, SendPart
@@ -51,24 +51,25 @@ class LinkPolicy:
             "session": session,
             "call": call,
             "branch": branch,
+            "prompt_ids": np.asarray(prompt_ids, np.int32),
             "max_tokens": max_tokens,
             "stop": list(stop),
             "json_schema": json_schema,
             "top_logprobs": top_logprobs,
             "partial": on_tokens is not None,
         }
-        on_part = None if on_tokens is None else lambda frame: on_tokens(frame.ids)
+        on_part = None if on_tokens is None else lambda part: on_tokens(part["token_ids"])
         try:
-            answer = await self._trainer.ask(Frame(request, prompt_ids), on_part=on_part)
+            answer = await self._trainer.ask(request, on_part=on_part)
         except EOFError:
             raise PolicyError("the trainer has gone", "gone") from None
-        if "failure" in answer.body:
-            raise PolicyError(answer.body["message"], answer.body["failure"])
+        if "failure" in answer:
+            raise PolicyError(answer["message"], answer["failure"])
         return completion_of(answer)
 
     def end_session(self, session: str) -> None:
         """Tell the trainer that a session which the gateway itself opened has ended."""
-        self._trainer.tell(Frame({"op": "ended", "session": session}))
+        self._trainer.tell({"op": "ended", "session": session})
 
     async def serve(self) -> None:
         """Answer until the trainer hangs up."""
@@ -77,11 +78,11 @@ class LinkPolicy:
         finally:
             await self._trainer.close()
 
-    async def _handle(self, frame: Frame, _: SendPart) -> Frame:
+    async def _handle(self, body: Any, _: SendPart) -> dict[str, Any]:
         try:
-            return Frame(await self._answer(frame.body))
+            return await self._answer(body)
         except Exception as error:  # noqa: BLE001  (the trainer reports it)
-            return Frame({"error": f"{type(error).__name__}: {error}"})
+            return {"error": f"{type(error).__name__}: {error}"}
 
     async def _answer(self, body: Any) -> dict[str, Any]:
         if body["op"] == "open":

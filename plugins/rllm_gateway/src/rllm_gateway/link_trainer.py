@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
-from rllm_gateway.link_data import FRAMES, MAX_BYTES, Frame, completion_frame, trace_of
+from rllm_gateway.link_data import FRAMES, MAX_BYTES, completion_as_json, trace_of
 from rllm_gateway.policy import Failure, PolicyError
 from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
@@ -100,7 +100,7 @@ class TrainerLink:
 
     async def _ask(self, body: dict[str, Any], what: str) -> Mapping[str, Any]:
         try:
-            answer: Mapping[str, Any] = (await self._gateway.ask(Frame(body), SECONDS_TO_ANSWER)).body
+            answer: Mapping[str, Any] = await self._gateway.ask(body, SECONDS_TO_ANSWER)
         except TimeoutError as error:
             raise BackendError(
                 "gateway-failed",
@@ -123,21 +123,20 @@ class TrainerLink:
             self._last_words(),
         )
 
-    async def _handle(self, frame: Frame, send_part: SendPart) -> Frame | None:
-        if frame.body["op"] == "sample":
-            return await self._sample(frame, send_part)
-        sampler = self._samplers.pop(frame.body["session"], None)
+    async def _handle(self, body: Any, send_part: SendPart) -> dict[str, Any]:
+        if body["op"] == "sample":
+            return await self._sample(body, send_part)
+        sampler = self._samplers.pop(body["session"], None)
         if sampler is not None:
             await sampler.close()
-        return None
+        return {}
 
     def _sampler(self, session: str) -> RolloutSampler | None:
         if session not in self._samplers and self._sampler_of is not None:
             self._samplers[session] = self._sampler_of(session)
         return self._samplers.get(session)
 
-    async def _sample(self, frame: Frame, send_part: SendPart) -> Frame:
-        body = frame.body
+    async def _sample(self, body: Any, send_part: SendPart) -> dict[str, Any]:
         sampler = self._sampler(body["session"])
         if sampler is None:
             return _failure("error", "the session is closed")
@@ -145,12 +144,12 @@ class TrainerLink:
             completion = await sampler.sample(
                 call=body["call"],
                 branch=body["branch"],
-                prompt_ids=frame.ids,
+                prompt_ids=body["prompt_ids"],
                 max_tokens=body["max_tokens"],
                 stop=tuple(body["stop"]),
                 json_schema=body["json_schema"],
                 top_logprobs=body["top_logprobs"],
-                on_tokens=(lambda ids: send_part(Frame({}, ids))) if body["partial"] else None,
+                on_tokens=(lambda ids: send_part({"token_ids": ids})) if body["partial"] else None,
             )
         except PolicyError as error:
             return _failure(error.failure, str(error))
@@ -162,8 +161,8 @@ class TrainerLink:
             return _failure("error", error.message)
         except Exception as error:  # noqa: BLE001  (an engine is foreign code; the agent's call fails)
             return _failure("error", described(error))
-        return completion_frame(completion)
+        return completion_as_json(completion)
 
 
-def _failure(failure: Failure, message: str) -> Frame:
-    return Frame({"failure": failure, "message": message})
+def _failure(failure: Failure, message: str) -> dict[str, Any]:
+    return {"failure": failure, "message": message}
