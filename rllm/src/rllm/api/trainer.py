@@ -177,7 +177,7 @@ class AgentTrainer:
         ConfigError: an argument does not exist here, or `UnifiedTrainer` raises the error.
     """
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def __init__(
         self,
         config: PythonConfig = None,
