@@ -17,6 +17,7 @@ from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
@@ -117,6 +118,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
     ) -> Made:
         plan = planned({"rllm.trainer.experiment_name": name, **settings})
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
         made = Made(directory.path, stop_after=stop_after)
         try:

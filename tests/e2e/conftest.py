@@ -16,6 +16,7 @@ from rllm.config.compose import compose
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
@@ -115,6 +116,7 @@ def carry_out() -> Callable[[RunPlan], Trained]:
 
     def run(plan: RunPlan) -> Trained:
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=True)
         trained = Trained(plan, directory.path)
         try:

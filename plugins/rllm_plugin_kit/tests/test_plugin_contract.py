@@ -128,7 +128,7 @@ def test_bad_options_are_told_what_to_mend(complaint: Any, params: type[BaseMode
         (
             {"load": broken_load},
             "it_loads",
-            "estimator 'mine' cannot be loaded: ModuleNotFoundError: No module named 'a_dependency'. Fix what its",
+            "estimator 'mine' cannot be loaded: ModuleNotFoundError: No module named 'a_dependency'. Call the `load`",
         ),
         ({"load": lambda: None}, "it_loads", "loads None. Return the function or class itself from `load`."),
     ],

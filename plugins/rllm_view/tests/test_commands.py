@@ -166,7 +166,7 @@ def test_a_step_that_cannot_be_read_says_why(say: Say, run: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
     for command in ("why", "episode"):
-        with pytest.raises(RecordError, match=r"cannot be read: .*[^.]\. Restore it"):
+        with pytest.raises(RecordError, match=r"cannot be read: .*[^.]\. Copy it back"):
             say(command, run, 1, "task-0:0")
 
 

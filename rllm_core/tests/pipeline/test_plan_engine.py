@@ -80,8 +80,8 @@ def test_a_backend_that_hosts_none_ends_the_run_naming_key_and_backends(plan: Ma
         plan({KEY: "fast"})
     assert caught.value.message.startswith('`rllm.rollout.engine` is "fast" (from my.yaml), and nothing')
     assert caught.value.hint == (
-        "Acting on it: backend host. This run uses backend probe. If backend probe reads the key, register it with "
-        "config_keys={'rllm.rollout.engine'}."
+        "Acting on it: backend host. This run uses backend probe. Remove rllm.rollout.engine, or set "
+        "rllm.backend=host. If backend probe reads the key, register it with config_keys={'rllm.rollout.engine'}."
     )
 
 
