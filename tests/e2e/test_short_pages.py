@@ -21,6 +21,7 @@ FILES = {
 SHORT = ["rllm.rollout.n=4", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "--overwrite"]
 
 
+@pytest.mark.usefixtures("with_view")
 @pytest.mark.parametrize("page", [DEBUG, METRICS, TRL, INSTALL])
 def test_the_commands_of_the_page_run(page: str, forked_rllm: Any, tmp_path: Path) -> None:
     for name, (language, number) in FILES.get(page, {}).items():
