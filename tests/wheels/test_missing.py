@@ -35,7 +35,7 @@ def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    for name in ("fastapi", "peft"):
+    for name in ("starlette", "peft"):
         assert name in line
     assert line.endswith("Run: pip install rllm-tinker-server")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -51,8 +52,9 @@ def test_estimators_are_compared_with_the_first(printed: Callable[..., str]) -> 
     assert lines[table].split("  ")[0] == "role"
     assert lines[table + 1].split() == ["agent", "grpo", "0", "of", "2", "0.866", "reference"]
     assert lines[table + 2].split()[:6] == ["agent", "reinforce", "0", "of", "2", "0.562"]
-    assert "Why reinforce differs from grpo:" in lines
-    assert any(line.startswith("- Signs: 12.5% of the trajectories flip, 37.5% go to 0") for line in lines)
+    assert re.findall(r"[0-9.]+%", next(line for line in lines if "change from 0" in line))[:2] == ["12.5%", "37.5%"]
+    differences = next(index for index, line in enumerate(lines) if line.startswith("largest"))
+    assert lines[differences + 1].split()[-4:] == ["task:2", "0.500", "-1.732", "+0.500"]
 
 
 def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) -> None:
@@ -64,15 +66,9 @@ def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) 
     )
 
 
-def test_the_measured_formulas_are_shown(printed: Callable[..., str]) -> None:
-    output = printed("--estimator", "rloo")
-    assert "(reward - group mean) / group std  2 of 2" in output
-    assert "(reward - group mean) / (1 - 1/n)  2 of 2" in output
-
-
 def test_options_are_spelled_inline(printed: Callable[..., str]) -> None:
     output = printed("--estimator", "{name: grpo, norm_adv_by_std_in_grpo: false}")
-    assert "Why grpo(norm_adv_by_std_in_grpo=false) differs from grpo:" in output
+    assert "grpo(norm_adv_by_std_in_grpo=false)" in output
 
 
 def test_trajectories_that_are_alike_share_a_row(printed: Callable[..., str]) -> None:
@@ -98,7 +94,7 @@ def test_as_json_standard_output_is_json_alone(printed: Callable[..., str]) -> N
 def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Path) -> None:
     file = run / "episodes" / "step_000001.jsonl"
     file.write_text(file.read_text()[:-20])
-    assert "warning: 1 unfinished last line skipped; groups of these steps are incomplete" in printed().splitlines()
+    assert any(line.startswith("warning: 1 ") for line in printed().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +139,7 @@ def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) ->
     (tmp_path / "mine.py").write_text(ESTIMATOR)
     plugins = "plugins: {import_modules: [mine], allow: []}"
     (run / "config.yaml").write_text(f"rllm: {{{plugins}, algorithm: {{adv_estimator: half}}}}\n")
-    assert "0.5 * reward" in rllm("rescore", str(run)).stdout
+    assert "reference: half" in rllm("rescore", str(run)).stdout
     refused = rllm("rescore", str(run), "--estimator", "remax")
     assert refused.returncode == 2, "the run did not allow its package"
 
@@ -151,7 +147,7 @@ def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) ->
 def test_loose_files_name_the_modules_themselves(rllm: Rllm, run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ESTIMATOR)
     loose = (run / "episodes" / "step_000000.jsonl").rename(tmp_path / "loose.jsonl")
-    assert "0.5 * reward" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
+    assert "agent  half" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
     assert "half" in rllm("rescore", str(loose), "--estimator", "half").stderr
 
 
