@@ -88,6 +88,13 @@ def world() -> Registry:
     return scripted_world.registry()
 
 
+@pytest.fixture(autouse=True)
+def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reward curve and the report take more time than a scripted run."""
+    for page in ("rllm.trackers.picture_tracker.draw_reward_curve", "rllm_view.report.write_page"):
+        monkeypatch.setattr(page, lambda *_: None)
+
+
 @pytest.fixture
 def planned(world: Registry) -> MakePlan:
     def make(settings: Mapping[str, Any]) -> RunPlan:

@@ -83,8 +83,15 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
     assert metrics_of(tmp_path / RUN) == metrics_of(tmp_path / RUN.with_name("undisturbed"))
 
 
-@pytest.mark.parametrize("moment", ["rollouts", "gradient"])
-@pytest.mark.parametrize("latest", ["false", "true"], ids=["fixed", "latest"])
+@pytest.mark.parametrize(
+    ("latest", "moment"),
+    [
+        ("true", "gradient"),
+        pytest.param("true", "rollouts", marks=pytest.mark.long),
+        pytest.param("false", "gradient", marks=pytest.mark.long),
+        pytest.param("false", "rollouts", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_with_rounds_under_way_ends_with_its_server_and_goes_on_with_another(
     server: Restarted, train: Rllm, tmp_path: Path, caplog: pytest.LogCaptureFixture, latest: str, moment: str
 ) -> None:

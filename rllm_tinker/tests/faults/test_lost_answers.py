@@ -35,6 +35,8 @@ MINIBATCHES = 2
 UPDATES = 2
 USED = {"create_session", "create_model", "forward_backward", "optim_step", "asample", "save_weights", "load_weights"}
 """Routes of which a training run makes requests, beside `retrieve_future`."""
+IN_EVERY_RUN = {Fault.LOST_REQUEST, Fault.LOST_ANSWER}
+"""One fault before the server has the request, and one after."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,15 @@ async def _logprobs(trainer: Trainer, batch: TokenBatch) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def proxies(server: RunningServer) -> Iterator[dict[Fault | None, FaultyProxy]]:
-    """One for each kind of fault, which the first request of every route meets, and one without."""
+def proxies(server: RunningServer, request: pytest.FixtureRequest) -> Iterator[dict[Fault | None, FaultyProxy]]:
+    """One for each fault of the tests that run, which the first request of every route meets, and one without."""
+    cases = [getattr(item, "callspec", None) for item in request.session.items]
+    faults = dict.fromkeys(
+        case.params["fault"] for case in cases if case and isinstance(case.params.get("fault"), Fault)
+    )
     with ExitStack() as stack:
         found: dict[Fault | None, FaultyProxy] = {}
-        for fault in (None, *Fault):
+        for fault in (None, *faults):
             found[fault] = stack.enter_context(faulty_proxy(server.url))
             found[fault].fault, found[fault].times = fault, 1
         yield found
@@ -106,7 +112,11 @@ def trained(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [fault if fault in IN_EVERY_RUN else pytest.param(fault, marks=pytest.mark.long) for fault in Fault],
+    ids=lambda fault: fault.name,
+)
 def test_a_fault_of_every_route_changes_nothing(
     trained: dict[Fault | None, Trained], proxies: dict[Fault | None, FaultyProxy], fault: Fault
 ) -> None:

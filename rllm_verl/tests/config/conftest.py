@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,21 @@ from rllm_core.plugins.registry import Registry
 OURS = frozenset({"rllm-verl", "rllm-local", "rllm", "rllm-estimators"})
 Run = Callable[..., Composed]
 Plan = Callable[..., RunPlan]
+CASES = 2
+"""Cases of a test that `make test` runs. One composition takes 0.3 s."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the further cases of tests that compose a configuration for each case as `long`."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.path.parent == Path(__file__).parent and "run" in fixtures and "together" not in fixtures:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > CASES:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +49,8 @@ def run(registry: Registry) -> Run:
         layers = [layers_from_overrides([each])[0] if isinstance(each, str) else each for each in given]
         return compose(registry, [chosen, *layers])
 
-    return composed
+    of_words = lru_cache(composed)
+    return lambda *given: (of_words if all(isinstance(each, str) for each in given) else composed)(*given)
 
 
 @pytest.fixture(scope="session")

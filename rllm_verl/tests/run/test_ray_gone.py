@@ -45,7 +45,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("daemon", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("daemon", ["raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
 def test_a_process_of_ray_that_ends_is_told_by_name(daemon: str) -> None:
     command = [sys.executable, "-c", PROGRAM, daemon]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
@@ -55,6 +55,7 @@ def test_a_process_of_ray_that_ends_is_told_by_name(daemon: str) -> None:
     assert "--resume" in said
 
 
+@pytest.mark.long
 def test_a_raylet_that_ends_is_told_although_ray_ends_the_program_at_its_next_write() -> None:
     """Ray's library then calls `_exit`. Whether our error is raised before is a matter of milliseconds."""
     command = [sys.executable, "-c", PROGRAM, "raylet", "put"]
