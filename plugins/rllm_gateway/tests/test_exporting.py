@@ -19,7 +19,7 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import SessionRow
 from rllm_gateway.command import gateway
-from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.link_policy import AttachedPolicy
 from rllm_gateway.session import OpenedSession
 from rllm_record.steps import PlayedEpisode, StepFiles
 from rllm_record.steps.files import sampler_of
