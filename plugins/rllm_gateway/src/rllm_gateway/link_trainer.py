@@ -154,7 +154,7 @@ class TrainerLink:
         except PolicyError as error:
             return _failure(error.failure, str(error))
         except UnsupportedSamplingError as error:
-            return _failure("unsupported", f"{error.message} {error.hint}")
+            return _failure("unsupported", str(error))
         except BackendError as error:
             return _failure("gone", error.message)
         except RllmError as error:

@@ -110,7 +110,7 @@ class Service:
         except ServerError as fault:
             return wire.server_failure(str(fault))
         except RllmError as fault:
-            return wire.server_failure(f"{fault.message} {fault.hint}".rstrip())
+            return wire.server_failure(str(fault))
         except Exception as error:
             # The client must learn of it, and the other clients' requests go on.
             logger.exception("%s failed", what)
