@@ -19,7 +19,7 @@ from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_view")]
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = {

@@ -376,7 +376,7 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
 @pytest.mark.parametrize(
     ("backend", "test", "message"),
     [
-        (CannotStart, SAMPLES, "backend 'mine' cannot be started: OSError: no such model. Fix its `start`, or name"),
+        (CannotStart, SAMPLES, "backend 'mine' cannot be started: OSError: no such model. Correct its `start`"),
         (with_engine(TooLong), SAMPLES, "Return one to `max_tokens` token ids as int32."),
         (with_engine(NoLogProbs), SAMPLES, "Return one finite log-prob, 0 or less, for every sampled token."),
         (

@@ -126,7 +126,9 @@ def _show_paragraphs() -> None:
 
 @contextmanager
 def failures_as(
-    error_class: type[RllmError], who: str, hint: str = "Fix it; add --debug to see where it failed."
+    error_class: type[RllmError],
+    who: str,
+    hint: str = "Run the same command with --debug: its traceback names the line.",
 ) -> Iterator[None]:
     """Run a plugin's code: what it raises becomes an error of this class that names `who`; ours stay as they are."""
     try:

@@ -73,7 +73,9 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             overlaps=config.rllm.async_training.staleness > 0,
         )
         loss = self._loss()
-        with self.explain_errors("cannot be started", "Fix its `start`, or name a model in `options` that is there."):
+        with self.explain_errors(
+            "cannot be started", "Correct its `start`, or set an existing model in `options` of the test class."
+        ):
             return Session(self.loaded(), run, loss)  # type: ignore[arg-type]
 
     def test_what_it_can_do_exists(self) -> None:

@@ -114,7 +114,10 @@ class PluginContract(Generic[RecordT]):
 
     def loaded(self) -> Callable[..., Any]:
         """What the record's `load` returns."""
-        with self.explain_errors("cannot be loaded", "Fix what its `load` imports or builds."):
+        with self.explain_errors(
+            "cannot be loaded",
+            "Call the `load` of the plugin record in Python, and correct the import or call that fails.",
+        ):
             implementation: Callable[..., Any] = self.plugin.load()
         if not callable(implementation):
             raise self.failure(f"loads {implementation!r:.80}", "Return the function or class itself from `load`.")
@@ -173,7 +176,8 @@ class PluginContract(Generic[RecordT]):
         except ValueError as error:
             problem = " ".join(str(error).split())
             raise self.failure(
-                f"has options that are refused when they are read back: {problem}", "Fix the defaults of its params."
+                f"has options that are refused when they are read back: {problem}",
+                "Give each field of its params a default that its type accepts.",
             ) from error
         if again != params:
             raise self.failure(

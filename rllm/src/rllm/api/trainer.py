@@ -27,6 +27,7 @@ from rllm.config.problems import wrong_value
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
@@ -104,6 +105,7 @@ class UnifiedTrainer:
         if hook is not None:
             hook.config = self.plan.config
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
+        check_to_train(self.plan, train_tasks, val_tasks)
         self._directory = RunDirectory.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
         try:
             self._loop = TrainingLoop(

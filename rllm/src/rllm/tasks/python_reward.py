@@ -63,7 +63,9 @@ class InProcesses:
             raise ConfigError(**json.loads(error.said)) from error
         except DiedError as error:
             raise ConfigError(
-                "process-died", f"{params.function}: {error}.", "Fix the file; it is run once in each process."
+                "process-died",
+                f"{params.function}: {error}.",
+                "Run the file with Python to see why its process ends: each process runs it once.",
             ) from error
 
     async def __call__(self, rollout: Rollout) -> Any:

@@ -96,7 +96,7 @@ def _run_of(folder: Path) -> Path | None:
             raise EpisodesError(
                 "file-unreadable",
                 f"{marker} cannot be read: {error}. It says which run the episodes beside it belong to.",
-                "Restore it, or remove it to go on without the run's configuration.",
+                f"To continue without the run's configuration, run: rm {marker}",
             ) from error
     return next((candidate for candidate in candidates if (candidate / CONFIG).is_file()), None)
 
