@@ -25,7 +25,7 @@ from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
 from rllm_tinker_server import checkpoints as checkpoints_module
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.serve import RunningServer, running_server
 
 from .conftest import KEY, QUICK, Rllm, metrics_of
@@ -117,7 +117,7 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
             for service in services:
                 await service.close()
 
-    options = ModelOptions(model="tiny", checkpoints=tmp_path, limits=Limits(max_snapshots=1))
+    options = ModelOptions(model="tiny", checkpoints=tmp_path, limits=TinkerLimits(max_snapshots=1))
     with (
         opened_service(options) as service,
         running_server(service) as running,

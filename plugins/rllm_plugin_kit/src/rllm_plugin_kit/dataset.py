@@ -58,7 +58,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             except Exception as error:
                 raise self.failure(
                     f"fails with the options {dict(options)!r}: {type(error).__name__}: {error}",
-                    "Raise rllm_core.errors.ConfigError(what is wrong, what to do): users see it as one paragraph.",
+                    "Raise rllm_core.errors.ConfigError(code, what is wrong, what to do).",
                 ) from error
             raise self.failure(
                 f"takes the options {dict(options)!r}, and has {len(tasks)} tasks",

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from rllm_core.contracts.chosen import RecordT, Registered
-from rllm_core.errors import RllmError
+from rllm_core.errors import RllmError, format_problem
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.listing import heavy_imports
@@ -204,4 +204,4 @@ class PluginContract(Generic[RecordT]):
             return registry.get(self.kind, self.name)
         except RllmError as error:
             reasons = "".join(f" {broken.name} is broken: {broken.reason}." for broken in registry.broken)
-            raise AssertionError(f"{error.message}{reasons} {error.hint}") from error
+            raise AssertionError(format_problem(f"{error.message}{reasons}", error.hint)) from error

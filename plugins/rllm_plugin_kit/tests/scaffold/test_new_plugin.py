@@ -115,12 +115,9 @@ def test_a_name_that_cannot_be_used_is_refused(
 def test_what_is_in_a_folder_is_never_touched(empty_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (empty_directory / "notes.txt").write_text("mine")
 
-    assert main(["plugins", "new", "my-estimator", "--into", "."]) == 2
-    assert main(["plugins", "new", "my-estimator", "--into", "notes.txt"]) == 2
-
-    first, second = capfd.readouterr().err.splitlines()
-    check_printed(first, "directory-in-use", ". is", "--into")
-    check_printed(second, "directory-in-use", "notes.txt", "--into")
+    for folder in (".", "notes.txt"):
+        assert main(["plugins", "new", "my-estimator", "--into", folder]) == 2
+        check_printed(capfd.readouterr().err, "directory-in-use", f"{folder} is ", "--into FOLDER")
     assert files_in(empty_directory) == {"notes.txt": "mine"}
 
 

@@ -38,7 +38,7 @@ from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, RllmError, ending_with_a_paragraph
+from rllm_core.errors import ConfigError, RllmError, hide_tracebacks
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
@@ -75,7 +75,7 @@ class UnifiedTrainer:
         ConfigError: something in the configuration is wrong, or the folder holds a run already.
     """
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def __init__(
         self,
         backend_cls: str | type[Backend] | BackendPlugin[Any] | None = None,
@@ -134,7 +134,7 @@ class UnifiedTrainer:
         """Where metrics, checkpoints and the configuration are kept."""
         return self._directory
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def fit(self) -> dict[str, float]:
         """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
         try:
@@ -177,7 +177,7 @@ class AgentTrainer:
         ConfigError: an argument does not exist here, or `UnifiedTrainer` raises the error.
     """
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def __init__(
         self,
         config: PythonConfig = None,

@@ -17,7 +17,7 @@ from rllm.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
-from rllm_serving.line_process import DiedError, LateError, RefusedError
+from rllm_serving.line_process import DiedError, LateError, NotReadyError
 
 
 def python_reward(params: PythonParams) -> Any:
@@ -59,7 +59,7 @@ class InProcesses:
         weakref.finalize(self, self._pool.close)
         try:
             self._pool.start()
-        except RefusedError as error:
+        except NotReadyError as error:
             raise ConfigError(**json.loads(error.said)) from error
         except DiedError as error:
             raise ConfigError(
@@ -80,7 +80,7 @@ class InProcesses:
             return _late(self._deadline)
         except DiedError as error:
             return Score(value=None, feedback=str(error))
-        except RefusedError as error:
+        except NotReadyError as error:
             return Score(value=None, feedback=json.loads(error.said)["message"])
 
     def _asked(self, question: str) -> Any:

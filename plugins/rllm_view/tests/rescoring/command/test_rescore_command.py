@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from expecting import check_values
+from expecting import check_printed
 
 from rllm.cli.main import main
 from rllm_core.data.codec import episode_to_json
@@ -98,26 +98,25 @@ def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "values"),
+    ("options", "code", "values"),
     [
-        (["--estimator", "grop"], ("--estimator", "'grop'", "'grpo'")),
-        (["--estimator", "{name: grpo, norm: 1}"], ("--estimator.norm",)),
-        (["--role-estimator", "agent"], ("--role-estimator", "'agent'", "ROLE=NAME")),
-        (["--estimator", "grpo", "--role-estimator", "agnt=rloo"], ("--role-estimator", "'agnt'")),
-        (["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"], ("--role-estimator", "'a'")),
-        (["--grouping", "task_rol"], ("--grouping", "'task_rol'")),
-        (["--rejection", "grop"], ("--rejection", "'grop'")),
-        (["--loss", "pppo"], ("--loss", "'pppo'", "'ppo'")),
-        (["--groups", "-1"], ("--groups",)),
+        (["--estimator", "grop"], "unknown-plugin", ("--estimator: ", "'grop'", "'grpo'")),
+        (["--estimator", "{name: grpo, norm: 1}"], "unknown-option", ("--estimator.norm", "'grpo'")),
+        (["--role-estimator", "agent"], "bad-role-choice", ("--role-estimator", "'agent'", "ROLE=NAME")),
+        (["--estimator", "grpo", "--role-estimator", "agnt=rloo"], "unknown-role", ("--role-estimator", "'agnt'")),
+        (["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"], "duplicate-choice", ("--role-estimator", "'a'")),
+        (["--grouping", "task_rol"], "unknown-plugin", ("--grouping: ", "'task_rol'")),
+        (["--rejection", "grop"], "unknown-plugin", ("--rejection: ", "'grop'")),
+        (["--loss", "pppo"], "unknown-plugin", ("--loss: ", "'pppo'", "'ppo'")),
+        (["--groups", "-1"], "usage-error", ("'--groups'",)),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    run: Path, capsys: pytest.CaptureFixture[str], options: list[str], values: tuple[str, ...]
+def test_mistake_has_exit_code_2(
+    run: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: str, values: tuple[str, ...]
 ) -> None:
     assert main(["rescore", str(run), *options]) == 2
     captured = capsys.readouterr()
-    check_values(captured.err, "error: ", *values)
-    assert captured.err.count("\n") == 1
+    check_printed(captured.err, code, *values)
     assert captured.out == ""
 
 
