@@ -19,7 +19,7 @@ from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_view")]
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = {
@@ -118,7 +118,7 @@ def test_the_commands_of_the_page_run(
 def said_to_be_refused(page: str, command: str) -> str:
     """The error that the page shows below a command, on one line; empty where it shows none."""
     below = text_of(page).partition(f"$ {command}\n")[2].partition("\n\n")[0]
-    return " ".join(below.split()) if below.lstrip().startswith("error:") else ""
+    return " ".join(below.split()) if below.lstrip().startswith("error[") else ""
 
 
 @pytest.mark.parametrize("reason", NOT_RUN)

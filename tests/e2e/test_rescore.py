@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from written_distribution import write_distribution
 
+pytestmark = pytest.mark.usefixtures("with_view")
+
 RUN = "runs/rllm-training/default"
 STRANGER = """
 from rllm_core.contracts.estimator import Advantages, EstimatorPlugin

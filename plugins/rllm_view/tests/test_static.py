@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_view.static import write_page
@@ -106,7 +107,7 @@ def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run"):
+    with expect_error(ConfigError, "run-not-found"):
         write_page([tmp_path], tmp_path / "run.html")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
@@ -79,7 +80,7 @@ def test_what_the_run_was_configured_with_holds(rescored: Rescore, keep: Keep, c
 
 def test_a_missing_reward_is_an_error_that_says_what_to_type(rescored: Rescore, keep: Keep) -> None:
     keep(0, {"t": [0, None]})
-    with pytest.raises(RewardError, match=r"episode 't:1' has reward None.*--on-missing-reward drop or zero"):
+    with expect_error(RewardError, "missing-reward", "--on-missing-reward"):
         rescored()
     assert _advantages(rescored(on_missing_reward="zero"), 0) == {(0, "t:agent"): [0, 0]}
 
@@ -182,7 +183,7 @@ def test_attempts_without_a_greedy_reward_left_the_run_and_are_left_out(
 @pytest.mark.usefixtures("greedy")
 def test_greedy_attempts_that_were_never_made_are_said(rescored: Rescore, keep: Keep) -> None:
     keep(4, {"t": [0, 1]})
-    with pytest.raises(ConfigError, match="'greedy' compares with greedy attempts, and the run made none in step 4"):
+    with expect_error(ConfigError, "missing-greedy-reward", "'greedy'"):
         rescored(estimators=["grpo", "greedy"])
 
 
@@ -218,7 +219,7 @@ def test_lines_skipped_are_counted(rescored: Rescore, keep: Keep) -> None:
 
 def test_files_without_a_whole_episode_are_an_error(rescored: Rescore, keep: Keep) -> None:
     keep(0, {})
-    with pytest.raises(EpisodesError, match="holds no whole episode"):
+    with expect_error(EpisodesError, "no-episodes"):
         rescored()
 
 

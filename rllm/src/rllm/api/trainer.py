@@ -27,6 +27,7 @@ from rllm.config.problems import wrong_value
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
@@ -37,7 +38,7 @@ from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, RllmError, ending_with_a_paragraph
+from rllm_core.errors import ConfigError, RllmError, hide_tracebacks
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
@@ -74,7 +75,7 @@ class UnifiedTrainer:
         ConfigError: something in the configuration is wrong, or the folder holds a run already.
     """
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def __init__(
         self,
         backend_cls: str | type[Backend] | BackendPlugin[Any] | None = None,
@@ -104,6 +105,7 @@ class UnifiedTrainer:
         if hook is not None:
             hook.config = self.plan.config
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
+        check_to_train(self.plan, train_tasks, val_tasks)
         self._directory = RunDirectory.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
         try:
             self._loop = TrainingLoop(
@@ -132,7 +134,7 @@ class UnifiedTrainer:
         """Where metrics, checkpoints and the configuration are kept."""
         return self._directory
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def fit(self) -> dict[str, float]:
         """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
         try:
@@ -175,7 +177,7 @@ class AgentTrainer:
         ConfigError: an argument does not exist here, or `UnifiedTrainer` raises the error.
     """
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def __init__(
         self,
         config: PythonConfig = None,

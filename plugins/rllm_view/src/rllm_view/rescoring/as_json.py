@@ -13,7 +13,7 @@ from rllm_view.rescoring.as_run import applied_to, reproduction_of
 from rllm_view.rescoring.comparing import Agreement
 from rllm_view.rescoring.rescore import ReplayedStep, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
-from rllm_view.rescoring.summary import RoleSummary, SetupMetrics
+from rllm_view.rescoring.summary import RoleSummary
 from rllm_view.rescoring.tallies import LossTally
 
 SCHEMA_VERSION = 1
@@ -57,30 +57,19 @@ def _chosen(chosen: PluginChoice[Any]) -> dict[str, Any]:
 
 
 def _role(summary: RoleSummary) -> dict[str, Any]:
-    reference = summary.setups[0].setup
+    reference = summary.setups[0].label
     return {
         "role": summary.role,
         "groups": summary.groups,
         "trajectories": summary.trajectories,
-        "setups": [_setup(metrics) for metrics in summary.setups],
+        "setups": [
+            {name: value for name, value in vars(metrics).items() if name != "agreement"} for metrics in summary.setups
+        ],
         "comparisons": [
-            _comparison(metrics.setup, reference, metrics.agreement)
+            _comparison(metrics.label, reference, metrics.agreement)
             for metrics in summary.setups
             if metrics.agreement is not None
         ],
-    }
-
-
-def _setup(metrics: SetupMetrics) -> dict[str, Any]:
-    return {
-        "label": metrics.setup,
-        "estimator": metrics.estimator,
-        "level": metrics.level,
-        "scope": metrics.scope,
-        "groups_without_signal": metrics.groups_without_signal,
-        "mean": metrics.mean,
-        "mean_absolute": metrics.mean_absolute,
-        "tokens_zero": metrics.tokens_zero,
     }
 
 

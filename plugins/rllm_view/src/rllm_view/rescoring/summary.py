@@ -18,7 +18,7 @@ from rllm_view.rescoring.setups import label_of
 class SetupMetrics:
     """Metrics of one setup for one role."""
 
-    setup: str
+    label: str
     """The setup's label."""
     estimator: str
     """The role's estimator, with its options."""
@@ -68,7 +68,7 @@ def _measure(result: Rescored, index: int, role: str, groups: Sequence[ScoredGro
     advantages = np.concatenate([group.advantages[index] for group in groups])
     advantages = advantages[np.isfinite(advantages)]
     return SetupMetrics(
-        setup=setup.label,
+        label=setup.label,
         estimator=label_of(chosen),
         level=chosen.plugin.level,
         scope=chosen.plugin.scope,
