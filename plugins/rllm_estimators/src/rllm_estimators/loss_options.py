@@ -106,7 +106,7 @@ class ReinforceKlParams(Params):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if None not in (self.ratio_clamp_min, self.ratio_clamp_max) and self.ratio_clamp_min > self.ratio_clamp_max:
+        if self.ratio_clamp_max is not None and self.ratio_clamp_max < (self.ratio_clamp_min or 0.0):
             raise ValueError("ratio_clamp_min must not exceed ratio_clamp_max")
         return self
 

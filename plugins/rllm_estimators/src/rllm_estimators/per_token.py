@@ -9,6 +9,7 @@ Values are (n_token,) float64, 0 where the model sampled nothing.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
 from rllm_core.algorithms.normalisation import whiten
@@ -38,6 +39,7 @@ def reinforce_plus_plus(inputs: AdvantageInput, params: ReinforcePlusPlusParams)
 def gae(inputs: AdvantageInput, params: GaeParams) -> Advantages:
     """A_t = d_t + gamma lam A_{t+1}, d_t = r_t + gamma V_{t+1} - V_t (GAE, Schulman et al. 2015, arXiv:1506.02438).
 
+    With `lam_alpha`, lam is 1 - 1 / (lam_alpha n) for a trajectory of n sampled tokens (VAPO, arXiv:2504.05118).
     V and A beyond a trajectory's last sampled token are 0. `returns` (n_token,) are A + V, targets for the critic;
     `whiten` (as in `reinforce_plus_plus`) comes after them.
     """
@@ -69,8 +71,15 @@ def _from_rewards_to_advantages(column: Values, values: Values, offsets: Offsets
     coefficients = unless_last(params.gamma, offsets)
     column -= values
     column[:-1] += coefficients[:-1] * values[1:]
-    coefficients *= params.lam
+    lengths = segments.sizes(offsets)
+    coefficients *= params.lam if params.lam_alpha is None else np.repeat(_adaptive(lengths, params.lam_alpha), lengths)
     sum_backward(column, coefficients)
+
+
+def _adaptive(lengths: NDArray[np.int64], alpha: float) -> Values:
+    """(n,) the length-adaptive lambda, at least 0."""
+    shares: Values = np.maximum(1.0 - 1.0 / (alpha * np.maximum(lengths, 1)), 0.0)
+    return shares
 
 
 def _discounted(rewards: Values, gamma: float, offsets: Offsets) -> Values:
