@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
-from rllm.evaluation.student import Z, student_quantile
-
+Z = 1.959963984540054
+"""The 97.5 % point of the normal distribution."""
 FEWEST_TASKS = 2
 """One task says nothing about others."""
 Interval = Literal["wilson", "student", "tango"]
@@ -101,7 +102,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
     mean = float(of_tasks.mean())
     if len(of_tasks) < FEWEST_TASKS or of_tasks.min() == of_tasks.max():
         return Estimate(mean, None, None)
-    half = student_quantile(len(of_tasks) - 1) * standard_error(of_tasks)
+    half = _student_quantile(len(of_tasks) - 1) * standard_error(of_tasks)
     return Estimate(mean, mean - half, mean + half, "student")
 
 
@@ -139,5 +140,10 @@ def _effective_size(of_tasks: NDArray[np.float64], rollouts: int, most: float) -
     if spread <= 0:
         return float(tasks)  # every attempt ended alike: how alike attempts at one task are cannot be told
     size = min(spread / error**2, most) if error else most
-    few = (student_quantile(rollouts - 1) / student_quantile(tasks - 1)) ** 2
+    few = (_student_quantile(rollouts - 1) / _student_quantile(tasks - 1)) ** 2
     return float(min(max(size * few, tasks), most))
+
+
+def _student_quantile(freedom: int) -> float:
+    """Return the 97.5 % point of Student's t distribution."""
+    return float(stdtrit(freedom, 0.975))
