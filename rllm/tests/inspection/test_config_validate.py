@@ -82,7 +82,7 @@ BAD = [
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),
     ("rllm: {async_training: {enable: true, mini_batch_size: 8}}", "the groups of `data.train_batch_size` tasks"),
     ("rllm: {async_training: {enable: true, staleness_threshold: 0.5}}", "Set it to 1 (no token is older"),
-    ("rllm: {sdk: {proxy: {port: 4001}}}", "Add workflow agent."),
+    ("rllm: {sdk: {proxy: {port: 4001}}}", "set rllm.workflow.name=agent"),
     ("rllm: {trainer: {total_epochs: 2, total_batches: 3}}", "Set one of the two."),
     # what does not fit together
     ("rllm: {pipeline: {remove: [advantages]}}", "Stage 'update' reads 'batch.advantages'"),

@@ -260,8 +260,6 @@ def _acted_by(chosen: PluginChoice[Any], key: Key) -> Any:
 
 def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) -> str:
     acting = acting_plugins(registry, key)
-    if key.dotted.startswith("rllm.sdk."):
-        return "rllm.sdk belongs to a gateway plugin, and none is installed." if not acting else _list("Add", acting)
     if not acting and key.dotted == "rllm.record":
         return "rllm-record does: pip install rllm-record. Without it nothing is recorded."
     if not acting:
