@@ -26,9 +26,9 @@ from rllm_core.plugins import resolve
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
 from rllm_local.patience import Patience
+from rllm_local.plugin import check_training_process
 from rllm_local.settings import LocalConfig
 from rllm_local.training_process import TrainingProcess
-from rllm_local.training_process_check import check_training_process
 
 MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
 NAMES = ["float32", "bfloat16", "lora"]

@@ -9,7 +9,7 @@ import pytest
 from rllm_core.errors import ConfigError
 from rllm_tinker.exchange import SavedModel
 from rllm_tinker.settings import ModelSection
-from rllm_tinker.started_from import check_saved_model
+from rllm_tinker.state import check_saved_model
 
 SAVED = SavedModel(base_model="tiny", lora_rank=8, train_unembed=True, train_attn=True, train_mlp=False)
 PATH = "tinker://run/weights/x"
