@@ -110,10 +110,10 @@ def row_of(number: int, new_ids: NDArray[np.int32], completion: Completion) -> C
 async def serve(kind: str, descriptor: int, store: Path) -> None:
     link = socket.socket(fileno=descriptor)
     link.setblocking(False)
-    policy = LinkPolicy(*await asyncio.open_connection(sock=link))
     listening = listen()
     calls = CallStore.open(store)
     gateway = Gateway(calls, url_of(listening))
+    policy = LinkPolicy(*await asyncio.open_connection(sock=link), gateway)
     gateway.attach(AttachedPolicy(policy=policy, renderer=Words(), model="m"))
     session = SessionRow(id="s", run="r", rollout="a", retry=0, metadata={}, key_hash="", opened=0.0)
     if kind == "stored_pass_through":
@@ -126,7 +126,7 @@ async def serve(kind: str, descriptor: int, store: Path) -> None:
     server = HttpServer(apps[kind](), listening)
     await server.start()
     print(listening.getsockname()[1], flush=True)
-    await policy.serve(gateway)
+    await policy.serve()
     await server.stop()
     gateway.flush()
     calls.close()

@@ -86,7 +86,7 @@ def verl() -> SimpleNamespace:
 
 
 def trl() -> SimpleNamespace:
-    """TRL's formulas: `grpo_advantages`, `rloo_advantages`, the two `_compute_loss` of its trainers, and `nanstd`.
+    """TRL's formulas: advantages, the two `_compute_loss` of its trainers, VESPO's weights, OPSM's mask, and `nanstd`.
 
     Raises:
         PeerMissingError: TRL is not installed.
@@ -100,6 +100,9 @@ def trl() -> SimpleNamespace:
         grpo_advantages=_advantages(grpo, "GRPOTrainer", "unscorable_mask", helpers),
         rloo_advantages=_advantages(rloo, "RLOOTrainer", "unscorable_mask", helpers),
         grpo_loss=_method(grpo, "GRPOTrainer", "_compute_loss", **helpers),
+        # Without its decorators, as all definitions here; this one has no gradient.
+        gamma_weights=torch.no_grad()(_method(grpo, "GRPOTrainer", "get_gamma_weights")),
+        off_policy_mask=_method(grpo, "GRPOTrainer", "get_off_policy_mask"),
         gmpo_loss=_method(gmpo, "GMPOTrainer", "_compute_loss", **helpers),
     )
 

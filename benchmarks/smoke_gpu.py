@@ -49,7 +49,7 @@ def no_device(machine: Machine) -> str | None:
     errors = [finding for finding in examine_machine(machine) if finding.severity == "error"]
     if not errors:
         return None
-    said = [f"  {finding.subject}: {finding.problem}\n    to do: {finding.remedy}" for finding in errors]
+    said = [finding.printed() for finding in errors]
     return "\n".join(["No GPU can be trained on here; nothing was run.", *said])
 
 

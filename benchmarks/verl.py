@@ -24,7 +24,7 @@ sys.path.append(sys.path.pop(0))
 import torch
 from measuring import keep_freed_memory
 from verl_conversion import against_padding, growth
-from verl_padded import Limits
+from verl_padded import RowLimits
 from verl_sides.workload import Workload
 from verl_start import start_seconds
 from verl_steps import StepCost, median, step_costs
@@ -32,7 +32,7 @@ from verl_steps import StepCost, median, step_costs
 from rllm_local import tiny
 from rllm_verl.quiet import quieten
 
-ROWS, LIMITS = 512, Limits(prompt=512, response=2048)
+ROWS, LIMITS = 512, RowLimits(prompt=512, response=2048)
 FACTORS = (1, 4, 16)
 RANKS = 8
 MS = 1000

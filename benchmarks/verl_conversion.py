@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from verl_padded import ArrayRow, Limits, ListRow, from_arrays, from_lists
+from verl_padded import ArrayRow, ListRow, RowLimits, from_arrays, from_lists
 
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -17,7 +17,7 @@ from rllm_verl.rows import DealtRows, MicroBatching
 VOCABULARY = 30_000
 
 
-def list_rows(n: int, limits: Limits) -> list[ListRow]:
+def list_rows(n: int, limits: RowLimits) -> list[ListRow]:
     """Rows as long as the limits allow, in lists, as inference servers return them."""
     rng = np.random.default_rng(0)
     return [
@@ -79,7 +79,7 @@ def in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, f
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def against_padding(n: int, limits: Limits, rounds: int) -> dict[str, float]:
+def against_padding(n: int, limits: RowLimits, rounds: int) -> dict[str, float]:
     """Seconds for the same `n` rows: ours and padded, each from arrays and from lists."""
     rows = list_rows(n, limits)
     arrays, batch = [ArrayRow.of(row) for row in rows], batch_of(rows)
@@ -94,7 +94,7 @@ def against_padding(n: int, limits: Limits, rounds: int) -> dict[str, float]:
     )
 
 
-def growth(n: int, limits: Limits, factors: tuple[int, ...], ranks: int, rounds: int) -> dict[int, float]:
+def growth(n: int, limits: RowLimits, factors: tuple[int, ...], ranks: int, rounds: int) -> dict[int, float]:
     """Seconds of our conversion by number of rows: `n` times each factor, dealt to `ranks`."""
     few = batch_of(list_rows(n, limits))
     batches = {n * factor: repeated(few, factor) for factor in factors}

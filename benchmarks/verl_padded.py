@@ -22,7 +22,7 @@ PAD_ID = 0
 
 
 @dataclass(frozen=True)
-class Limits:
+class RowLimits:
     """Tokens that the configuration allows."""
 
     prompt: int
@@ -58,7 +58,7 @@ class ArrayRow:
         )
 
 
-def from_lists(rows: Sequence[ListRow], limits: Limits) -> TensorDict:
+def from_lists(rows: Sequence[ListRow], limits: RowLimits) -> TensorDict:
     """A batch as verl's trainer hands it to its workers.
 
     Returns:
@@ -68,7 +68,7 @@ def from_lists(rows: Sequence[ListRow], limits: Limits) -> TensorDict:
     return _ragged({name: torch.cat([row[name] for row in padded]) for name in padded[0]})
 
 
-def from_arrays(rows: Sequence[ArrayRow], limits: Limits) -> TensorDict:
+def from_arrays(rows: Sequence[ArrayRow], limits: RowLimits) -> TensorDict:
     """The same from arrays, each written into its place at once: the least that padding can cost."""
     n, width = len(rows), limits.prompt + limits.response
     input_ids = np.full((n, width), PAD_ID, np.int64)
@@ -96,7 +96,7 @@ def from_arrays(rows: Sequence[ArrayRow], limits: Limits) -> TensorDict:
     return _ragged(tensors | parts)
 
 
-def _padded_row(row: ListRow, limits: Limits) -> dict[str, Tensor]:
+def _padded_row(row: ListRow, limits: RowLimits) -> dict[str, Tensor]:
     """(1, …) tensors of one row."""
     missing_prompt = limits.prompt - len(row.prompt_ids)
     missing = limits.response - len(row.response_ids)

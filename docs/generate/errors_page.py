@@ -18,9 +18,11 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the source; do not edit. A test fails when it is stale. -->
 
-Look up an error by its code, the attribute `code` of the error. The command line prints message and hint:
+Look up an error by its code, the attribute `code` of the error. The command line prints it before the message,
+and the hint on its own line:
 
-    error: There is no configuration file `run.yaml`. Check its path.
+    error[file-not-found]: There is no configuration file `run.yaml`.
+    hint: Check its path.
 
 - In Python, read `code`, `message` and `hint` of an `rllm_core.errors.RllmError`, the base of all error classes.
 - Exit code 2: the command or the configuration cannot be used, and nothing was started.

@@ -72,8 +72,8 @@ def _list_of_kinds(registry: Registry) -> str:
     heading = ("kind", "what", "chosen by", "comes with rllm")
     introduction = (
         "Everything that is chosen by name in config is a plugin of one of these kinds. Each kind has a contract in "
-        "`rllm_core/contracts/`, a hook in `rllm_core/plugins/specs.py`, a contract test in "
-        "[`rllm_plugin_kit`](testing.md) and a template of `rllm plugins new`. "
+        "`rllm_core/src/rllm_core/contracts/`, a hook in `rllm_core/src/rllm_core/plugins/specs.py`, a contract test "
+        "in [`rllm_plugin_kit`](testing.md) and a template of `rllm plugins new`. "
         "[Write a plugin](../how-to/plugin.md) tells the story.\n"
     )
     return "\n".join(["# Kinds of plugins\n", MADE, introduction, table(heading, rows)])
@@ -157,7 +157,8 @@ def _contract(kind: str) -> Iterator[str]:
     classes = classes_of(module)
     record = classes.pop(KINDS[kind].record.__name__)
     yield "## Contract\n"
-    yield f"Import these names from `rllm_core.contracts`; they are defined in `rllm_core/contracts/{kind}.py`.\n"
+    source = f"rllm_core/src/rllm_core/contracts/{kind}.py"
+    yield f"Import these names from `rllm_core.contracts`; they are defined in `{source}`.\n"
     load = next(field for field in record.fields if field.name == "load")
     implemented = [name for name in re.findall(r"\w+", load.type) if name in classes][-1]
     for described in (classes.pop(implemented), *classes.values()):

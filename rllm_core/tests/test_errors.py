@@ -21,7 +21,7 @@ def test_parts_stay_apart_on_the_way_from_another_process(kind: type[RllmError])
     error = pickle.loads(pickle.dumps(kind("some-mistake", "It failed.", "Try again.")))
     assert type(error) is kind
     assert (error.code, error.message, error.hint) == ("some-mistake", "It failed.", "Try again.")
-    assert str(error) == "It failed. Try again."
+    assert str(error) == "It failed.\nhint: Try again."
 
 
 def test_error_without_hint_is_its_message() -> None:
@@ -77,9 +77,9 @@ def test_an_error_that_passed_nobodys_code_has_no_place() -> None:
     assert described(ValueError()) == "ValueError"
 
 
-def test_details_are_lines_below_the_paragraph_and_stay_apart_too() -> None:
+def test_details_are_lines_between_message_and_hint() -> None:
     error = BackendError("process-died", "It died.", "Go on.", "  the log:\n    last words")
-    assert str(error) == "It died. Go on.\n  the log:\n    last words"
+    assert str(error) == "It died.\n  the log:\n    last words\nhint: Go on."
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.message, copy.hint, copy.details) == ("It died.", "Go on.", "  the log:\n    last words")
 
@@ -90,19 +90,19 @@ PROGRAM = "from rllm_core import AgentTrainer, build_train_config; {}"
 @pytest.mark.parametrize(
     ("call", "debug", "shown"),
     [
-        ("build_train_config(group_size='many')", "0", 'error: `rllm.rollout.n` is "many"'),
-        ("AgentTrainer(config={'rllm': {'rollot': 1}})", "0", "error: `rollot` is not a key of rllm"),
+        ("build_train_config(group_size='many')", "0", 'error[wrong-value]: `rllm.rollout.n` is "many"'),
+        ("AgentTrainer(config={'rllm': {'rollot': 1}})", "0", "error[unknown-key]: `rollot` is not a key of rllm"),
         ("build_train_config(group_size='many')", "1", "Traceback (most recent call last)"),
         ("AgentTrainer(nothing=1)", "0", "Traceback (most recent call last)"),
     ],
 )
-def test_a_program_that_an_error_of_ours_ends_shows_the_paragraph(call: str, debug: str, shown: str) -> None:
+def test_failed_program_prints_error_without_traceback(call: str, debug: str, shown: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(call)]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"RLLM_DEBUG": debug}, timeout=200)
     assert (ended.returncode, ended.stderr[: len(shown)]) == (1, shown)
 
 
-def test_a_notebook_shows_the_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_shows_error_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLLM_DEBUG", "0")
     error = ConfigError("some-mistake", "Wrong.", "Fix it.")
-    assert error._render_traceback_() == ["error: Wrong. Fix it."]
+    assert error._render_traceback_() == ["error[some-mistake]: Wrong.\nhint: Fix it."]

@@ -24,7 +24,7 @@ from rllm_tinker.health import HttpHealth
 from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.serve import RunningServer, running_server
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ KEY = "tml-test"
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Serves `tiny`; shared, as clients cannot see each other's models."""
-    limits = Limits(max_models=1000)
+    limits = TinkerLimits(max_models=1000)
     options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"), limits=limits)
     with opened_service(options) as service, running_server(service) as running:
         yield running

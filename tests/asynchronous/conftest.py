@@ -17,6 +17,7 @@ from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
@@ -87,6 +88,13 @@ def world() -> Registry:
     return scripted_world.registry()
 
 
+@pytest.fixture(autouse=True)
+def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reward curve and the report take more time than a scripted run."""
+    for page in ("rllm.trackers.picture_tracker.draw_reward_curve", "rllm_view.report.write_page"):
+        monkeypatch.setattr(page, lambda *_: None)
+
+
 @pytest.fixture
 def planned(world: Registry) -> MakePlan:
     def make(settings: Mapping[str, Any]) -> RunPlan:
@@ -110,6 +118,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
     ) -> Made:
         plan = planned({"rllm.trainer.experiment_name": name, **settings})
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
         made = Made(directory.path, stop_after=stop_after)
         try:

@@ -22,9 +22,9 @@ SETTINGS = {
     "script.spread": 1.0,
 }
 KILLS = [
-    *range(2),
-    *(pytest.param(number, marks=pytest.mark.long) for number in range(2, 8)),
-    *(pytest.param(number, marks=pytest.mark.nightly) for number in range(8, 30)),
+    0,
+    *(pytest.param(number, marks=pytest.mark.long) for number in range(1, 4)),
+    *(pytest.param(number, marks=pytest.mark.nightly) for number in range(4, 30)),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,9 @@ pytestmark = pytest.mark.slow
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of each run of `waiting_runs`."""
     command = [sys.executable, str(Path(waiting_runs.__file__))]
-    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("runs"), capture_output=True, text=True, check=False)
+    environ = os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"}
+    directory = tmp_path_factory.mktemp("runs")
+    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     read: dict[str, Any] = json.loads(done.stdout)
     return read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from scripted_world import ahead
 
 from rllm_core.errors import CheckpointError
@@ -17,8 +18,7 @@ def _tasks(*runs: Any) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
-@pytest.mark.parametrize("stop_after", [1, 3])
-@pytest.mark.parametrize("staleness", [1, 3])
+@pytest.mark.parametrize(("staleness", "stop_after"), [(1, 3), (3, 1)])
 def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, stop_after: int, partial: bool) -> None:
     whole = run(ahead(staleness, partial), "whole")
     first = run(ahead(staleness, partial), stop_after=stop_after)
@@ -44,8 +44,8 @@ def test_without_rounds_ahead_a_resumed_run_ends_with_the_weights_of_an_undistur
     assert run({}, resume=True).digest == whole.digest
 
 
-@pytest.mark.parametrize(("before", "now"), [(2, 1), (2, 0), (0, 2)])
+@pytest.mark.parametrize(("before", "now"), [(2, 0), (0, 2)])
 def test_another_bound_is_refused(run: Any, before: int, now: int) -> None:
     run(ahead(before) if before else {}, stop_after=2)
-    with pytest.raises(CheckpointError, match=f"was made with a staleness of {before}, this run has {now}"):
+    with expect_error(CheckpointError, "run-changed", f"a staleness of {before}", now):
         run(ahead(now) if now else {}, resume=True)

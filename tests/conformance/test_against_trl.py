@@ -66,7 +66,7 @@ def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot
         np.testing.assert_allclose(np.append(values, 0.0), expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
-def trainer(**settings: Any) -> SimpleNamespace:
+def trainer(more: dict[str, Any] | None = None, **settings: Any) -> SimpleNamespace:
     """What TRL's `_compute_loss` reads of its trainer: our settings, and defaults for what has no part in it."""
     defaults = {
         "aux_loss_enabled": False,
@@ -87,6 +87,11 @@ def trainer(**settings: Any) -> SimpleNamespace:
         "sapo_temperature_pos": 1.5,
         "sapo_temperature_neg": 2.5,
         "steps_per_generation": 1,
+        "vespo_k_pos": 2.0,
+        "vespo_lambda_pos": 3.0,
+        "vespo_k_neg": 3.0,
+        "vespo_lambda_neg": 2.0,
+        **(more or {}),
     }
     one_process = SimpleNamespace(
         num_processes=1, reduce=lambda values, reduction: values, gather=lambda values: values
@@ -100,7 +105,7 @@ def trainer(**settings: Any) -> SimpleNamespace:
     )
 
 
-def theirs(loss: Any, batch: Any, **settings: Any) -> tuple[Tensor, Tensor]:
+def theirs(loss: Any, batch: Any, gamma_weights: Any = None, **settings: Any) -> tuple[Tensor, Tensor]:
     """TRL's loss, and (n_sampled,) its gradient."""
     padded = batch.padded
     tokens = torch.zeros_like(padded.mask, dtype=torch.long)
@@ -115,6 +120,7 @@ def theirs(loss: Any, batch: Any, **settings: Any) -> tuple[Tensor, Tensor]:
         "num_items_in_batch": padded.mask.sum(),
     }
     stub = trainer(max_completion_length=batch.longest, **settings)
+    stub.get_gamma_weights = gamma_weights
     stub._get_per_token_logps_and_entropies = lambda *words, **more: (padded.new, torch.zeros_like(padded.mask), None)
     value = loss(stub, None, inputs)
     result: tuple[Tensor, Tensor] = batch.theirs(value)
@@ -141,6 +147,16 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "token-mean",
         {"loss_type": "cispo", "epsilon_high": 1.3},
     ),
+    # LUSPO is GSPO with token losses summed over each row.
+    "luspo": (
+        "gspo",
+        {"sequence_eps_clip": 0.2, "sequence_eps_clip_high": 0.3},
+        "seq-mean-token-sum",
+        {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+    ),
+    # TRL's two-sided `delta` is our dual clip if it is above 1 + epsilon_high.
+    "delta": ("ppo", {**CLIP, "clip_ratio_c": 1.5}, "token-mean", {"loss_type": "bnpo", "more": {"delta": 1.5}}),
+    "vespo": ("vespo", {}, "token-mean", {"loss_type": "vespo"}),
 }
 """TRL's name to our name, options and aggregation, and TRL's settings."""
 
@@ -152,7 +168,18 @@ def test_value_and_gradient_are_trls(
     for seed in SEEDS:
         batch = sampled(seed, advantage_per_row=True)
         losses = token_losses(name, batch.inputs, **options)
-        assert_close(batch.ours(losses, mode), theirs(trl.grpo_loss, batch, **settings), **CLOSE)
+        expected = theirs(trl.grpo_loss, batch, trl.gamma_weights, **settings)
+        assert_close(batch.ours(losses, mode), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
+def test_vespo_weights_are_trls(trl: Any, sampled: Any, token_losses: Any, batches: int) -> None:
+    for seed in range(batches):
+        batch = sampled(seed, advantage_per_row=True)
+        padded = batch.padded
+        phi = trl.gamma_weights(padded.advantages[:, :1], (padded.new - padded.old).detach(), padded.mask, None)
+        expected = (-phi * padded.advantages * padded.new)[padded.mask.bool()]
+        assert_close(token_losses("vespo", batch.inputs).detach(), expected.detach(), rtol=1e-6, atol=1e-6)
 
 
 def test_gmpo_is_trls(trl: Any, sampled: Any, token_losses: Any) -> None:

@@ -25,9 +25,9 @@ from .every_estimator import batch_of, of_rewards, with_options
 
 INF = math.inf
 LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses()) if not record.only_on}
-UNBOUNDED = {"dro", "kl_cov"}
+UNBOUNDED = {"dro", "ipo", "kl_cov"}
 """Their penalty grows with the log-ratio without a bound."""
-FOLLOW_LOGPROB = {"reinforce", "cross_entropy", "cispo", "dppo_tv", "dppo_kl", "dro"}
+FOLLOW_LOGPROB = {"reinforce", "cross_entropy", "cispo", "dppo_tv", "dppo_kl", "dro", "reinforce_kl", "topr", "vespo"}
 """Have the log-prob itself as a factor."""
 CAP, FLOOR = 2.0, 0.25
 

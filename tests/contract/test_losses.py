@@ -15,6 +15,10 @@ globals().update(
         dppo_tv=DETACHED,
         dppo_kl=DETACHED,
         gspo=DETACHED,
+        fipo=DETACHED,
+        reinforce_kl={"options": ({}, {"ratio_clamp_max": 1.5}), **DETACHED},
+        topr={"options": ({}, {"level": "token"}), **DETACHED},
+        vespo=DETACHED,
         # Large enough shares that some tokens of such short rows are chosen.
         kl_cov={"options": ({}, {"kl_cov_ratio": 0.3})},
         clip_cov={"options": ({}, {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.0})},

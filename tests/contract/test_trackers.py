@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,15 +29,6 @@ class TestPicture(TrackerContract):
 class TestRecord(TrackerContract):
     name = "rllm-record/record"
     options = ({}, {"record": "tokens"}, {"record": "off"})
-
-
-class TestJsonl(TrackerContract):
-    name = "rllm/jsonl"
-    options = ({}, {"path": "deep/down/lines.jsonl"})
-
-    def read_back(self, directory: Path) -> Kept:
-        (file,) = [*directory.rglob("tracker.jsonl"), *directory.rglob("lines.jsonl")]
-        return [(line["step"], line["metrics"]) for line in map(json.loads, file.read_text().splitlines())]
 
 
 class TestTensorboard(TrackerContract):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rllm.config.compose import compose
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import tasks_of
@@ -82,8 +83,26 @@ def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[La
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_picture(without_picture: None) -> None:
-    """For all runs of this process; `test_commands.py` looks at the picture of one in a process of its own."""
+def _no_pages(without_picture: None) -> Iterator[None]:
+    """No picture and no report in this process: they take more time than a short run. `test_commands.py` reads both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rllm_view.report.write_page", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    """The environment of other processes, which write no report either; `with_view` keeps it."""
+    return environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"}
+
+
+@pytest.fixture
+def with_view(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the report in every run, and the commands that read runs."""
+    from rllm_view.static import write_page
+
+    environ["RLLM_BLOCK_PLUGINS"] = ""
+    monkeypatch.setattr("rllm_view.report.write_page", write_page)
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +116,7 @@ def carry_out() -> Callable[[RunPlan], Trained]:
 
     def run(plan: RunPlan) -> Trained:
         tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=True)
         trained = Trained(plan, directory.path)
         try:

@@ -29,14 +29,14 @@ def config(tmp_path: Path) -> str:
     return str(tmp_path / "ahead.yaml")
 
 
-def test_the_dry_run_shows_what_the_configuration_means(forked_rllm: Rllm, config: str) -> None:
-    done = forked_rllm("train", "guess", "--config", config, "--dry-run")
+def test_the_dry_run_shows_what_the_configuration_means(rllm_here: Rllm, config: str) -> None:
+    done = rllm_here("train", "guess", "--config", config, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "Played ahead: 1 step; no token is more than 1 update old" in done.stdout
     assert "pinned: those of 1 step before" in done.stdout
 
 
-@pytest.mark.parametrize("partial", ["false", "true"])
+@pytest.mark.parametrize("partial", ["false", pytest.param("true", marks=pytest.mark.long)])
 def test_guess_trains_with_it(forked_rllm: Rllm, config: str, tmp_path: Path, partial: str) -> None:
     latest = f"rllm.async_training.partial_rollout={partial}"
     done = forked_rllm("train", "guess", "--config", config, latest, *SMALL)

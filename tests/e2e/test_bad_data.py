@@ -82,7 +82,7 @@ def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here:
     assert "no.parquet holds no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
 
 
-def test_a_parquet_of_structs_and_arrays_trains(directory: Path, forked_rllm: Rllm) -> None:
+def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:
     rows = [
         {
             "prompt": [{"role": "user", "content": row["question"]}],
@@ -101,7 +101,7 @@ def test_a_parquet_of_structs_and_arrays_trains(directory: Path, forked_rllm: Rl
         "    assert extra_info['nested']['matrix'] == [[1.0, 0.0], [0.0, 1.0]] and extra_info['vector'] == [0, 1, 2]\n"
         "    return float(solution_str in ground_truth)\n"
     )
-    done = forked_rllm(*shlex.split(f"train question --data train.parquet --reward rewards.py:score {SHORT}"))
+    done = rllm_here(*shlex.split(f"train question --data train.parquet --reward rewards.py:score {SHORT}"))
     assert done.returncode == 0, done.stderr
 
 
@@ -157,17 +157,17 @@ def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
     ids=["syntax", "none", "nan", "list", "raises"],
 )
 def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
-    source: str, said: str, directory: Path, forked_rllm: Rllm
+    source: str, said: str, directory: Path, rllm_here: Rllm
 ) -> None:
     (directory / "rewards.py").write_text(source)
-    done = forked_rllm(*shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}"))
+    done = rllm_here(*shlex.split(f"train question --data train.jsonl --reward rewards.py:score {SHORT}"))
     assert done.returncode != 0
     *warnings, error = done.stderr.splitlines()
     assert said in error
     assert all(line.startswith("warning: rewards are missing") for line in warnings), done.stderr
 
 
-def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, forked_rllm: Rllm) -> None:
+def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, rllm_here: Rllm) -> None:
     (directory / "rewards.py").write_text(
         "import time\n"
         "def score(rollout):\n"
@@ -176,16 +176,16 @@ def test_a_reward_that_hangs_is_killed_and_the_run_goes_on(directory: Path, fork
         "    return float(len(rollout.response.content))\n"
     )
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=drop"
-    words += " 'rllm.reward=[{name: python, function: \"rewards.py:score\", deadline: 3, processes: 4}]'"
-    done = forked_rllm(*shlex.split(words))
+    words += " 'rllm.reward=[{name: python, function: \"rewards.py:score\", deadline: 1, processes: 4}]'"
+    done = rllm_here(*shlex.split(words))
     assert done.returncode == 0, done.stderr
     lines = (directory / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     missing = [step["batch/missing_rewards"] for step in map(json.loads, lines) if "batch/missing_rewards" in step]
     assert missing == [4.0, 4.0]
 
 
-def test_a_pattern_that_takes_for_ever_does_not_stop_the_run(directory: Path, forked_rllm: Rllm) -> None:
+def test_a_pattern_that_takes_for_ever_does_not_stop_the_run(directory: Path, rllm_here: Rllm) -> None:
     words = f"train question --data train.jsonl {SHORT} rllm.algorithm.on_missing_reward=zero"
     words += " 'rllm.reward=[{name: format, pattern: \"(.?.?.?.?)+(.?.?.?.?)+(x+x+)+y\", deadline: 1}]'"
-    done = forked_rllm(*shlex.split(words))
+    done = rllm_here(*shlex.split(words))
     assert done.returncode == 0, done.stderr

@@ -90,42 +90,36 @@ def last_metrics() -> dict[str, Any]:
     [
         (
             "too_short",
-            r"error: estimator 'too_short' returned advantages of shape (1,) for group '",
+            "returned advantages of shape (1,) for group '",
         ),
-        ("no_pair", "error: estimator 'no_pair' returned array("),
+        ("no_pair", "returned array("),
         (
             "no_number",
-            "error: estimator 'no_number' for role 'agent' returned 4 advantages that are NaN or infinite in float32. "
-            "Guard divisions",
+            "returned 4 advantages that are NaN or infinite in float32.\nhint: Guard divisions",
         ),
         (
             "raises",
-            "error: estimator 'raises' for role 'agent' failed: KeyError: 'gamma' (bad_estimators.py, line",
+            "KeyError: 'gamma' (bad_estimators.py, line",
         ),
         (
             "one_number",
-            "error: estimator 'one_number' for role 'agent' returned trajectory advantages of shape (); this batch "
-            "needs (4,).",
+            "of shape (); this batch needs (4,).",
         ),
         (
             "wrong_level",
-            "error: estimator 'wrong_level' for role 'agent' returned step advantages; its record says "
             "level='trajectory'.",
         ),
         (
             "mutates",
-            "error: estimator 'mutates' for role 'agent' failed: ValueError: output array is read-only "
-            "(bad_estimators.py, line",
+            "ValueError: output array is read-only (bad_estimators.py, line",
         ),
     ],
 )
-def test_an_estimator_that_goes_wrong_ends_the_run_in_one_paragraph(
-    estimator: str, message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_estimator_stops_run(estimator: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", "--estimator", estimator, *QUICK]) == 1
     said = capfd.readouterr().err
+    assert f"]: estimator {estimator!r}" in said
     assert message in said
-    assert said.count("\n") == said.count("warning: ") + 1, "one paragraph, and warnings"
     assert "Traceback" not in said
 
 

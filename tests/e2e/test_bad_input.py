@@ -37,13 +37,12 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gess"], "There is no environment named 'gess'."),
-        (["gess"], "Did you mean 'guess'? Installed environments: guess, question,"),
+        (["gess"], "There is no environment named 'gess'.\nhint: Did you mean 'guess'?"),
         (["guess", "--estimator", "grop"], "Did you mean 'grpo'?"),
         (["guess", "--estimator", "grop"], "rllm.algorithm.adv_estimator"),
         (
             ["guess", "--backend", "verl"],
-            "vllm is not installed. pip install 'rllm-verl[vllm]'. Without a GPU: --profile cpu.",
+            "hint: pip install 'rllm-verl[vllm]'. Without a GPU: --profile cpu.",
         ),
         (["guess", "--loss", "ppo2"], "Did you mean 'ppo'?"),
         (["guess", "--grouping", "task_rol"], "Did you mean 'task_role' or 'task'?"),
@@ -71,13 +70,10 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
         ([], "No environment is named, and no dataset."),
     ],
 )
-def test_a_mistake_on_the_command_line_is_explained_in_one_paragraph(
-    rllm_here: Any, words: list[str], message: str
-) -> None:
+def test_mistake_on_command_line_is_explained(rllm_here: Any, words: list[str], message: str) -> None:
     result = rllm_here("train", *words)
     assert message in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1 or "\n  " in result.stderr, "one paragraph, or one line per problem"
+    assert result.stderr.startswith("error[")
     assert "Traceback" not in result.stderr
     assert result.returncode == 2
 
@@ -99,9 +95,7 @@ def test_a_model_that_is_not_there_is_a_clear_error(rllm_here: Any, tmp_path: Pa
     assert result.returncode == 2
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(
-    rllm_here: Any, forked_rllm: Any, finished_run: Path
-) -> None:
+def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(rllm_here: Any, finished_run: Path) -> None:
     metrics = finished_run / "metrics.jsonl"
     before = metrics.read_bytes()
 
@@ -110,7 +104,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten_unasked(
     assert refused.returncode == 2
     assert "holds a run already. Continue it with --resume, replace it with --overwrite" in refused.stderr
     assert metrics.read_bytes() == before
-    assert forked_rllm("train", "guess", "--overwrite", *FAST).returncode == 0
+    assert rllm_here("train", "guess", "--overwrite", *FAST).returncode == 0
 
 
 def test_a_folder_that_cannot_be_written_is_named(rllm_here: Any, tmp_path: Path) -> None:
@@ -200,9 +194,9 @@ QUICK = (
 
 
 @pytest.mark.parametrize("limit", ["training.max_length=3", "data.max_prompt_length=1"])
-def test_a_run_whose_first_prompts_are_all_too_long_fails(forked_rllm: Any, limit: str) -> None:
+def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit: str) -> None:
     """It would make its steps, train on nothing, and end well."""
-    result = forked_rllm("train", "sum", *QUICK, limit)
+    result = rllm_here("train", "sum", *QUICK, limit)
     assert result.returncode == 1
     assert "attempts of the first step ended before the model said anything: their first prompts are too long." in (
         result.stderr
@@ -260,15 +254,13 @@ def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp
     assert "Make room, then continue from the newest checkpoint with --resume" in result.stderr
 
 
-def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(forked_rllm: Any) -> None:
-    result = forked_rllm("train", "guess", *FAST, "rllm.rollout.n=1")
+def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm_here: Any) -> None:
+    result = rllm_here("train", "guess", *FAST, "rllm.rollout.n=1")
     assert result.returncode == 0
     assert "warning: rllm.rollout.n=1 leaves estimator grpo groups of one" in result.stderr
 
 
-def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(
-    rllm_here: Any, forked_rllm: Any, finished_run: Path
-) -> None:
+def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm_here: Any, finished_run: Path) -> None:
     run = finished_run
     (run / "notes.txt").write_text("mine")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -276,7 +268,7 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(
     assert rllm_here("train", "guess", *FAST, "--overwrite", "--model", "./nope").returncode == 2
 
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    assert forked_rllm("train", "guess", *FAST, "--overwrite").returncode == 0
+    assert rllm_here("train", "guess", *FAST, "--overwrite").returncode == 0
     assert (run / "notes.txt").read_text() == "mine"
 
 
@@ -289,10 +281,10 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(
     ],
 )
 @pytest.mark.usefixtures("finished_run")
-def test_a_refused_resume_does_not_spoil_the_next_one(forked_rllm: Any, words: list[str], message: str) -> None:
-    refused = forked_rllm("train", *words, "--resume", "rllm.trainer.total_batches=5")
+def test_a_refused_resume_does_not_spoil_the_next_one(rllm_here: Any, words: list[str], message: str) -> None:
+    refused = rllm_here("train", *words, "--resume", "rllm.trainer.total_batches=5")
     assert message in refused.stderr
-    resumed = forked_rllm("train", "guess", "--resume", "rllm.trainer.total_batches=5")
+    resumed = rllm_here("train", "guess", "--resume", "rllm.trainer.total_batches=5")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 5" in resumed.stdout
 
@@ -303,25 +295,25 @@ def test_resume_and_overwrite_exclude_each_other(rllm_here: Any) -> None:
     assert result.returncode == 2
 
 
-def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm_here: Any, forked_rllm: Any) -> None:
+def test_an_option_means_for_a_resumed_run_what_it_meant_for_its_first_start(rllm_here: Any) -> None:
     """Alone it would have no effect: what it belongs to is in the saved config."""
-    assert forked_rllm("train", "guess", *FAST, "--rejection", "group").returncode == 0
+    assert rllm_here("train", "guess", *FAST, "--rejection", "group").returncode == 0
     words = ("rllm.trainer.total_batches=5", "rllm.rejection_sample.min_trajs_per_group=1")
     assert "has no effect" in rllm_here("train", "guess", *words, "--overwrite").stderr
-    resumed = forked_rllm("train", "guess", *words, "--resume")
+    resumed = rllm_here("train", "guess", *words, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 4 of 5" in resumed.stdout
 
 
 @pytest.mark.parametrize("content", ["", "rllm: {}\n", "rllm: {trainer: null}\n", "data: {train_batch_size: 128}\n"])
 def test_a_saved_config_that_holds_little_or_nothing_is_no_obstacle(
-    forked_rllm: Any, tmp_path: Path, content: str
+    rllm_here: Any, tmp_path: Path, content: str
 ) -> None:
     run = tmp_path / "runs" / "rllm-training" / "default"
     (run / "checkpoints" / "x").mkdir(parents=True)
     (run / "config.yaml").write_text(content)
     for words in (["train", "guess", *QUICK, "--resume"], ["eval", "guess", "--model", str(run / "checkpoints" / "x")]):
-        result = forked_rllm(*words)
+        result = rllm_here(*words)
         assert "KeyError" not in result.stderr
         assert "Traceback" not in result.stderr
 

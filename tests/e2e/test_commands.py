@@ -26,6 +26,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
 
 
+@pytest.mark.usefixtures("with_view")
 def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any, run: Path) -> None:
     result = rllm("train", "guess", *FEW_STEPS, "rllm.episode_logging.log_episodes=true")
     assert result.returncode == 0, result.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from .test_resume import metrics, wait_for_steps, weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_view")]
 
 WORDS = (
     "train",

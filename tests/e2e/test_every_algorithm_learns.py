@@ -43,11 +43,9 @@ FOR_THE_BEST = "grpo_passk"
 """Follows a group's only success, and nothing once there are two: it raises pass@16 and not the mean reward."""
 
 ONE_OF_EACH_FAMILY = (
-    "grpo",  # baselines of the group
+    "grpo",  # baselines of the group; its loss is ppo, which clips the ratio
     "reinforce_plus_plus",  # an advantage for every token
-    "ppo",  # losses that clip the ratio
-    "cispo",  # losses that detach it
-    "cross_entropy",  # losses that do not look at it
+    "cross_entropy",  # losses that do not look at the ratio
     "dynamic",  # rejection
 )
 """Those that are trained by `make test`; `make test-long` trains the others. `gae` learns in `rllm_local`."""
@@ -112,6 +110,7 @@ def test_an_estimator_raises_the_reward(name: str, learn: Learn) -> None:
     check_learnt(learn({"rllm.algorithm.adv_estimator": name, **NEEDED.get(name, {})}))
 
 
+@pytest.mark.long
 def test_an_estimator_for_the_best_of_a_group_raises_pass_at_k(learn: Learn) -> None:
     unsolved = learn({"rllm.algorithm.adv_estimator": FOR_THE_BEST}, "batch/solve_none")
     assert np.mean(unsolved[:2]) > 0.6

@@ -81,7 +81,7 @@ PLAYED: dict[str, Any] = {
     "rllm.rollout.n": 2,
     "rllm.rollout.n_val": 2,
     "rllm.trainer.total_batches": 1,
-    "rllm.trainer.logger": ["jsonl"],
+    "rllm.trainer.logger": ["tensorboard"],
     "rllm.trainer.observers": ["watcher"],
     "rllm.trainer.project_name": "project",
     "rllm.trainer.experiment_name": "experiment",

@@ -55,7 +55,7 @@ def test_a_tinker_run_whose_files_are_gone_or_elsewhere_says_where(
     shutil.rmtree(of_tinker)
     gone = rllm_here("export", RUN, "--to", "adapter")
     assert gone.returncode == 1
-    assert "Restore that folder (training.default_local_dir)" in gone.stderr
+    assert "(training.default_local_dir)" in gone.stderr
     file = tmp_path / RUN / "checkpoints/latest/backend/tinker.json"
     state = json.loads(file.read_text()) | {"service": "https://service.example", "kept_in": None}
     file.write_text(json.dumps(state))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from tests.tools.expecting import expect_error
 
 from rllm.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
 from rllm.config.save import read_config
@@ -183,6 +184,19 @@ def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, gi
 def test_what_is_wrong_is_said_when_the_trainer_is_made(arguments: dict[str, Any], message: str) -> None:
     assert message in refusal(**arguments)
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ("agent_flow", "rllm.workflow.workflow_args.agent"),
+        ("evaluator", "rllm.reward"),
+        ("hooks", "workflow_class"),
+    ],
+)
+def test_an_unknown_argument_names_what_to_set(argument: str, remedy: str) -> None:
+    with expect_error(ConfigError, "unknown-argument", argument, remedy):
+        AgentTrainer({}, **{argument: object()})
 
 
 def test_arguments_of_the_backend_are_its_sections(fit: Any) -> None:

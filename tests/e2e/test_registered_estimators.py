@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import check_printed
 
 from rllm.api.trainer import AgentTrainer
 from rllm_core import get_rllm_adv_estimator, register_rllm_adv_estimator
@@ -215,6 +216,5 @@ def test_a_module_beside_the_configuration_registers_what_the_command_line_choos
     (tmp_path / "my_estimators.py").unlink()
     failed = forked_rllm("train", "--resume", "rllm.trainer.total_batches=3")
     assert failed.returncode == 2
-    assert failed.stderr.startswith(
-        "error: `rllm.plugins.import_modules` names 'my_estimators', which cannot be imported: ModuleNotFoundError: "
-    )
+    values = ("`rllm.plugins.import_modules`", "'my_estimators'", "ModuleNotFoundError: ")
+    check_printed(failed.stderr, "module-not-found", *values)

@@ -69,12 +69,12 @@ def test_the_length_of_a_run_is_counted_in_epochs_or_in_steps(train: Any) -> Non
 
 @shows("rllm.trainer.logger")
 def test_metrics_go_to_the_trackers_that_are_named(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train("sum", {"rllm.trainer.logger": ["jsonl"]})
+    run = train("sum", {"rllm.trainer.logger": ["tensorboard"]})
     assert capsys.readouterr().out == ""
-    assert len((run.directory / "tracker.jsonl").read_text().splitlines()) == len(run.history)
+    assert len(list((run.directory / "tensorboard").iterdir())) == 1
     run = train("sum", {"rllm.trainer.logger": ["console"]})
     assert capsys.readouterr().out.startswith("step 1/1  solved")
-    assert not (run.directory / "tracker.jsonl").exists()
+    assert not (run.directory / "tensorboard").exists()
 
 
 @shows("rllm.trainer.project_name", "rllm.trainer.experiment_name")

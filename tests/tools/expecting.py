@@ -34,9 +34,10 @@ def check_error(error: RllmError, code: str, *values: object) -> None:
 
 
 def check_printed(text: str, code: str, *values: object) -> None:
-    """Check that a command printed an error, and each value with it."""
-    assert "error: " in text, text
-    check_values(text[text.index("error: ") :], *values)
+    """Check that a command printed an error with a code, and each value with it."""
+    label = f"error[{code}]: "
+    assert label in text, text
+    check_values(text[text.index(label) :], *values)
 
 
 def check_values(text: str, *values: object) -> None:

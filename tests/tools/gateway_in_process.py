@@ -54,11 +54,11 @@ async def _linked(run: OpenedRun, path: Path) -> AsyncIterator[TrainerLink]:
     store, listening = CallStore.open(path), listen()
     gateway = Gateway(store, url_of(listening))
     ours, theirs = socket.socketpair()
-    policy = LinkPolicy(*await asyncio.open_connection(sock=theirs))
+    policy = LinkPolicy(*await asyncio.open_connection(sock=theirs), gateway)
     gateway.attach(AttachedPolicy(policy=policy, renderer=run.engine.renderer, model="policy"))
     server = HttpServer(create_app(gateway), listening)
     await server.start()
-    serving = asyncio.create_task(policy.serve(gateway))
+    serving = asyncio.create_task(policy.serve())
     link = TrainerLink(*await asyncio.open_connection(sock=ours))
     try:
         yield link

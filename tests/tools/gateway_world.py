@@ -21,8 +21,8 @@ from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.fields import Rules
-from rllm_gateway.gateway import Gateway, Limits
-from rllm_gateway.policy import AttachedPolicy, PolicyError, PromptTooLongError, UnsupportedError
+from rllm_gateway.gateway import Gateway, GatewayLimits
+from rllm_gateway.policy import AttachedPolicy, PolicyError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
@@ -91,11 +91,11 @@ class Scripted:
     ) -> Completion:
         demanded = {name for name, value in (("json_schema", json_schema), ("top_logprobs", top_logprobs)) if value}
         if demanded - self.options:
-            raise UnsupportedError("This engine cannot do that.")
+            raise PolicyError("This engine cannot do that.", "unsupported")
         if json_schema is not None:
             self.schemas.append(json.loads(json_schema))
         if len(prompt_ids) >= self.max_context:
-            raise PromptTooLongError(f"The prompt has {len(prompt_ids)} tokens, and the model has room for fewer.")
+            raise PolicyError(f"The prompt has {len(prompt_ids)} tokens, and the model has room for fewer.", "too_long")
         self.asked.set()
         try:
             while not self.go.is_set():
@@ -161,7 +161,7 @@ def renderer() -> TemplateRenderer:
 
 @contextmanager
 def running(
-    directory: Path, limits: Limits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
+    directory: Path, limits: GatewayLimits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
 ) -> Iterator[World]:
     """A gateway until the context is left.
 

@@ -22,12 +22,14 @@ PAGES = {
 }
 """Page -> what is added to its first command."""
 TORCH_FIRST = "torch=="
+BUILT = re.compile(r"dist/rllm-[\d.]+-py3-none-any\.whl(\S*) --find-links dist")
+"""What a clone installs; the test has the same wheels."""
 
 
 def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
     """The words after ``pip install`` of a page's first install line, and its first command of ``rllm``."""
-    lines = re.findall(r"^ {4}((?:pip install|rllm) .*?)\\?$", page, re.MULTILINE)
-    commands = [shlex.split(line, comments=True) for line in lines]
+    lines = re.findall(r"^(?: {4})?((?:pip install|rllm) .*?)\\?$", page, re.MULTILINE)
+    commands = [shlex.split(BUILT.sub(r"rllm\1", line), comments=True) for line in lines]
     installs = [words[2:] for words in commands if words[:2] == ["pip", "install"]]
     install = next(words for words in installs if not words[0].startswith(TORCH_FIRST))
     command = next(words for words in commands if words[:1] == ["rllm"])

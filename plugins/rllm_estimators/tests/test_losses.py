@@ -18,10 +18,15 @@ from rllm_estimators.loss_options import (
     ClipCovParams,
     DppoParams,
     DroParams,
+    FipoParams,
     GmpoParams,
     GspoParams,
+    IpoParams,
     KlCovParams,
+    ReinforceKlParams,
     SapoParams,
+    ToprParams,
+    VespoParams,
 )
 from rllm_estimators.plugin import rllm_losses
 
@@ -29,7 +34,7 @@ LOSSES: dict[str, Any] = {record.name: record.load() for record in rllm_losses()
 OPTIONS: dict[str, Any] = {
     "cispo": CispoParams(eps_clip=0.3, eps_clip_high=0.5),
     "cross_entropy": NoParams(),
-    "dppo_tv": DppoParams(max_divergence=0.05, max_divergence_high=0.1, clip_ratio_c=1.5),
+    "dppo_tv": DppoParams(max_divergence=0.05, max_divergence_high=0.1, clip_ratio_c=1.5, kl_tau=0.2),
     "dppo_kl": DppoParams(max_divergence=0.01, max_divergence_high=0.05, clip_ratio_c=1.5),
     "dro": DroParams(beta=0.3),
     "sapo": SapoParams(tau_positive=1.5, tau_negative=2.5),
@@ -38,6 +43,11 @@ OPTIONS: dict[str, Any] = {
     # Every token that may be chosen is.
     "kl_cov": KlCovParams(kl_cov_ratio=1.0, ppo_kl_coef=0.7),
     "clip_cov": ClipCovParams(clip_cov_ratio=1.0, clip_cov_lb=0.2, clip_cov_ub=1.0, eps_clip=0.3),
+    "vespo": VespoParams(),
+    "topr": ToprParams(),
+    "ipo": IpoParams(max_divergence=0.1, kl_tau=0.2),
+    "reinforce_kl": ReinforceKlParams(fwd_kl_coef=0.4, bwd_kl_coef=0.3, ratio_clamp_min=0.6, ratio_clamp_max=1.5),
+    "fipo": FipoParams(eps_clip=0.3, half_life=2.0, max_influence=0.4),
 }
 """Bounds near enough for random tokens to lie on both sides."""
 
@@ -79,7 +89,7 @@ def formula(name: str, new: Numbers, old: Numbers, advantages: Numbers, rows: li
                 loss = -lp
             case "dppo_tv":
                 keep = p - q <= 0.1 if a > 0 else q - p <= 0.05
-                loss = -a * min(rho_held, 1.5) * lp * keep
+                loss = -a * min(rho_held, 1.5) * lp * keep + 0.2 * log**2
             case "dppo_kl":
                 kl = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
                 keep = (kl <= 0.05 or p <= q) if a > 0 else (kl <= 0.01 or p >= q)
@@ -94,6 +104,22 @@ def formula(name: str, new: Numbers, old: Numbers, advantages: Numbers, rows: li
                 loss = max(-a * s, -a * clip(s, 0.9, 1.2))
             case "gmpo":
                 loss = -mean_advantage[i] * math.exp(geometric[i])
+            case "vespo":
+                k, decay = (2, 3) if a >= 0 else (3, 2)
+                w = math.exp(mean_log[i] * rows.count(rows[i]))
+                loss = -math.exp(decay) * w**k * math.exp(-decay * w) * a * lp
+            case "topr":
+                w = math.exp(mean_log[i] * rows.count(rows[i]))
+                loss = -a * lp if a > 0 else -min(w, 1) * a * lp
+            case "ipo":
+                loss = -a * rho * (abs(p - q) <= 0.1) + 0.2 * log**2
+            case "reinforce_kl":
+                loss = -clip(rho_held, 0.6, 1.5) * a * lp + 0.4 * (rho * log - rho + 1) + 0.3 * (rho - 1 - log)
+            case "fipo":
+                later = [held[j] - old[j] for j in range(i, len(held)) if rows[j] == rows[i]]
+                future = sum(0.5 ** (n / 2) * change for n, change in enumerate(later))
+                weighted = a * clip(math.exp(future), 1, 1.4)
+                loss = max(-weighted * rho, -weighted * clip(rho, 0.7, 1.3))
             case "kl_cov":
                 loss = -a * rho + (0.7 * abs(log) if covariance > 0 else 0)
             case _:
@@ -313,6 +339,23 @@ def test_dppo_corrects_for_the_policy_that_sampled(name: str) -> None:
     )
     (slope,) = torch.autograd.grad(LOSSES[name](inputs, DppoParams()).sum(), logprobs)
     assert slope.item() == pytest.approx(0.1 * math.exp(0.5))
+
+
+@pytest.mark.parametrize("name", ["vespo", "topr", "ipo", "reinforce_kl"])
+def test_old_tokens_are_measured_from_the_sampler(name: str) -> None:
+    columns = tokens(3)
+    moved = columns | {"old_logprobs": columns["logprobs"] - 5, "sampling_logprobs": columns["old_logprobs"]}
+    assert torch.equal(
+        LOSSES[name](LossInput(**moved), OPTIONS[name]), LOSSES[name](LossInput(**columns), OPTIONS[name])
+    )
+
+
+def test_topr_of_tokens_uses_each_ratio() -> None:
+    columns = tokens(4)
+    ratio = (columns["logprobs"] - columns["old_logprobs"]).exp()
+    weight = torch.where(columns["advantages"] > 0, 1.0, ratio.clamp(max=1))
+    found = LOSSES["topr"](LossInput(**columns), ToprParams(level="token"))
+    torch.testing.assert_close(found, -weight * columns["advantages"] * columns["logprobs"])
 
 
 def test_dppo_kl_is_exact_for_tokens_that_are_nearly_certain() -> None:

@@ -66,21 +66,22 @@ def test_levels_needs_and_losses(records: Any) -> None:
 
 def test_options_with_the_name_of_a_shared_key_bound_the_ratio_of_a_token() -> None:
     losses = {record.name: record.params.model_fields for record in plugin.rllm_losses()}
-    clipped = {"cispo", "clip_cov"}
+    clipped = {"cispo", "clip_cov", "fipo"}
     for key in ("eps_clip", "eps_clip_high"):
         assert {name for name, options in losses.items() if key in options} == clipped
     defaults = {
         "gspo": {"sequence_eps_clip": 3e-4, "sequence_eps_clip_high": 4e-4},
         "gmpo": {"log_ratio_clip": 0.4, "log_ratio_clip_high": None},
-        "dppo_tv": {"max_divergence": 0.2, "max_divergence_high": None, "clip_ratio_c": 20.0},
-        "dppo_kl": {"max_divergence": 0.2, "max_divergence_high": None, "clip_ratio_c": 20.0},
+        "dppo_tv": {"max_divergence": 0.2, "max_divergence_high": None, "clip_ratio_c": 20.0, "kl_tau": 0.0},
+        "dppo_kl": {"max_divergence": 0.2, "max_divergence_high": None, "clip_ratio_c": 20.0, "kl_tau": 0.0},
     }
     for name, expected in defaults.items():
         assert {option: field.default for option, field in losses[name].items()} == expected
 
 
 def test_losses_that_weigh_by_the_ratio_to_the_sampler_say_so() -> None:
-    assert {record.name for record in plugin.rllm_losses() if record.corrects_rollouts} == {"dppo_tv", "dppo_kl"}
+    corrects = {record.name for record in plugin.rllm_losses() if record.corrects_rollouts}
+    assert corrects == {"dppo_tv", "dppo_kl", "ipo", "reinforce_kl", "topr", "vespo"}
 
 
 def test_the_entry_point_has_the_name_of_the_distribution() -> None:

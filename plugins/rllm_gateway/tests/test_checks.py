@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from expecting import expect_error
 from gateway_world import renderer
 
 from rllm_core.contracts.workflow import OpenedRun
@@ -120,21 +121,21 @@ def test_a_run_looks_at_the_store_of_its_folder_unless_it_replaces_it(
 
 def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="file is no folder"):
+    with expect_error(ConfigError, "directory-not-found"):
         check_sdk(own(tmp_path / "file" / "traces.db"))
 
 
 def test_a_store_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As root every file may be written.
     monkeypatch.setattr("rllm_gateway.checks.os.access", lambda path, *_, **__: path != tmp_path)
-    with pytest.raises(ConfigError, match=f"you may not write {tmp_path}"):
+    with expect_error(ConfigError, "not-writable", tmp_path):
         check_sdk(own(tmp_path / "traces.db"))
 
 
 def test_a_port_that_somebody_has_is_refused_with_its_key(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(ConfigError, match=r"another program listens there.*rllm\.sdk\.proxy\.port"),
+        expect_error(ConfigError, "port-unavailable", "rllm.sdk.proxy.port"),
     ):
         check_sdk(own(tmp_path / "traces.db", port=server.getsockname()[1]))
 
@@ -194,12 +195,12 @@ def test_a_gateway_that_would_take_the_run_stays_free(tmp_path: Path) -> None:
     with gateway_that_takes_runs(tmp_path) as port:
         check_sdk(external(port))
         check_sdk(external(port))
-        with pytest.raises(BackendError, match="the admin token is another"):
+        with expect_error(BackendError, "gateway-rejected-run", "token"):
             check_sdk(external(port, "wrong"))
 
 
 def test_no_gateway_at_the_port_is_refused_with_what_to_do() -> None:
-    with pytest.raises(BackendError, match=r"No gateway takes runs .*rllm gateway serve"):
+    with expect_error(BackendError, "no-gateway", "rllm gateway serve"):
         check_sdk(external(free()))
 
 
@@ -222,7 +223,7 @@ def test_a_stranger_at_the_port_is_no_gateway(says: bytes) -> None:
 
 def test_without_any_token_there_is_no_gateway_to_attach_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_token, "TOKEN_FILE", tmp_path / "token")
-    with pytest.raises(ConfigError, match="There is no admin token"):
+    with expect_error(ConfigError, "missing-api-key"):
         check_sdk(external(free(), None))
     assert not list(tmp_path.iterdir())
 

@@ -101,7 +101,7 @@ def test_a_role_that_no_url_has_is_refused(role: str) -> None:
 @pytest.mark.parametrize("make", [get_chat_client, get_chat_client_async])
 def test_without_a_session_there_is_no_client(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLLM_SESSION_URL", raising=False)
-    with pytest.raises(RuntimeError, match="run the agent by `rllm train --agent`"):
+    with pytest.raises(RuntimeError, match="`rllm train --agent`"):
         make()
 
 
@@ -116,10 +116,10 @@ class Stranger(BaseHTTPRequestHandler):
 def test_what_is_no_gateway_is_told_so() -> None:
     with HTTPServer(("127.0.0.1", 0), Stranger) as server:
         Thread(target=server.handle_request).start()
-        with pytest.raises(ConnectionError, match="is no gateway: start one with"):
+        with pytest.raises(ConnectionError, match="no gateway"):
             open_session(url=f"http://127.0.0.1:{server.server_port}", token="t")
 
 
 def test_a_refusal_says_the_gateway_s_reason(world: World) -> None:
-    with pytest.raises(HTTPError, match="There is nothing at this path"):
+    with pytest.raises(HTTPError, match="nothing at"):
         open_session(url=world.url, token="t")

@@ -14,7 +14,7 @@ from gateway_world import TOKEN, World, running
 
 from rllm_gateway.calls import CallReader, StoredSession
 from rllm_gateway.client import Session, current_session, deployed_session, get_chat_client, open_session
-from rllm_gateway.gateway import Limits
+from rllm_gateway.gateway import GatewayLimits
 
 SPEC = {"run": "deployed", "max_tokens": 50, "max_calls": 3, "temperature": 0.7}
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -22,7 +22,7 @@ HI: Any = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[World]:
-    with running(tmp_path, Limits(open_sessions=2), spec=SPEC) as world:
+    with running(tmp_path, GatewayLimits(open_sessions=2), spec=SPEC) as world:
         yield world
 
 

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from expecting import expect_error
 from gateway_world import World, running
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from rllm_gateway.gateway import Limits, SessionError
+from rllm_gateway.gateway import GatewayLimits, SessionError
 from rllm_gateway.session import OpenedSession
 
 MESSAGE = {"role": "user", "content": "hi"}
@@ -83,7 +84,7 @@ STRANGE: list[Any] = [None, True, -1, 1.5, 10**30, "", "x", [], [None], [[]], {}
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    limits = Limits(body_bytes=100_000, in_flight_of_session=1)
+    limits = GatewayLimits(body_bytes=100_000, in_flight_of_session=1)
     with running(tmp_path_factory.mktemp("hostile"), limits) as world:
         yield world
 
@@ -231,7 +232,7 @@ def test_health_without_a_key_is_ok(world: World) -> None:
 
 @pytest.mark.parametrize("id", [".", ".."])
 def test_a_session_that_no_path_has_is_refused(world: World, id: str) -> None:
-    with pytest.raises(SessionError, match="cannot be part of a URL"):
+    with expect_error(SessionError, "wrong-value"):
         world.open(id=id)
 
 

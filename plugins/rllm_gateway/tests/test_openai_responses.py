@@ -106,7 +106,7 @@ def test_a_conversation_that_a_server_would_keep_is_refused_in_every_session(
     session = world.open(unsupported=unsupported)
     with (
         openai.OpenAI(base_url=session.openai_url(), api_key=session.key) as client,
-        pytest.raises(openai.BadRequestError, match="Send all messages each time") as caught,
+        pytest.raises(openai.BadRequestError) as caught,
     ):
         client.responses.create(**{"model": "gpt", "input": "hi", **change})
     assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")

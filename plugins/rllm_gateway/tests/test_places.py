@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_gateway.places import named_store, store_path
@@ -61,5 +62,5 @@ def test_named_store_of_an_unknown_run_is_shared() -> None:
 
 def test_named_store_without_one_names_the_runs() -> None:
     made(RUN / "gateway" / "traces.db")
-    with pytest.raises(ConfigError, match=r"no store of calls at .*traces\.db\. .*--store .*: runs/project/first\."):
+    with expect_error(ConfigError, "store-not-found", "traces.db", "--store", "runs/project/first"):
         named_store(None, None)

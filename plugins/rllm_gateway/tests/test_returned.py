@@ -14,7 +14,8 @@ def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:
     episode = Episode(id="t:0", trajectories=[Trajectory("solver", uid="t:0/solver")])
     pay(episode, read_returned({"reward": {"solvr": 1.0}}))
     said = episode.trajectories[0].info[REWARD_ERROR]
-    assert said == "the agent gave a reward to 'solvr', and the roles that made calls are 'solver'"
+    assert "'solvr'" in said
+    assert "'solver'" in said
 
 
 def test_a_role_that_made_no_call_this_time_may_have_a_reward() -> None:

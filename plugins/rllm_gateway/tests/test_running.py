@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError, PluginError
 from rllm_gateway.running.environment import LONGEST, environment_of
@@ -337,11 +338,12 @@ def test_other_output_is_no_reward(tmp_path: Path, said: str) -> None:
 
 def test_a_program_that_fails_is_told_by_its_errors(tmp_path: Path) -> None:
     outcome = command(tmp_path, "print('fine'); raise SystemExit('out of luck')")
-    assert outcome.failure == "the agent failed with exit code 1; its last lines: out of luck"
+    assert "exit code 1" in outcome.failure
+    assert outcome.failure.endswith("out of luck")
 
 
 def test_a_program_that_is_not_there_is_no_fault_of_the_attempt(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="no-such-program cannot be started"):
+    with expect_error(PluginError, "agent-not-started", "no-such-program"):
         asyncio.run(CommandRunner(["no-such-program"], tmp_path).run({}, {}))
 
 

@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 from click.testing import CliRunner
+from expecting import expect_error
 from gateway_world import DEADLINE, Scripted, World, renderer
 
 from rllm.cli import Request
@@ -25,7 +26,7 @@ from rllm_gateway.admin_token import admin_token
 from rllm_gateway.attaching import Door, attach
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
-from rllm_gateway.gateway import Gateway, Limits
+from rllm_gateway.gateway import Gateway, GatewayLimits
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.listing import message_lines
 from rllm_gateway.process import _last_words
@@ -56,14 +57,14 @@ def test_a_token_that_others_read_or_that_is_empty_is_refused(tmp_path: Path, mo
 
 def test_admin_token_pipe_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "token", 0o600)
-    with pytest.raises(ConfigError, match="is a pipe or a device"):
+    with expect_error(ConfigError, "file-unreadable"):
         admin_token(tmp_path / "token")
 
 
 async def at_the_door(tmp_path: Path, steps: Any) -> None:
     """Run `steps` with a gateway without a policy, and the port where it takes runs."""
     store = CallStore.open(tmp_path / "calls.db")
-    gateway = Gateway(store, "http://127.0.0.1:1", Limits(policy_seconds=0.01))
+    gateway = Gateway(store, "http://127.0.0.1:1", GatewayLimits(policy_seconds=0.01))
     door = Door(gateway, "secret", lambda directory: renderer())
     server = await asyncio.start_server(door.enter, "127.0.0.1", 0)
     try:
@@ -81,7 +82,7 @@ def test_a_run_attaches_with_the_token_and_opens_sessions(tmp_path: Path) -> Non
         assert gateway.is_attached
         opened = await link.open_session(SPEC, Scripted())  # type: ignore[arg-type]  # nothing is sampled
         assert opened.url == "http://127.0.0.1:1/s/a:0"
-        with pytest.raises(BackendError, match="another run is attached"):
+        with expect_error(BackendError, "gateway-rejected-run", "another run"):
             await attach("127.0.0.1", port, "secret", tmp_path, "tiny")
         await link.close()
         while gateway.is_attached or gateway.open_sessions:
@@ -92,7 +93,7 @@ def test_a_run_attaches_with_the_token_and_opens_sessions(tmp_path: Path) -> Non
 
 def test_a_run_with_another_token_is_refused(tmp_path: Path) -> None:
     async def steps(gateway: Gateway, port: int) -> None:
-        with pytest.raises(BackendError, match="the admin token is another"):
+        with expect_error(BackendError, "gateway-rejected-run", "token"):
             await attach("127.0.0.1", port, "wrong", tmp_path, "tiny")
         assert not gateway.is_attached
 
@@ -192,7 +193,7 @@ def test_sessions_of_validation_are_told_apart(stored: list[str], world: World) 
 
 @pytest.mark.parametrize("command", [["sessions"], ["export"], ["episodes", "folder"]])
 def test_an_unknown_run_is_answered_with_those_there_are(stored: list[str], command: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"no session of run 'other'\. It has those of 'r'\."):
+    with expect_error(ConfigError, "run-not-found", "'other'", "'r'"):
         CliRunner().invoke(gateway, [*command, *stored, "--run", "other"], catch_exceptions=False)
 
 
@@ -205,7 +206,7 @@ def test_an_unknown_session_is_answered_with_how_to_list_them(stored: list[str])
     "command", [["sessions"], ["show", "x"], ["export"], ["episodes", "folder"], ["prune", "--run", "r"]]
 )
 def test_where_no_store_is_none_is_made(command: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no store of calls at .*calls\.db\. Give --store the folder of a run"):
+    with expect_error(ConfigError, "store-not-found", "calls.db", "--store"):
         CliRunner().invoke(gateway, [*command, "--store", str(tmp_path / "calls.db")], catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -261,7 +262,7 @@ def test_prune_wants_to_know_what(stored: list[str]) -> None:
 def test_a_call_without_a_policy_waits_and_is_told_to_come_back(tmp_path: Path) -> None:
     from gateway_world import running
 
-    with running(tmp_path, Limits(policy_seconds=0.05), attached=None) as world:
+    with running(tmp_path, GatewayLimits(policy_seconds=0.05), attached=None) as world:
         session = world.open()
         url, headers = f"{session.openai_url()}/responses", {"x-api-key": session.key}
         answer = httpx.post(url, json={"input": "hi"}, headers=headers)
@@ -272,5 +273,5 @@ def test_a_call_without_a_policy_waits_and_is_told_to_come_back(tmp_path: Path) 
 def test_a_gateway_that_was_killed_says_the_signal(tmp_path: Path) -> None:
     process = ChildProcess.spawn([sys.executable, "-c", "input()"], tmp_path / "log", {})
     os.kill(process.pid, signal.SIGKILL)
-    assert _last_words(process).splitlines()[-1] == "(it was killed by SIGKILL)"
+    assert "SIGKILL" in _last_words(process).splitlines()[-1]
     process.kill()

@@ -62,16 +62,6 @@ def test_a_conversation_is_one_line_of_calls(agent: Agent, world: World) -> None
     assert agent.parents() == [None, 0, 1]
 
 
-def test_what_was_sampled_is_not_tokenised_again(agent: Agent, world: World) -> None:
-    """Nothing but a sampled reply holds a stop token where the template shows none."""
-    world.policy.response = lambda prompt: "cut off here"
-    first = agent.ask(HI, max_tokens=3)
-    agent.ask(HI, first, {"role": "user", "content": "go on"})
-    before, after = world.policy.calls
-    sampled = [*before.prompt_ids.tolist(), *before.completion.token_ids.tolist()]
-    assert after.prompt_ids.tolist()[: len(sampled)] == sampled
-
-
 def test_a_stop_token_in_a_message_is_no_turn(agent: Agent, world: World) -> None:
     """`$` is the stop token, and the text of it is its own token."""
     world.policy.response = lambda prompt: "a$b"

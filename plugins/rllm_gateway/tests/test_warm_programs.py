@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError, PluginError
 from rllm_gateway.plugin import AgentParams, _check
@@ -149,10 +150,10 @@ def test_python_options_are_counted(command: str, options: int) -> None:
     "command", ["node a.js", "bash a.py", "python -c a.py", "python", "python -m", "python x a.py"]
 )
 def test_preload_for_other_programs_is_refused(command: str) -> None:
-    with pytest.raises(ConfigError, match="preload` needs a Python program"):
+    with expect_error(ConfigError, "conflicting-keys", "preload"):
         count_python_options(command.split())
 
 
 def test_preload_for_a_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the agent is a function"):
+    with expect_error(ConfigError, "unused-key", "function"):
         _check(AgentParams(agent="a.py:solve", preload=["json"]))

@@ -17,7 +17,9 @@ SHORT = ("rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "rl
 
 @pytest.fixture
 def in_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and runs without a report, which takes more time than their steps."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-view")
     return tmp_path
 
 
@@ -51,6 +53,7 @@ def test_otb_lifts_the_reward_with_probabilities_of_the_whole_vocabulary(in_dire
     assert reward(steps[-10:]) > 0.11
 
 
+@pytest.mark.long
 def test_a_large_kl_beta_keeps_the_policy_near_the_reference(in_directory: Path) -> None:
     few = ("rllm.trainer.total_batches=12", "rllm.rollout.n=8")
     free = train(in_directory, "free", "rllm.algorithm.kl_beta=1e-6", *few)
@@ -61,10 +64,10 @@ def test_a_large_kl_beta_keeps_the_policy_near_the_reference(in_directory: Path)
 
 
 def test_corrected_rollouts_learn_as_uncorrected_ones_do_where_sampler_and_trainer_agree(in_directory: Path) -> None:
-    few = ("rllm.trainer.total_batches=6", "rllm.rollout.n=8")
+    few = ("rllm.trainer.total_batches=3", "rllm.rollout.n=8")
     plain = train(in_directory, "plain", *few)
     correction = "rllm.algorithm.rollout_correction.tis_mode=sequence"
     corrected = train(in_directory, "corrected", correction, *few)
     assert all(step["actor/rollout_weight"] == pytest.approx(1, abs=1e-4) for step in corrected)
     assert all(step["actor/rollout_masked"] == 0 for step in corrected)
-    assert reward(corrected[-5:]) == pytest.approx(reward(plain[-5:]), abs=0.1)
+    assert reward(corrected) == pytest.approx(reward(plain), abs=0.1)

@@ -30,8 +30,6 @@ from rllm_local.plugin import check_training_process
 from rllm_local.settings import LocalConfig
 from rllm_local.training_process import TrainingProcess
 
-MODELS: list[dict[str, Any]] = [{}, {"dtype": "bfloat16"}, {"lora_rank": 4}]
-NAMES = ["float32", "bfloat16", "lora"]
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
 PROMPT = list(range(6, 26))
 Play = Callable[[LocalBackend, Any], Awaitable[Any]]
@@ -171,8 +169,15 @@ async def _steps(backend: LocalBackend, engine: Any, batch: TokenBatch, director
     return seen
 
 
-@pytest.mark.parametrize("versions", [1, 2], ids=["latest", "fixed"])
-@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("model", "versions"),
+    [
+        ({"lora_rank": 4}, 1),
+        ({"dtype": "bfloat16"}, 2),
+        *(pytest.param({}, versions, marks=pytest.mark.long) for versions in (1, 2)),
+    ],
+    ids=["lora, latest", "bfloat16, fixed", "float32, latest", "float32, fixed"],
+)
 def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process(
     model: dict[str, Any], versions: int, batch: TokenBatch, tmp_path: Path
 ) -> None:
@@ -186,7 +191,11 @@ def test_columns_updates_traces_samples_and_checkpoints_are_those_of_one_process
     assert apart == here
 
 
-@pytest.mark.parametrize("model", MODELS, ids=NAMES)
+@pytest.mark.parametrize(
+    "model",
+    [{"lora_rank": 4}, *(pytest.param(each, marks=pytest.mark.long) for each in ({}, {"dtype": "bfloat16"}))],
+    ids=["lora", "float32", "bfloat16"],
+)
 def test_a_checkpoint_of_one_goes_on_in_the_other(model: dict[str, Any], batch: TokenBatch, tmp_path: Path) -> None:
     async def save(backend: LocalBackend, engine: Any) -> Mapping[str, float]:
         for number in range(2):
@@ -262,7 +271,7 @@ def test_an_error_arrives_as_what_it_is_with_where_it_was_raised_and_the_process
         return raised.value
 
     error = _run(_context(apart=True), play)
-    assert error.hint == "Fix it; add --debug to see where it failed."
+    assert "--debug" in error.hint
     assert 'losses_of_a_test.py", line' in error.__notes__[0]
 
 
@@ -298,7 +307,7 @@ def test_a_death_within_an_update_is_named(loss: str, how: str, batch: TokenBatc
         return raised.value
 
     error = _run(_context(apart=True), play)
-    assert error.hint.endswith("Go on from the newest checkpoint with --resume.")
+    assert "--resume" in error.hint
     assert ("memory runs out" in error.hint) == (loss == "deadly")
     assert error.details.endswith("about to quit") == (loss == "quits")
 

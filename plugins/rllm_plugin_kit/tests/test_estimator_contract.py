@@ -109,63 +109,18 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (
-            writes_into_its_inputs,
-            "it_returns_finite_advantages_of_the_declared_level",
-            "estimator 'mine' failed on ragged groups: ValueError: output array is read-only. It writes into its "
-            "inputs: work on a copy, such as `inputs.rewards.copy()`.",
-        ),
-        (
-            changes_a_trajectory,
-            "it_leaves_its_inputs_as_they_are",
-            "estimator 'mine' changes its inputs: `groups` is another after the call. Treat what it is given, the "
-            "trajectories in `inputs.groups` too, as read-only.",
-        ),
-        (
-            one_per_group,
-            "it_returns_finite_advantages_of_the_declared_level",
-            "estimator 'mine', given ragged groups, returned trajectory advantages of shape (6,); this batch needs "
-            "(21,). Return one number per trajectory, step or token, in the order of the inputs.",
-        ),
-        (
-            divides_by_the_deviation,
-            "it_works_on_the_smallest_batches",
-            "estimator 'mine', given one group of one, returned 1 advantages that are NaN or infinite in float32. "
-            "Guard divisions against groups of one and groups of equal rewards.",
-        ),
-        (
-            per_token_after_all,
-            "it_returns_finite_advantages_of_the_declared_level",
-            "returned token advantages; its record says level='trajectory'. Make the two agree",
-        ),
-        (
-            a_plain_array,
-            "it_returns_finite_advantages_of_the_declared_level",
-            "Return Advantages(values=…, level=…)",
-        ),
-        (a_rounded_zero, "equal_rewards_give_exactly_zero", "Compare the rewards themselves (max == min)"),
-        (
-            against_the_first_member,
-            "the_order_of_trajectories_and_groups_does_not_matter",
-            "Return values in the order of the inputs, and let no result depend on a position.",
-        ),
-        (
-            against_everybody,
-            "an_advantage_depends_on_nothing_beyond_the_declared_scope",
-            "Declare a wider scope in the record, or use the rewards of its own group alone.",
-        ),
-        (counts_prompts, "what_the_model_only_read_does_not_matter", "Count only tokens where `inputs.loss_mask` is"),
-        (
-            nothing_for_nothing,
-            "it_works_on_the_smallest_batches",
-            "estimator 'mine' failed on no group at all: ValueError: need at least one array to concatenate. Such "
-            "batches occur in training; give an advantage for each of their trajectories.",
-        ),
-        (
-            returns_for_trajectories,
-            "it_returns_finite_advantages_of_the_declared_level",
-            "Returns are a critic's targets: one finite number for every token, 0 where nothing was sampled.",
-        ),
+        (writes_into_its_inputs, "it_returns_finite_advantages_of_the_declared_level", "`inputs.rewards.copy()`"),
+        (changes_a_trajectory, "it_leaves_its_inputs_as_they_are", "`inputs.groups`"),
+        (one_per_group, "it_returns_finite_advantages_of_the_declared_level", "given ragged groups"),
+        (divides_by_the_deviation, "it_works_on_the_smallest_batches", "given one group"),
+        (per_token_after_all, "it_returns_finite_advantages_of_the_declared_level", "'trajectory'"),
+        (a_plain_array, "it_returns_finite_advantages_of_the_declared_level", "Return Advantages(values=…, level=…)"),
+        (a_rounded_zero, "equal_rewards_give_exactly_zero", "Compare the rewards"),
+        (against_the_first_member, "the_order_of_trajectories_and_groups_does_not_matter", "Return values in"),
+        (against_everybody, "an_advantage_depends_on_nothing_beyond_the_declared_scope", "Declare a wider"),
+        (counts_prompts, "what_the_model_only_read_does_not_matter", "`inputs.loss_mask`"),
+        (nothing_for_nothing, "it_works_on_the_smallest_batches", "ValueError"),
+        (returns_for_trajectories, "it_returns_finite_advantages_of_the_declared_level", "Returns are a"),
     ],
 )
 def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
@@ -173,7 +128,7 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test
 
 
 @pytest.mark.parametrize("test", ["number_of_groups", "length_of_trajectories"])
-@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Make one pass over the arrays instead of comparing")])
+@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Make one pass")])
 def test_time_must_grow_linearly(
     complaint: Any, spend: Callable[[int], None], test: str, power: int, told: str
 ) -> None:
@@ -201,17 +156,11 @@ def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: 
 
 def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any) -> None:
     test = "an_advantage_depends_on_nothing_beyond_the_declared_scope"
-    assert "use the rewards of its own trajectory alone" in complaint(
-        EstimatorContract, record(good, scope="trajectory"), test
-    )
+    assert "use the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), test)
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nobody can fill. Did you mean 'values'?"),
-        ({"default_loss": "pppo"}, "has a default loss that is not there: There is no loss named 'pppo'."),
-    ],
+    ("fields", "told"), [({"needs": frozenset({"valeus"})}, "'valeus'"), ({"default_loss": "pppo"}, "'pppo'")]
 )
 def test_what_it_names_must_exist(complaint: Any, fields: dict[str, Any], told: str) -> None:
     assert told in complaint(EstimatorContract, record(good, **fields), "what_it_names_exists")

@@ -96,71 +96,32 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "test", "told"),
     [
-        (
-            one_number,
-            "it_returns_one_finite_loss_per_token",
-            "loss 'mine', given some rows, returned shape (); needed is (28,), one loss per sampled token. Return the "
-            "loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
-        ),
-        (unbounded, "extreme_ratios_stay_finite", "Bound ratios before exponentiating, and guard divisions."),
-        (
-            in_place,
-            "its_gradient_reaches_the_log_probs_and_is_finite",
-            "It writes into its inputs: use no in-place operation on them.",
-        ),
-        (
-            changes_advantages,
-            "it_leaves_its_inputs_as_they_are",
-            "loss 'mine' changes its inputs: `advantages` is another after the call. Use no in-place operation",
-        ),
-        (detached, "its_gradient_reaches_the_log_probs_and_is_finite", "does not depend on the log-probs"),
-        (
-            constant,
-            "its_gradient_reaches_the_log_probs_and_is_finite",
-            "loss 'mine' has a gradient of 0 for every log-prob, so nothing would be learnt.",
-        ),
-        (
-            weighted_by_a_constant,
-            "its_gradient_is_the_slope_of_its_value",
-            "Look for a detach() or a no_grad() too many. Where one is meant, as in CISPO, set "
-            "`gradient = 'surrogate'` in the test.",
-        ),
-        (
-            whitens_over_what_is_there,
-            "micro_batches_change_nothing",
-            "loss 'mine' gives a row other losses when other rows are in the same call. Let a row's tokens see nothing "
-            "but their own row",
-        ),
-        (
-            random_mask,
-            "the_same_inputs_and_seed_give_the_same_losses",
-            "loss 'mine' draws from the global random state, so the same update gives different losses.",
-        ),
-        (masked_by_position, "micro_batches_change_nothing", "Derive randomness from inputs.seed and the row's id"),
-        (always_double, "it_returns_one_finite_loss_per_token", "returns torch.float64 for log-probs of torch.float32"),
-        (
-            from_the_sampler,
-            "it_works_without_what_only_some_backends_know",
-            "loss 'mine' failed on rows without sampling_logprobs: TypeError",
-        ),
+        (one_number, "it_returns_one_finite_loss_per_token", "rllm.algorithm.loss_agg_mode"),
+        (unbounded, "extreme_ratios_stay_finite", "Bound ratios before"),
+        (in_place, "its_gradient_reaches_the_log_probs_and_is_finite", "It writes into"),
+        (changes_advantages, "it_leaves_its_inputs_as_they_are", "`advantages`"),
+        (detached, "its_gradient_reaches_the_log_probs_and_is_finite", "does not depend"),
+        (constant, "its_gradient_reaches_the_log_probs_and_is_finite", "has a gradient"),
+        (weighted_by_a_constant, "its_gradient_is_the_slope_of_its_value", "`gradient = 'surrogate'`"),
+        (whitens_over_what_is_there, "micro_batches_change_nothing", "gives a row"),
+        (random_mask, "the_same_inputs_and_seed_give_the_same_losses", "draws from the"),
+        (masked_by_position, "micro_batches_change_nothing", "inputs.seed"),
+        (always_double, "it_returns_one_finite_loss_per_token", "torch.float64"),
+        (from_the_sampler, "it_works_without_what_only_some_backends_know", "sampling_logprobs"),
         (
             takes_every_sampler_for_one_that_reports,
             "it_works_where_the_sampler_reported_no_log_prob",
-            "loss 'mine', given a row whose sampling_logprobs are NaN,",
+            "sampling_logprobs",
         ),
-        (needs_a_token, "no_tokens_have_no_loss", "loss 'mine' failed on no token at all: RuntimeError"),
-        (
-            nan_in_the_branch_not_taken,
-            "extreme_ratios_stay_finite",
-            "torch.where lets the NaN of the branch not taken through.",
-        ),
+        (needs_a_token, "no_tokens_have_no_loss", "RuntimeError"),
+        (nan_in_the_branch_not_taken, "extreme_ratios_stay_finite", "torch.where"),
     ],
 )
 def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(LossContract, record(function), test)
 
 
-@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Make one pass over the tokens instead of looking")])
+@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Make one pass")])
 def test_time_must_grow_linearly(complaint: Any, spend: Callable[[int], None], power: int, told: str) -> None:
     def loss(inputs: LossInput, params: NoParams) -> Tensor:
         spend(len(inputs.row_ids) ** power)
@@ -177,7 +138,7 @@ def test_a_gradient_that_is_on_purpose_another_is_declared(complaint: Any) -> No
 
 def test_what_it_needs_must_exist(complaint: Any) -> None:
     told = complaint(LossContract, record(good, needs=frozenset({"ref_logprob"})), "what_it_needs_exists")
-    assert "needs 'ref_logprob', which no loss is given. Did you mean 'ref_logprobs'" in told
+    assert "'ref_logprobs'" in told
 
 
 def test_what_it_needs_is_filled(complaint: Any) -> None:

@@ -152,17 +152,17 @@ def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any
 @pytest.mark.parametrize(
     ("tracker", "test", "said"),
     [
-        (OpensAtOnce, "making_it_leaves_the_run_folder_as_it_is", "writes into the run folder when it is made"),
-        (WritesWhereItStands, "it_writes_into_the_run_folder_alone", "mine.jsonl, outside the run folder"),
-        (WritesBesideTheRun, "it_writes_into_the_run_folder_alone", "mine.jsonl, outside the run folder"),
-        (FiniteNumbersOnly, "it_takes_every_number_at_every_step", "failed in log(0, {'reward/agent/mean': 0.5"),
+        (OpensAtOnce, "making_it_leaves_the_run_folder_as_it_is", "writes into the"),
+        (WritesWhereItStands, "it_writes_into_the_run_folder_alone", "mine.jsonl"),
+        (WritesBesideTheRun, "it_writes_into_the_run_folder_alone", "mine.jsonl"),
+        (FiniteNumbersOnly, "it_takes_every_number_at_every_step", "'reward/agent/mean'"),
         (NoNegativeStep, "it_takes_every_number_at_every_step", "failed in log(-1, {}"),
-        (ChangesMetrics, "it_leaves_metrics_as_they_are", "changes the metrics that it is given"),
-        (ClosesWhatWasNeverOpened, "it_can_be_closed_at_any_time", "failed in close after 0 events: AttributeError"),
-        (SetsVariables, "it_changes_nothing_that_others_share", "leaves environment variables changed"),
+        (ChangesMetrics, "it_leaves_metrics_as_they_are", "changes the metrics"),
+        (ClosesWhatWasNeverOpened, "it_can_be_closed_at_any_time", "AttributeError"),
+        (SetsVariables, "it_changes_nothing_that_others_share", "leaves environment variables"),
         (OneFileForAll, "two_runs_at_a_time_have_a_tracker_each", "failed in log"),
-        (LosesWhatFollowsInAStep, "what_is_logged_is_kept_with_its_step", "missing [(1, 'val/openai/gsm8k/pass@1')"),
-        (RoundsNumbers, "what_is_logged_is_kept_with_its_step", "has kept 0.2 as 'val/openai/gsm8k/pass@1' of step -1"),
+        (LosesWhatFollowsInAStep, "what_is_logged_is_kept_with_its_step", "'val/openai/gsm8k/pass@1'"),
+        (RoundsNumbers, "what_is_logged_is_kept_with_its_step", "'val/openai/gsm8k/pass@1'"),
         (KeepsEverything, "a_resumed_run_has_every_step_once", "too often [(2, "),
         (StartsAfresh, "a_resumed_run_has_every_step_once", "missing [(-1, "),
         (ForgetsOnlyWhatComesAgain, "a_run_from_the_beginning_replaces_what_is_there", "too often [(-1, "),
@@ -179,12 +179,9 @@ def test_what_is_wrong_is_named(
 def test_a_thread_that_goes_on_is_named(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_plugin_kit.surroundings.PATIENCE", 0.0)
     said = complaint(
-        TrackerContract,
-        plugin(LeavesAThread),
-        "it_changes_nothing_that_others_share",
-        given={"tmp_path": tmp_path},
+        TrackerContract, plugin(LeavesAThread), "it_changes_nothing_that_others_share", given={"tmp_path": tmp_path}
     )
-    assert "leaves running threads changed" in said
+    assert "leaves running threads" in said
 
 
 def test_what_its_client_changes_is_excused(complaint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun, Tracker
@@ -85,7 +86,7 @@ def test_recorder_failed_write_is_raised_before_checkpoint(tmp_path: Path) -> No
     (tmp_path / "record").write_text("a file")
     watching.on_batch_end(step(0, [], []))
 
-    with pytest.raises(RecordError, match="Step 0 cannot be recorded"):
+    with expect_error(RecordError, "not-writable", "Step 0 cannot"):
         watching.state_dict()
     watching.close()
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_record.steps import RecordError
@@ -202,19 +203,19 @@ def test_a_damaged_file_is_a_problem_of_its_step_alone(ask: Asking, run: Path) -
 
 
 def test_questions_that_have_no_answer_say_why(ask: Asking) -> None:
-    with pytest.raises(RecordError, match="Step 9 is not recorded"):
+    with expect_error(RecordError, "no-record", 9):
         ask.of_run("step", step="9")
-    with pytest.raises(RecordError, match="has no fate in step 1"):
+    with expect_error(RecordError, "unknown-trajectory"):
         ask.of_run("episode", step="1", uid="nobody")
-    with pytest.raises(ConfigError, match="is no number"):
+    with expect_error(ConfigError, "bad-query"):
         ask.of_run("step", step="one")
-    with pytest.raises(ConfigError, match="in the order of"):
+    with expect_error(ConfigError, "bad-query"):
         ask.of_run("attempts", order="uid; DROP TABLE fates")
-    with pytest.raises(NotFoundError):
+    with expect_error(NotFoundError, "run-not-found"):
         ask("runs/none")
-    with pytest.raises(NotFoundError):
+    with expect_error(NotFoundError, "page-not-found"):
         ask("../../etc/passwd")
-    with pytest.raises(ConfigError, match="1 runs cannot be compared"):
+    with expect_error(ConfigError, "bad-query", "1 runs cannot"):
         ask("compare", runs=ask.ids[0])
 
 

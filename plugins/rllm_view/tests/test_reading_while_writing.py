@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import pandas
 import pytest
+from expecting import expect_error
 
 from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
@@ -64,7 +65,7 @@ def test_a_trace_cut_anywhere_is_an_error_and_no_wrong_figure(run: Path, kind: s
     asking = Asking(run)
     for sixteenth in range(16):
         place.write_bytes(whole[: len(whole) * sixteenth // 16])
-        with pytest.raises(RecordError, match=kind):
+        with expect_error(RecordError, "file-unreadable", kind):
             asking.of_run("episode", step="1", uid="1.0:task-0:0/0")
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_view.reading import searching
@@ -73,7 +74,7 @@ def test_search_beyond_bounds_continues_at_next_step(
 
 
 def test_search_too_long_phrase_is_rejected(asking: Asking) -> None:
-    with pytest.raises(ConfigError, match="at most 1000"):
+    with expect_error(ConfigError, "bad-query", "1000"):
         asking.of_run("attempts", phrase="a" * 1001)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_view.pages.assets import assets
 from rllm_view.static import write_page
-from rllm_view.static.bundle import bundle
+from rllm_view.static.page import join_modules
 
 from .made_runs import Made, make_run
 from .test_hostile_texts import CHARACTERS, ELEMENTS, FIELDS, SCRIPT
@@ -107,27 +107,13 @@ def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no run"):
+    with expect_error(ConfigError, "run-not-found"):
         write_page([tmp_path], tmp_path / "run.html")
 
 
-def test_every_module_is_in_the_script() -> None:
-    modules = {name.removesuffix(".js"): each.body.decode() for name, each in assets().items() if name.endswith(".js")}
-
-    script = bundle(modules, "main")
-
-    assert {f"module_{name}" for name in modules} <= set(re.findall(r"module_\w+", script))
-    assert "</script" not in script
-
-
-@pytest.mark.parametrize(
-    ("modules", "why"),
-    [
-        ({"main": 'import { a } from "./main.js";\n'}, "circle"),
-        ({"main": 'import a from "./b.js";\n', "b": ""}, "begins with 'import'"),
-        ({"main": "export default 1;\n"}, "begins with 'export'"),
-    ],
-)
-def test_what_cannot_be_one_script_is_refused(modules: dict[str, str], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        bundle(modules, "main")
+def test_modules_share_no_top_level_name() -> None:
+    declaration = r"^(?:async )?(?:function\*?|const|let|class) (\w+)"
+    names = re.findall(declaration, join_modules(), re.MULTILINE)
+    assert len(names) > 100
+    assert sorted(names) == sorted(set(names))
+    assert not re.findall(r"^(?:import|export)\b|</script", join_modules(), re.MULTILINE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import virtual_time
+from expecting import expect_error
 
 from rllm_core.contracts.engine import EngineSetup, SamplingParams
 from rllm_core.errors import BackendError, RolloutError
@@ -57,7 +58,7 @@ def test_a_start_that_fails_says_why(setup: EngineSetup, serving: Serving) -> No
     serving("raise ImportError('libcuda.so.1: cannot open shared object file')")
 
     async def play(engine: VllmEngine) -> None:
-        with pytest.raises(BackendError, match=r"Starting vLLM failed: ImportError: libcuda\.so\.1: cannot open"):
+        with expect_error(BackendError, "worker-failed", "libcuda.so.1"):
             await engine.start(setup)
 
     assert not _alive(_with_engine(play).process_group)
@@ -70,9 +71,7 @@ def test_a_start_that_takes_too_long_is_given_up(
     serving(NEVER_IMPORTED)
 
     async def play(engine: VllmEngine) -> None:
-        with pytest.raises(
-            BackendError, match=r"Starting vLLM has taken 3 s\. Raise its option start_timeout"
-        ) as error:
+        with expect_error(BackendError, "process-timeout", "start_timeout") as error:
             await engine.start(setup)
         assert "Last lines of vLLM's log:\nimporting" in error.value.hint
 
@@ -88,9 +87,9 @@ def test_a_process_that_is_killed_is_an_error_at_once(setup: EngineSetup, servin
         starting = asyncio.create_task(engine.start(setup))
         await _until_it_imports(engine)
         os.killpg(engine.process_group, signal.SIGKILL)
-        with pytest.raises(BackendError, match=r"Starting vLLM: vLLM's process has ended\. Go on .* with --resume"):
+        with expect_error(BackendError, "process-died", "--resume"):
             await starting
-        with pytest.raises(BackendError, match="vLLM's process has ended"):
+        with expect_error(BackendError, "process-died"):
             await engine.load_weights([], 1)
 
     _with_engine(play)
@@ -115,8 +114,8 @@ def test_a_cancelled_start_leaves_no_process(
 def test_a_prompt_without_room_is_refused_and_one_before_the_start_as_well(setup: EngineSetup) -> None:
     engine = VllmEngine(VllmOptions())
     engine.max_context = 4
-    with pytest.raises(RolloutError, match="leaves no room"):
+    with pytest.raises(RolloutError, match="no room"):
         asyncio.run(engine.generate([5] * 4, SamplingParams(max_tokens=1), session="a"))
-    with pytest.raises(BackendError, match=r"not running.*Call start\(\) first"):
+    with expect_error(BackendError, "not-started"):
         asyncio.run(engine.load_weights([], 0))
     asyncio.run(engine.close())

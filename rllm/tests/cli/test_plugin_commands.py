@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from expecting import check_printed
 
 COMMANDS_OF_PLUGINS = "Commands of plugins:"
 
 
-def _paragraph(finished) -> str:
-    """What was said of a failure: one line on standard error."""
+def _check_failed(finished, code: str, *values: object) -> None:
+    """Check that a command printed an error, and nothing else."""
     assert finished.returncode == 2
     assert finished.stdout == ""
-    assert finished.stderr.startswith("error: ")
-    assert finished.stderr.count("\n") == 1
-    return finished.stderr.removeprefix("error: ").strip()
+    assert finished.stderr.startswith("error[")
+    assert finished.stderr.count("\n") == 1 + ("\nhint: " in finished.stderr)
+    check_printed(finished.stderr, code, *values)
 
 
 def test_a_plugins_command_runs_with_its_words_and_its_exit_code(rllm, install_command) -> None:
@@ -53,10 +54,7 @@ def test_a_command_of_a_blocked_distribution_is_never_imported(rllm, install_com
     trace = tmp_path / "imported"
     install_command("third-party", "act", f"open({str(trace)!r}, 'w').close()")
 
-    said = _paragraph(rllm("act", RLLM_BLOCK_PLUGINS=block))
-
-    assert "Command 'act' cannot be used: third-party is blocked." in said
-    assert "RLLM_BLOCK_PLUGINS" in said
+    _check_failed(rllm("act", RLLM_BLOCK_PLUGINS=block), "blocked-plugin", "'act'", "third-party", "RLLM_BLOCK_PLUGINS")
     rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=block)
     assert not trace.exists()
     rllm("act")
@@ -68,23 +66,18 @@ def test_a_name_of_the_cores_always_means_the_cores(rllm, install_command) -> No
 
     assert rllm("train", "--help").stdout.startswith("Usage: rllm train")
     assert "From third-party" not in rllm("--help").stdout
-    assert (
-        "note: third-party 1.0: its command 'train' is ignored: `rllm train` is the core's"
-        in rllm("plugins", "doctor").stdout
-    )
+    assert "]: third-party 1.0: its command 'train'" in rllm("plugins", "doctor").stdout
 
 
 def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm, install_command) -> None:
     install_command("one", "act")
     install_command("two", "act")
 
-    assert _paragraph(rllm("act")) == (
-        "Command 'act' is offered by one 1.0 and two 1.0. "
-        "To use one, uninstall the other or block it: RLLM_BLOCK_PLUGINS=one or RLLM_BLOCK_PLUGINS=two."
-    )
+    blocks = ("RLLM_BLOCK_PLUGINS=one", "RLLM_BLOCK_PLUGINS=two")
+    _check_failed(rllm("act"), "ambiguous-command", "'act'", "one 1.0", "two 1.0", *blocks)
     assert rllm("act", RLLM_BLOCK_PLUGINS="one").stdout == "acting on , debug False\n"
     assert "act From one and two: using it is an error." in " ".join(rllm("--help").stdout.split())
-    assert "warning: command act: offered by one 1.0 and two 1.0" in rllm("plugins", "doctor").stdout
+    assert "]: command act: offered by one 1.0 and two 1.0" in rllm("plugins", "doctor").stdout
 
 
 @pytest.mark.parametrize(
@@ -98,20 +91,15 @@ def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm,
             "Half installed",
         ),
         ("", "act", "AttributeError: "),
-        ("act = 'words'", "act", "it is not a click command but 'words'"),
-        ("def act(): ...", "act", "it is not a click command but <function act"),
+        ("act = 'words'", "act", "'words'"),
+        ("def act(): ...", "act", "<function act"),
         ("", "a b", "cannot be used: "),
     ],
 )
-def test_a_command_that_cannot_be_used_is_one_paragraph_naming_its_distribution(
-    rllm, install_command, code: str, attribute: str, reason: str
-) -> None:
+def test_unusable_command_names_its_package(rllm, install_command, code: str, attribute: str, reason: str) -> None:
     install_command("bad-plugin", "act", code, attribute)
 
-    said = _paragraph(rllm("act"))
-
-    assert said.startswith("Command 'act' of bad-plugin 1.0 cannot be used: ")
-    assert reason in said
+    _check_failed(rllm("act"), "broken-command", "'act'", "bad-plugin 1.0", reason)
 
 
 def test_why_a_command_cannot_be_used_is_shown_by_debug_and_doctor(rllm, install_command) -> None:
@@ -120,15 +108,15 @@ def test_why_a_command_cannot_be_used_is_shown_by_debug_and_doctor(rllm, install
     assert "raise RuntimeError('half installed')" in rllm("act", "--debug").stderr
     checked = rllm("plugins", "doctor", "--debug")
     assert checked.returncode == 1
-    assert "error: command act: Command 'act' of bad-plugin 1.0 cannot be used: RuntimeError: half" in checked.stdout
+    check_printed(checked.stdout, "broken-command", "command act: ", "bad-plugin 1.0", "RuntimeError: half installed")
     assert "Traceback" in checked.stdout
 
 
 def test_the_nearest_command_may_be_one_of_a_plugin(rllm, install_command) -> None:
     install_command("third-party", "perform")
 
-    assert "There is no command 'perfrom'. Did you mean 'perform'?" in _paragraph(rllm("perfrom"))
-    assert ", perform" in _paragraph(rllm("zzz"))
+    _check_failed(rllm("perfrom"), "usage-error", "'perfrom'", "'perform'?")
+    _check_failed(rllm("zzz"), "usage-error", ", perform")
 
 
 NOTHING_INSTALLED = """
@@ -150,14 +138,14 @@ sys.exit(main())
 def test_a_command_of_ours_that_is_not_installed_says_what_to_install(
     rllm_from_inside, words: list[str], command: str, home: str
 ) -> None:
-    said = _paragraph(rllm_from_inside(NOTHING_INSTALLED, *words))
+    finished = rllm_from_inside(NOTHING_INSTALLED, *words)
 
-    assert said == f"Command {command!r} is in {home}: pip install {home}"
+    _check_failed(finished, "plugin-not-installed", repr(command), f"hint: pip install {home}\n")
 
 
 def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm_from_inside) -> None:
-    assert "Did you mean 'tinker'" in _paragraph(rllm_from_inside(NOTHING_INSTALLED, "tinkre"))
-    assert "Did you mean 'new'" in _paragraph(rllm_from_inside(NOTHING_INSTALLED, "plugins", "neww"))
+    _check_failed(rllm_from_inside(NOTHING_INSTALLED, "tinkre"), "usage-error", "'tinker'?")
+    _check_failed(rllm_from_inside(NOTHING_INSTALLED, "plugins", "neww"), "usage-error", "'new'?")
 
 
 def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
@@ -176,7 +164,7 @@ def test_a_command_below_plugins_is_one_of_that_group_alone(rllm, install_comman
     assert rllm("plugins", "act", "a").stdout == "acting on a, debug False\n"
     assert "From third-party." in rllm("plugins", "--help").stdout
     assert "From third-party." not in rllm("--help").stdout
-    assert "There is no command 'act'." in _paragraph(rllm("act"))
+    _check_failed(rllm("act"), "usage-error", "'act'")
 
 
 def test_plugins_list_names_commands_and_their_distribution(rllm, install_command) -> None:
@@ -194,6 +182,6 @@ def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothin
     checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
 
     assert checked.returncode == 0
-    assert "note: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout
+    assert "]: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout
     assert "no such plugin is installed" not in checked.stdout
     assert checked.stdout.splitlines()[-1].endswith(" plugins and 1 command checked, all work.")

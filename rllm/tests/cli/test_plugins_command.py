@@ -119,7 +119,7 @@ def test_a_broken_plugin_is_named_and_takes_nothing_else_down(rllm, install) -> 
     assert finished.returncode == 0
     assert LONG in finished.stdout
     assert finished.stderr == (
-        "warning: plugin bad-plugin is broken: RuntimeError: half installed. `rllm plugins doctor` shows more.\n"
+        "warning: plugin bad-plugin is broken: RuntimeError: half installed.\nhint: `rllm plugins doctor` shows more.\n"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable
 from itertools import combinations, pairwise
@@ -13,21 +12,22 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from rllm.config import packaged
 from rllm.config.compose import Composed, compose, plugins_section
 from rllm.config.keys import known_keys
 from rllm.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
+from rllm.config.packaged import base_layer
 from rllm.config.paths import leaves
+from rllm.config.yaml_text import as_yaml
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
 Compose = Callable[..., Composed]
 
-SOURCES = ["base.yaml", "backend", "environment", "recipe", "first file", "second file", "command line"]
+SOURCES = ["schema", "backend", "environment", "recipe", "first file", "second file", "command line"]
 """Lowest first."""
 ORIGINS = {
-    "base.yaml": "default",
+    "schema": "default",
     "backend": "backend local",
     "environment": "environment guess",
     "recipe": "recipe guess local/tiny",
@@ -52,18 +52,12 @@ def test_of_two_sources_the_later_one_wins(
     environment: dict[str, Any],
     backend_yaml: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     values = {source: 100 + position for position, source in enumerate(SOURCES) if source in (lower, upper)}
     user_layers = layers_from_overrides(["rllm.env.name=guess"])
     for source, value in values.items():
-        if source == "base.yaml":
-            shutil.copytree(packaged.DIRECTORY, tmp_path / "yaml")
-            changed = tmp_path / "yaml" / "rllm" / "base.yaml"
-            text = changed.read_text()
-            changed.write_text(text.replace("    n: 8\n", f"    n: {value}\n"))
-            assert changed.read_text() != text
-            monkeypatch.setattr(packaged, "DIRECTORY", tmp_path / "yaml")
+        if source == "schema":
+            values[source] = RunConfig().rllm.rollout.n
         elif source == "backend":
             backend_yaml.write_text(backend_yaml.read_text() + f"\nrllm: {{rollout: {{n: {value}}}}}\n")
         elif source == "environment":
@@ -250,7 +244,7 @@ def test_any_tree_is_a_configuration_or_a_config_error(composed: Compose, trees:
 def test_composing_is_fast(composed: Compose, tmp_path: Path) -> None:
     words = [f"rllm.env.env_args.option_{number}={number}" for number in range(20)]
     file = tmp_path / "my.yaml"
-    file.write_text((packaged.DIRECTORY / "rllm" / "base.yaml").read_text())
+    file.write_text(as_yaml(base_layer().tree))
     layers = [*layers_from_overrides(["rllm.trainer.seed=${rllm.rollout.n}", *words]), layer_from_file(file)]
     composed(*layers)
     started = time.process_time()

@@ -19,7 +19,7 @@ from rllm.config.from_python import layer_from_python
 from rllm.config.layers import Layer, Tier
 from rllm_core.errors import ConfigError
 
-TREE = {"rllm": {"rollout": {"n": 4}, "trainer": {"logger": ["console", {"name": "jsonl"}]}}}
+TREE = {"rllm": {"rollout": {"n": 4}, "trainer": {"logger": ["console", {"name": "tensorboard"}]}}}
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Structured:
         MappingProxyType({"rllm": OrderedDict(TREE["rllm"])}),
         OmegaConf.create(TREE),
         {"rllm": {"rollout": OmegaConf.structured(Structured), "trainer": OmegaConf.create(TREE["rllm"]["trainer"])}},
-        {"rllm": {**TREE["rllm"], "trainer": {"logger": OmegaConf.create(["console", {"name": "jsonl"}])}}},
+        {"rllm": {**TREE["rllm"], "trainer": {"logger": OmegaConf.create(["console", {"name": "tensorboard"}])}}},
         OmegaConf.create({**TREE, "hydra": {"run": {"dir": "."}}}),
     ],
 )

@@ -200,7 +200,7 @@ main()
 @pytest.mark.parametrize(
     ("word", "debug", "shown", "frames"),
     [
-        ("rllm.rollout.n=many", "0", 'error: `rllm.rollout.n` is "many" (from command line)', False),
+        ("rllm.rollout.n=many", "0", 'error[wrong-value]: `rllm.rollout.n` is "many" (from command line)', False),
         ("rllm.rollout.n=many", "1", "Error executing job with overrides", True),
         ("rllm.rollout.n=7", "0", "Error executing job with overrides", True),
     ],

@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from rllm.config import packaged
 from rllm.config.compose import Composed
-from rllm.config.layers import Layer, Tier, layer_from_file
+from rllm.config.layers import Layer, Tier
 from rllm.config.packaged import base_layer, packaged_layers, search_path_entries
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
@@ -31,11 +31,6 @@ def _layer(registry: Registry, name: str) -> Layer:
     base, own = packaged_layers(registry.get("backend", name).plugin)
     assert base == base_layer()
     return own
-
-
-def test_the_cores_defaults_are_the_lowest_layer() -> None:
-    file = packaged.DIRECTORY / "rllm" / "base.yaml"
-    assert base_layer() == layer_from_file(file, "default", Tier.PACKAGED)
 
 
 def test_a_backends_layer_is_what_its_file_adds_to_the_cores_or_changes(

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+from expecting import expect_error
 
 from rllm.evaluation.members import MemberFile, read_lines
 from rllm_core.errors import RllmError
@@ -46,5 +47,5 @@ def test_damage_is_no_cut(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[40] ^= 0xFF
     file.write_bytes(content)
-    with pytest.raises(RllmError, match="is damaged after its first"):
+    with expect_error(RllmError, "damaged-file"):
         list(read_lines(file))

@@ -49,7 +49,8 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         ["guess"],
         ["sum", "--loss", "reinforce", "--seed", "3"],
         ["guess", "--estimator", "rloo", "--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=2"],
-        ["guess", "rllm.trainer.total_batches=3", "training.lr_schedule=cosine", "rllm.trainer.logger=[jsonl,console]"],
+        ["guess", "rllm.trainer.total_batches=3", "training.lr_schedule=cosine"],
+        ["sum", "rllm.trainer.logger=[tensorboard,console]"],
         [
             "sum",
             "rllm.env.env_args.prompt='a: ${b}'",

@@ -28,9 +28,8 @@ def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
 
     finding = _only(Registry(broken=broken))
 
-    assert finding.severity == "error"
+    assert (finding.code, finding.severity) == ("broken-plugin", "error")
     assert finding.subject == "bad-plugin (bad-plugin 1.0)"
-    assert finding.problem == "broken: RuntimeError: half installed"
     assert "RLLM_BLOCK_PLUGINS=bad-plugin" in finding.remedy
     assert "raise RuntimeError" in finding.traceback
 
@@ -45,14 +44,14 @@ def test_a_load_that_fails_is_an_error(estimator) -> None:
     finding = _only(registry)
 
     assert (finding.severity, finding.subject) == ("error", "estimator needy-plugin/needy")
-    assert "ImportError: No module named 'scipy'" in finding.problem
+    assert "ImportError" in finding.problem
 
 
 def test_a_load_that_returns_nothing_of_use_is_an_error(estimator) -> None:
     registry = Registry()
     registry.add(estimator("empty", load=lambda: None))
 
-    assert "returns something that cannot be called" in _only(registry).problem
+    assert _only(registry).code == "plugin-not-loadable"
 
 
 def test_a_backend_without_its_file_of_defaults_is_an_error(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_a_backend_without_its_file_of_defaults_is_an_error(tmp_path: Path) -> N
         )
     )
 
-    assert "there is no file" in _only(registry).problem
+    assert _only(registry).code == "plugin-not-loadable"
     file.parent.mkdir(parents=True)
     file.touch()
     assert examine(registry) == []
@@ -87,7 +86,9 @@ def test_a_backend_whose_file_hydra_would_not_find_is_an_error(tmp_path: Path) -
         capabilities=Capabilities(),
     )
     registry.add(record)
-    assert "must end in rllm/backend/bare.yaml" in _only(registry).problem
+    finding = _only(registry)
+    assert finding.code == "plugin-not-loadable"
+    assert "rllm/backend/bare.yaml" in finding.problem
 
 
 def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_it(estimator) -> None:
@@ -109,16 +110,18 @@ def test_a_clash_of_names_is_a_warning_with_both_qualified_names(estimator) -> N
     finding = _only(registry)
 
     assert (finding.severity, finding.subject) == ("warning", "estimator same")
-    assert finding.remedy == "in config, write one/same or two/same"
+    assert finding.code == "ambiguous-plugin"
+    assert "one/same or two/same" in finding.remedy
 
 
 def test_an_entry_point_not_named_like_its_distribution_is_a_warning(site) -> None:
     site.install("proper-name", "", entry_point="nickname")
     discovery = discover(allow=["proper-name"], environ={})
 
-    problems = [finding.problem for finding in examine(Registry(discovery=discovery)) if finding.severity == "warning"]
+    (finding,) = [each for each in examine(Registry(discovery=discovery)) if each.severity == "warning"]
 
-    assert problems == ["its entry point is named 'nickname', not like the distribution"]
+    assert finding.code == "bad-entry-point-name"
+    assert "'nickname'" in finding.problem
 
 
 def test_names_that_block_or_allow_nothing_are_warnings(site) -> None:
@@ -126,10 +129,11 @@ def test_names_that_block_or_allow_nothing_are_warnings(site) -> None:
 
     warnings = [finding for finding in examine(Registry(discovery=discovery)) if finding.severity == "warning"]
 
-    assert [(finding.subject, finding.problem) for finding in warnings] == [
-        ("RLLM_BLOCK_PLUGINS", "names 'gone', and no such plugin is installed"),
-        ("RLLM_BLOCK_PLUGINS", "names 'rllm-core', which cannot be blocked"),
-        ("rllm.plugins.allow", "names 'absent', and no such plugin is installed"),
+    assert {finding.code for finding in warnings} == {"unknown-plugin"}
+    assert [(finding.subject, finding.problem.split("'")[1]) for finding in warnings] == [
+        ("RLLM_BLOCK_PLUGINS", "gone"),
+        ("RLLM_BLOCK_PLUGINS", "rllm-core"),
+        ("rllm.plugins.allow", "absent"),
     ]
 
 

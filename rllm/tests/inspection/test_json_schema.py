@@ -125,7 +125,7 @@ def valid() -> Callable[[Any], bool]:
     "words",
     [
         [],
-        ["rllm.env.name=guess", "rllm.trainer.logger=[console,{name: jsonl}]", "rllm.trainer.total_batches=7"],
+        ["rllm.env.name=guess", "rllm.trainer.logger=[console,{name: tensorboard}]", "rllm.trainer.total_batches=7"],
         ["rllm.algorithm.estimator_map={solver: {name: rloo}}", "rllm.pipeline.stages=[generate]", "model.name=big"],
     ],
 )

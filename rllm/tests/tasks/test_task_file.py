@@ -126,7 +126,7 @@ def test_a_name_for_ids_that_no_line_has_is_an_error(write: Write) -> None:
     file = write('{"id": 1}\n{"id": 2}')
     error = _error(file, id_key="idd")
     assert error.message == f"No line of {file} has 'idd'."
-    assert error.hint == "Fix `id_key`; without it ids are line numbers."
+    assert "id_key" in error.hint
 
 
 def test_a_file_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def test_annotations_may_be_texts(tool_file: Write) -> None:
         ("def add(): ...", "ad", "has no function 'ad'.", "Did you mean 'add'?"),
         ("def add(): ...", "fly", "has no function 'fly'.", "Its functions: add."),
         ("x = 1", "x", "has no function 'x'.", "Its functions: none."),
-        ("def add(:", "add", "line 1: SyntaxError", "Fix the file"),
-        ("import os\n1 / 0", "add", "line 2: ZeroDivisionError", "Fix the file"),
-        ("exit(3)", "add", "line 1: SystemExit", "Fix the file"),
+        ("def add(:", "add", "line 1: SyntaxError", "check with: python"),
+        ("import os\n1 / 0", "add", "line 2: ZeroDivisionError", "check with: python"),
+        ("exit(3)", "add", "line 1: SystemExit", "check with: python"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tool_file: Write, source: str, name: str, message: str, hint: str) -> None:

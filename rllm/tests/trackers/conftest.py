@@ -23,7 +23,7 @@ def directory(tmp_path: Path) -> Iterator[RunDirectory]:
 
 @pytest.fixture
 def run(directory: RunDirectory) -> TrackedRun:
-    config = {"rllm": {"rollout": {"n": 8}, "trainer": {"logger": ["console", {"name": "jsonl"}]}}, "data": None}
+    config = {"rllm": {"rollout": {"n": 8}, "trainer": {"logger": ["console", {"name": "tensorboard"}]}}, "data": None}
     return TrackedRun(directory=directory.path, project_name="numbers", experiment_name="first", config=config)
 
 

@@ -1,8 +1,8 @@
 """Every error a user can meet: what is wrong, where, and what to do next.
 
-The command line prints an error as one paragraph and exits with `exit_code`. A Python program that fails with one of
-these errors prints the same and exits with 1. A traceback appears only with ``--debug`` or
-``RLLM_DEBUG=1``.
+The command line prints ``error[code]: message``, the details, and ``hint: …`` on a line of its own. It exits with
+`exit_code`. A Python program that fails with one of these errors prints the same and exits with 1. A traceback appears
+only with ``--debug`` or ``RLLM_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RllmError(Exception):
     """Base of all errors raised on purpose.
 
     `code` is a short name of the mistake, such as ``unknown-key``: the same mistake has the same code everywhere.
-    `message` says what is wrong and where. `hint` says what to do next. `details` are lines to print below them
+    `message` says what is wrong and where. `hint` says what to do next. `details` are lines to print between them
     unchanged, such as the end of a log.
     """
 
@@ -31,15 +31,18 @@ class RllmError(Exception):
         self.message = message
         self.hint = hint
         self.details = details
-        super().__init__("\n".join(filter(None, (f"{message} {hint}".strip(), details))))
+        super().__init__(code, message, hint, details)
+
+    def __str__(self) -> str:
+        return format_problem(self.message, self.hint, self.details)
+
+    def printed(self) -> str:
+        """Return the lines that the command line, a program and a notebook print."""
+        return format_problem(self.message, self.hint, self.details, f"error[{self.code}]")
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython, and so a notebook, shows for an uncaught error."""
-        return traceback.format_exception(self) if tracebacks_wanted() else [f"error: {self}"]
-
-    def __reduce__(self) -> tuple[type[RllmError], tuple[str, str, str, str]]:
-        """Keep the parts apart when an error comes from another process."""
-        return type(self), (self.code, self.message, self.hint, self.details)
+        return traceback.format_exception(self) if tracebacks_wanted() else [self.printed()]
 
 
 class ConfigError(RllmError):
@@ -88,15 +91,21 @@ class BackendError(RllmError):
     """A backend's service or process refused something, failed, or is gone."""
 
 
+def format_problem(message: str, hint: str = "", details: str = "", label: str = "") -> str:
+    """Return the lines of an error, warning or finding: the message after its label, the details, the hint."""
+    first = f"{label}: {message}" if label else message
+    return "\n".join(filter(None, (first, details, f"hint: {hint}" if hint else "")))
+
+
 def tracebacks_wanted() -> bool:
-    """Whether whoever started this process asked for tracebacks: ``RLLM_DEBUG=1``."""
+    """True if ``RLLM_DEBUG=1`` asks for tracebacks."""
     return os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
 
 
 @contextmanager
-def ending_with_a_paragraph() -> Iterator[None]:
-    """Let a program that an `RllmError` ends show its message alone, as the command line does; also a Hydra script."""
-    _show_paragraphs()
+def hide_tracebacks() -> Iterator[None]:
+    """Print an `RllmError` that stops a program or Hydra script as the command line does, without a traceback."""
+    _replace_excepthook()
     try:
         yield
     except RllmError:
@@ -111,12 +120,12 @@ def _in_hydra_script() -> bool:
     return module is not None and module.HydraConfig.initialized()
 
 
-def _show_paragraphs() -> None:
+def _replace_excepthook() -> None:
     before = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, RllmError) and not tracebacks_wanted():
-            print(f"error: {error} RLLM_DEBUG=1 shows where.", file=sys.stderr)  # noqa: T201  (the program's last word)
+            print(f"{error.printed()}\nRLLM_DEBUG=1 shows the traceback.", file=sys.stderr)  # noqa: T201
         else:
             before(kind, error, trace)
 
@@ -126,7 +135,9 @@ def _show_paragraphs() -> None:
 
 @contextmanager
 def failures_as(
-    error_class: type[RllmError], who: str, hint: str = "Fix it; add --debug to see where it failed."
+    error_class: type[RllmError],
+    who: str,
+    hint: str = "Run the same command with --debug: its traceback names the line.",
 ) -> Iterator[None]:
     """Run a plugin's code: what it raises becomes an error of this class that names `who`; ours stay as they are."""
     try:
@@ -141,7 +152,8 @@ def described(error: BaseException) -> str:
     """``KeyError: 'answer' (my_env.py, line 12)``: an error, and the last line of somebody's code that it passed."""
     place = _place_of(error)
     text = f"{error.message} {error.hint}" if isinstance(error, RllmError) else str(error)
-    return f"{type(error).__name__}: {text}".rstrip(": ") + (f" ({place})" if place else "")
+    line = " ".join(f"{type(error).__name__}: {text}".split())
+    return line.rstrip(": ") + (f" ({place})" if place else "")
 
 
 def _place_of(error: BaseException | None) -> str:

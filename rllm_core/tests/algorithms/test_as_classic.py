@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm_core.algorithms.as_classic import AsClassic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
@@ -81,7 +82,7 @@ def test_a_slip_in_an_estimator_stays_an_attribute_error() -> None:
 
 
 def test_a_need_that_only_a_run_can_fill_is_said(make_groups: MakeGroups) -> None:
-    with pytest.raises(AdvantageError, match=r"needs values, which only a run can fill\. Choose it by name in a run"):
+    with expect_error(AdvantageError, "bad-estimator-signature", "values"):
         classic(doubled, needs=frozenset({"values"}))([np.ones(2)], traj_groups=make_groups([[1, 1]]))
 
 

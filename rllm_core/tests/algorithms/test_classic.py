@@ -94,10 +94,10 @@ def test_a_group_of_nobody_has_no_advantages(make_inputs: MakeInputs) -> None:
 @pytest.mark.parametrize(
     ("give", "message"),
     [
-        (lambda rewards: rewards[0], "returned array([1., 0.]). Return the pair (advantages, returns)."),
-        (lambda rewards: None, "returned None. Return the pair"),
+        (lambda rewards: rewards[0], "returned array([1., 0.])."),
+        (lambda rewards: None, "returned None."),
         (lambda rewards: (rewards, rewards, rewards), "Return the pair"),
-        (lambda rewards: (rewards, None), "returned returns that are None. Return a list of arrays."),
+        (lambda rewards: (rewards, None), "returned returns that are None."),
         (lambda rewards: (rewards[:1], rewards), "returned advantages for 1 groups; there are 2."),
         (lambda rewards: (rewards, rewards[:1]), "returned returns for 1 groups; there are 2."),
         (lambda rewards: ([rewards[0], rewards[1][:2]], rewards),

@@ -42,7 +42,7 @@ def test_the_first_that_stops_the_run_is_an_error(problem: Problem) -> None:
 
 
 def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
-    assert settle([WARNING, UNUSED], "warn") == ["it may not be meant", "It has no effect. Set a.b."]
+    assert settle([WARNING, UNUSED], "warn") == ["it may not be meant", "It has no effect.\nhint: Set a.b."]
     with pytest.raises(ConfigError, match="It cannot be"):
         settle([UNUSED, REFUSED], "warn")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
+from expecting import expect_error
 from places import without_place
 
 from rllm.planning.plan import RunPlan
@@ -580,7 +581,7 @@ def test_a_check_that_breaks_is_named(plan: Callable[..., RunPlan], registry: Re
 @pytest.mark.parametrize("weight", ["much", True, None])
 def test_a_weight_of_a_reward_is_a_number(weight: Any, plan: Callable[..., RunPlan], registry: Registry) -> None:
     registry.add(RewardPlugin(name="even", summary="For tests.", load=lambda: None))
-    with pytest.raises(ConfigError, match=r"rllm\.reward\[0\]\.weight is .*Give a number"):
+    with expect_error(ConfigError, "bad-reward-weight", "rllm.reward[0].weight"):
         plan({"rllm.reward": [{"name": "even", "weight": weight}]})
     assert plan({"rllm.reward": [{"name": "even", "weight": -1}, "even"]}).rewards[0].weight == -1.0
 
@@ -616,7 +617,7 @@ def test_the_first_tasks_are_shown_to_environment_and_rewards_before_a_run(
     tasks = [Task(id=str(n), data={"n": n}) for n in range(9)]
     check_to_train(plan({"rllm.env.name": "world"}), tasks, tasks[5:])
     assert seen == [0, 1, 2, 5, 6, 7]
-    with pytest.raises(ConfigError, match=r"No 0\. This is task '0'\. Fix it\."):
+    with expect_error(ConfigError, "made-up", "No 0.", "'0'", "Fix it."):
         check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["strict"]}), tasks, [])
     with pytest.raises(ConfigError, match="Reward 'needy' reads 'key', and task '0' has n"):
         check_to_train(plan({"rllm.env.name": "world", "rllm.reward": ["needy"]}), tasks, [])

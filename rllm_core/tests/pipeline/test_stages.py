@@ -291,7 +291,7 @@ def test_a_grouping_that_returns_something_else_is_an_error(grouped: Any, give: 
     with pytest.raises(PipelineError) as caught:
         grouped(give)
     assert caught.value.message.startswith(f"Grouping 'mine' returned {what}")
-    assert caught.value.hint == "Fix it: return a list of TrajectoryGroup."
+    assert caught.value.hint == "Return a list of TrajectoryGroup from it."
 
 
 UNUSABLE = pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), float("-inf")], ids=str)
@@ -474,7 +474,10 @@ def test_process_stops_when_the_backend_leaves_a_needed_column_empty(bench: Any,
     assert caught.value.message == (
         "The backend did not fill old_logprobs, which estimators or losses of this run need."
     )
-    assert caught.value.hint == "Fix the backend's `process`, or its capabilities."
+    assert (
+        caught.value.hint
+        == "Fill these fields in the backend's `process`, or remove the names from its `capabilities`."
+    )
 
 
 def test_advantages_calls_each_role_s_estimator_with_its_options(bench: Any, step: MakeStep, registry: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.errors import PluginError
@@ -44,12 +45,9 @@ def test_the_same_source_replaces_what_it_registered(estimator: MakeEstimator) -
 
 def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten(estimator: MakeEstimator) -> None:
     in_process.register(estimator("mine"), "notebook.mine")
-    with pytest.raises(PluginError) as caught:
+    forget = "rllm_core.plugins.in_process.forget('estimator', 'mine')"
+    with expect_error(PluginError, "duplicate-plugin", "notebook.mine", "notebook.other", forget):
         in_process.register(estimator("mine"), "notebook.other")
-    assert str(caught.value) == (
-        "estimator 'mine' is registered by notebook.mine, and by notebook.other as well. Choose another name for one "
-        "of them; or, if the first is gone, call rllm_core.plugins.in_process.forget('estimator', 'mine') before."
-    )
     in_process.forget("estimator", "mine")
     in_process.register(estimator("mine"), "notebook.other")
 

@@ -34,7 +34,7 @@ def test_a_plugin_for_another_core_is_refused_by_name_with_what_to_run(
 
     reason = f"misfit 1.0 {needs}, and rllm-core {__version__} is installed"
     assert not trace.exists(), "it may not even import with this core"
-    assert capsys.readouterr().err == f"warning: plugin misfit is broken: {reason}. {remedy}\n"
+    assert capsys.readouterr().err == f"warning: plugin misfit is broken: {reason}.\nhint: {remedy}\n"
     (broken,) = registry.broken
     assert (broken.reason, broken.remedy) == (reason, remedy)
     with pytest.raises(PluginError) as raised:

@@ -48,12 +48,16 @@ def explained(error: BaseException, what: str) -> BackendError:
             return BackendError("service-failed", f"{what}: the service failed ({status}): {said}.", RESUME)
         case int():
             return BackendError(
-                "service-rejected-request", f"{what}: the service refused it ({status}): {said}.", "Fix what it names."
+                "service-rejected-request",
+                f"{what}: the service refused it ({status}): {said}.",
+                "Change the setting that the service names, then run the same command with --resume.",
             )
     category = str(getattr(error, "category", ""))
     if category.endswith("user"):
         return BackendError(
-            "service-rejected-request", f"{what}: the service refused it: {said}.", "Fix what it names."
+            "service-rejected-request",
+            f"{what}: the service refused it: {said}.",
+            "Change the setting that the service names, then run the same command with --resume.",
         )
     if category:
         return BackendError("service-failed", f"{what}: the service failed: {said}.", RESUME)

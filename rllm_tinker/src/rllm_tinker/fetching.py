@@ -44,7 +44,7 @@ def fetch_model(directory: Path, into: Path) -> None:
         raise CheckpointError(
             "file-unreadable",
             f"{directory} names {state.path}, whose files cannot be read in {kept}: {error}.",
-            "Restore that folder (training.default_local_dir), or name another checkpoint.",
+            "Copy that folder back (training.default_local_dir), or give the path of a different checkpoint.",
         ) from error
     name = str(Path(base["name"]).absolute()) if Path(base["name"]).is_dir() else base["name"]
     (into / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": name}), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, DerivedKey, SharedKey
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
@@ -38,17 +39,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
         fetch_model=_fetch_model,
         check=check_config,
         check_run=check_run,
-        config_keys=frozenset(
-            {
-                "rllm.renderer",
-                "rllm.disable_thinking",
-                "rllm.algorithm.loss_agg_mode",
-                "rllm.algorithm.entropy.*",
-                "rllm.algorithm.kl_beta",
-                "rllm.algorithm.kl_estimator",
-                "rllm.algorithm.rollout_correction.*",
-            }
-        ),
+        config_keys=COMMON_KEYS,
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "tinker.yaml",
         shared_keys=(
             _same("training.group_size", "rllm.rollout.n"),

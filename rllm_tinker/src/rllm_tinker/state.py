@@ -91,5 +91,7 @@ def read_state(directory: Path) -> SavedState:
     except (ValidationError, UnicodeDecodeError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise CheckpointError(
-            "damaged-checkpoint", f"{file} is damaged: {why}.", "Restore it from a backup."
+            "damaged-checkpoint",
+            f"{file} is damaged: {why}.",
+            f"Delete {directory}: --resume then uses the checkpoint before.",
         ) from error

@@ -83,7 +83,7 @@ def test_a_result_that_never_comes_is_given_up() -> None:
         (404, "does not know it .*tinker_base_url"),
         (429, "limits how much .*n_parallel_tasks"),
         (503, "the service failed .*--resume"),
-        (400, "refused it .*Fix what it names"),
+        (400, "refused it .*Change the setting"),
     ],
 )
 def test_errors_of_the_service_say_what_to_do(status: int, message: str) -> None:

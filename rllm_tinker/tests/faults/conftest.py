@@ -44,11 +44,10 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one paragraph that a command which failed prints beside warnings and progress."""
-        lines = [line for line in self.errors.splitlines() if not line.startswith("warning: ")]
-        assert len(lines) == 1, self.errors
-        assert lines[0].startswith("error: "), self.errors
-        return lines[0]
+        """The error that a failed command prints below warnings and progress."""
+        _, label, error = self.errors.partition("error[")
+        assert label, self.errors
+        return label + error
 
 
 Rllm = Callable[..., Ended]

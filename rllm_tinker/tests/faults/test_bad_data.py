@@ -25,7 +25,7 @@ from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
 from rllm_tinker_server import checkpoints as checkpoints_module
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.serve import RunningServer, running_server
 
 from .conftest import KEY, QUICK, Rllm, metrics_of
@@ -117,7 +117,7 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
             for service in services:
                 await service.close()
 
-    options = ModelOptions(model="tiny", checkpoints=tmp_path, limits=Limits(max_snapshots=1))
+    options = ModelOptions(model="tiny", checkpoints=tmp_path, limits=TinkerLimits(max_snapshots=1))
     with (
         opened_service(options) as service,
         running_server(service) as running,
@@ -140,13 +140,13 @@ def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Pat
     named = train(server.url, "--model", str(latest), "rllm.trainer.experiment_name=other")
     assert named.code == 1
     assert f"{FILE} is damaged: " in named.error
-    assert "Restore it from a backup." in named.error
+    assert "Delete " in named.error
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"path": 1}', b"\xff", b'{"path": "p", "base_model": "m", "x": 1}'])
 def test_a_state_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"tinker\.json is damaged: .*Restore it from a backup"):
+    with pytest.raises(CheckpointError, match=r"tinker\.json is damaged: .*Delete "):
         read_state(tmp_path)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import RunningServer, ServeOptions, running_server
+from rllm_tinker_server.serve import RunningServer, TinkerServeOptions, running_server
 
 from .conftest import Rllm
 
@@ -71,7 +71,7 @@ def test_a_malformed_key(train: Rllm, server: RunningServer, monkeypatch: pytest
 
 def test_a_wrong_key(train: Rllm, tmp_path: Path) -> None:
     options = ModelOptions(model="tiny", checkpoints=tmp_path / "checkpoints")
-    with opened_service(options) as service, running_server(service, ServeOptions(key="tml-right")) as server:
+    with opened_service(options) as service, running_server(service, TinkerServeOptions(key="tml-right")) as server:
         ended = train(server.url)
     assert ended.code == 1
     assert "Opening a session: the service does not accept the API key (401)" in ended.error

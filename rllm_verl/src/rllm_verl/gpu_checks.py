@@ -56,9 +56,7 @@ def _versions(machine: Machine) -> Iterator[Finding]:
 
 def _flash(machine: Machine) -> Iterator[Finding]:
     if (found := machine.packages.get(FLASH)) is not None:
-        yield Finding(
-            code="nothing-wrong", severity="note", subject=FLASH, problem=f"version {found}", remedy="nothing"
-        )
+        yield Finding(code="nothing-wrong", severity="note", subject=FLASH, problem=f"version {found}", remedy="")
         return
     yield Finding(
         code="no-flash-attention",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.contracts.finding import Finding
 from rllm_core.contracts.loss import LossPlugin
@@ -47,17 +48,7 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         check=check_config,
         check_run=check_overlap,
         footprint=footprint,
-        config_keys=frozenset(
-            {
-                "rllm.renderer",
-                "rllm.disable_thinking",
-                "rllm.algorithm.loss_agg_mode",
-                "rllm.algorithm.entropy.*",
-                "rllm.algorithm.kl_beta",
-                "rllm.algorithm.kl_estimator",
-                "rllm.algorithm.rollout_correction.*",
-            }
-        ),
+        config_keys=COMMON_KEYS,
         config_yaml=config_yaml,
         config_search_path=config_search_path(),
         profiles={

@@ -61,7 +61,7 @@ TABLE = (
     Row(f"{ROLLOUT}.val_kwargs.n", "rllm.rollout.n_val", 4, 16, 1),
     Row("trainer.total_epochs", "rllm.trainer.total_epochs", 2, 3, 10),
     Row("trainer.total_training_steps", "rllm.trainer.total_batches", 5, 7, -1, {-1: None}),
-    Row("trainer.logger", "rllm.trainer.logger", ["jsonl"], ["console", "jsonl"], ["console"]),
+    Row("trainer.logger", "rllm.trainer.logger", ["tensorboard"], ["console", "tensorboard"], ["console"]),
     Row("trainer.project_name", "rllm.trainer.project_name", "mine", "yours", "rllm-training"),
     Row("trainer.experiment_name", "rllm.trainer.experiment_name", "one", "two", "default"),
     Row("trainer.test_freq", "rllm.trainer.test_freq", 2, 3, 5),

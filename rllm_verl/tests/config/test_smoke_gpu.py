@@ -131,7 +131,7 @@ def test_without_a_device_nothing_runs(
     monkeypatch.setattr(sys, "argv", ["smoke_gpu.py"])
     assert smoke.main() == smoke.NOTHING_RAN
     said = capsys.readouterr().out
-    assert said.startswith("No GPU can be trained on here; nothing was run.\n  GPU: there is none")
+    assert said.startswith("No GPU can be trained on here; nothing was run.\nerror[no-gpu]: GPU: there is none")
     gpu = Gpu(name="H100", capability=(9, 0), total=80 * GIB, free=80 * GIB, driver="580.1")
     assert smoke.no_device(Machine(gpus=(gpu,), torch="2.11.0", cuda="13.0", visible=1)) is None
 

@@ -24,7 +24,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
 
 def test_all_ways_of_conversion_give_workers_the_same_tokens(load: Load) -> None:
     conversion, padded = load("verl_conversion"), load("verl_padded")
-    limits = padded.Limits(prompt=5, response=7)
+    limits = padded.RowLimits(prompt=5, response=7)
     rows = conversion.list_rows(4, limits)
     rows[1] = padded.ListRow(rows[1].prompt_ids[:3], rows[1].response_ids[:2], [1, 1], [0.0, 0.0])
     lists = padded.from_lists(rows, limits)
@@ -41,7 +41,7 @@ def test_all_ways_of_conversion_give_workers_the_same_tokens(load: Load) -> None
 
 def test_conversion_is_measured_on_tiny_sizes(load: Load) -> None:
     conversion, padded = load("verl_conversion"), load("verl_padded")
-    limits = padded.Limits(prompt=5, response=7)
+    limits = padded.RowLimits(prompt=5, response=7)
     assert all(seconds > 0 for seconds in conversion.against_padding(4, limits, 1).values())
     assert list(conversion.growth(4, limits, (1, 4), 2, 1)) == [4, 16]
 

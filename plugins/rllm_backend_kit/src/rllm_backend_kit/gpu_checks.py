@@ -105,7 +105,7 @@ def _device(number: int, gpu: Gpu) -> Iterator[Finding]:
 
 
 def _note(subject: str, what: str) -> Finding:
-    return Finding(code="nothing-wrong", severity="note", subject=subject, problem=what, remedy="nothing")
+    return Finding(code="nothing-wrong", severity="note", subject=subject, problem=what, remedy="")
 
 
 def major(version: str) -> int:

@@ -78,7 +78,9 @@ def _file(path: Path) -> Source:
             end = file.read()
     except OSError as error:
         raise ConfigError(
-            "file-unreadable", f"{path} cannot be read: {error.strerror or error}.", "Fix `path`, or the file's rights."
+            "file-unreadable",
+            f"{path} cannot be read: {error.strerror or error}.",
+            f"Set the option path to a readable file, or run: chmod u+r {path}",
         ) from error
     if not size:
         raise ConfigError("no-rows", f"{path} is empty.", "Write rows into it, or name another file.")

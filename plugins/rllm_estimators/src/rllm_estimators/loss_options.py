@@ -6,7 +6,7 @@ something else than a token's importance ratio therefore has a name of its own.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -62,10 +62,54 @@ class DppoParams(Params):
         description="The same for tokens that are being made likelier; null means max_divergence.",
     )
     clip_ratio_c: float = Field(20.0, gt=0, description="Importance weights above this are cut off.")
+    kl_tau: float = Field(0.0, ge=0, description="Weight of the squared log-ratio; 1e-3 in prime-rl.")
 
     @property
     def low_high(self) -> tuple[float, float]:
         return self.max_divergence, _or(self.max_divergence_high, self.max_divergence)
+
+
+class IpoParams(Params):
+    max_divergence: float = Field(
+        0.1, gt=0, description="Tokens whose probability moved further than this are not trained on."
+    )
+    kl_tau: float = Field(1e-3, ge=0, description="Weight of the squared log-ratio.")
+
+
+class VespoParams(Params):
+    k_positive: float = Field(2.0, ge=0, description="Power of the row's ratio if the advantage is not negative.")
+    lambda_positive: float = Field(
+        3.0, gt=0, description="Decay of the weight with the row's ratio if the advantage is not negative."
+    )
+    k_negative: float = Field(3.0, ge=0, description="Power of the row's ratio if the advantage is negative.")
+    lambda_negative: float = Field(
+        2.0, gt=0, description="Decay of the weight with the row's ratio if the advantage is negative."
+    )
+
+
+class ToprParams(Params):
+    level: Literal["sequence", "token"] = Field(
+        "sequence", description="sequence: one ratio per row, as in the paper; token: each token's ratio."
+    )
+
+
+class FipoParams(ClipParams):
+    half_life: float = Field(32.0, gt=0, description="A log-ratio this many tokens later has half the effect.")
+    max_influence: float = Field(0.2, ge=0, description="Advantages are multiplied by at most 1 + max_influence.")
+
+
+class ReinforceKlParams(Params):
+    fwd_kl_coef: float = Field(0.0, ge=0, description="Weight of KL(trainer || sampler).")
+    bwd_kl_coef: float = Field(0.0, ge=0, description="Weight of KL(sampler || trainer).")
+    ratio_clamp_min: float | None = Field(None, ge=0, description="Smallest importance weight; null means none.")
+    ratio_clamp_max: float | None = Field(None, gt=0, description="Largest importance weight; null means none.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        low, high = self.ratio_clamp_min, self.ratio_clamp_max
+        if low is not None and high is not None and low > high:
+            raise ValueError("ratio_clamp_min must not exceed ratio_clamp_max")
+        return self
 
 
 class DroParams(Params):

@@ -68,14 +68,15 @@ def dppo_tv(inputs: LossInput, params: DppoParams) -> Tensor:
     Followed are tokens with p - q <= max_divergence_high where A > 0, and p - q >= -max_divergence elsewhere: |p - q|
     is the total variation between the two policies seen as "this token or another". Qi et al. 2026, arXiv:2602.04879;
     as there the old policy is the one that sampled, where its log-probs are known, so rho corrects for it as well.
+    `kl_tau` adds kl_tau log(rho)^2 to every token, also to those that are not followed (prime-rl).
     """
-    inputs = _anchored(inputs)
-    return _truncated(inputs, _near_by_variation(inputs, params), params)
+    inputs = anchored(inputs)
+    return _truncated(inputs, _near_by_variation(inputs, params), params) + squared_log_ratio(inputs, params.kl_tau)
 
 
 def dppo_tv_clipped(inputs: LossInput, params: DppoParams) -> Tensor:
     """(n_sampled,) bool, tokens that `dppo_tv` does not follow, or follows with a weight that is cut off."""
-    inputs = _anchored(inputs)
+    inputs = anchored(inputs)
     return ~_near_by_variation(inputs, params) | (importance_ratio(inputs) > params.clip_ratio_c)
 
 
@@ -85,13 +86,13 @@ def dppo_kl(inputs: LossInput, params: DppoParams) -> Tensor:
     At most max_divergence_high where A > 0, and max_divergence elsewhere. Tokens that are about to come back (p <= q
     where A > 0, p >= q elsewhere) are followed however far away they are. Qi et al. 2026, arXiv:2602.04879.
     """
-    inputs = _anchored(inputs)
-    return _truncated(inputs, _near_by_divergence(inputs, params), params)
+    inputs = anchored(inputs)
+    return _truncated(inputs, _near_by_divergence(inputs, params), params) + squared_log_ratio(inputs, params.kl_tau)
 
 
 def dppo_kl_clipped(inputs: LossInput, params: DppoParams) -> Tensor:
     """(n_sampled,) bool, tokens that `dppo_kl` does not follow, or follows with a weight that is cut off."""
-    inputs = _anchored(inputs)
+    inputs = anchored(inputs)
     return ~_near_by_divergence(inputs, params) | (importance_ratio(inputs) > params.clip_ratio_c)
 
 
@@ -114,12 +115,19 @@ def _near_by_divergence(inputs: LossInput, params: DppoParams) -> Tensor:
         return torch.where(inputs.advantages > 0, up, down)
 
 
-def _anchored(inputs: LossInput) -> LossInput:
+def anchored(inputs: LossInput) -> LossInput:
     """With the log-probs of the policy that sampled as the old ones, where they are known."""
     sampled = inputs.sampling_logprobs
     if sampled is None:
         return inputs
     return replace(inputs, old_logprobs=torch.where(sampled.isnan(), inputs.old_logprobs, sampled))
+
+
+def squared_log_ratio(inputs: LossInput, weight: float) -> Tensor | float:
+    """(n_sampled,) weight log(rho)^2 of every token, or 0 for a weight of 0."""
+    if not weight:
+        return 0.0
+    return weight * log_ratio(inputs.logprobs, inputs.old_logprobs).square()
 
 
 def _others(logprobs: Tensor) -> Tensor:

@@ -15,10 +15,15 @@ from rllm_estimators.loss_options import (
     ClipCovParams,
     DppoParams,
     DroParams,
+    FipoParams,
     GmpoParams,
     GspoParams,
+    IpoParams,
     KlCovParams,
+    ReinforceKlParams,
     SapoParams,
+    ToprParams,
+    VespoParams,
 )
 from rllm_estimators.options import (
     DrGrpoParams,
@@ -227,4 +232,42 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         params=ClipCovParams,
         load=load_from("rllm_estimators.losses_covariance", "clip_cov"),
         load_clipped=load_from("rllm_estimators.losses_covariance", "clip_cov_clipped"),
+    )
+    yield LossPlugin(
+        name="fipo",
+        summary="PPO, with advantages raised if the row's later tokens became likelier.",
+        params=FipoParams,
+        load=load_from("rllm_estimators.losses_off_policy", "fipo"),
+        load_clipped=load_from("rllm_estimators.losses_off_policy", "fipo_clipped"),
+    )
+    yield LossPlugin(
+        name="ipo",
+        summary="Importance ratio times advantage for tokens whose probability changed little, and a pull back.",
+        params=IpoParams,
+        load=load_from("rllm_estimators.losses_off_policy", "ipo"),
+        load_clipped=load_from("rllm_estimators.losses_off_policy", "ipo_clipped"),
+        corrects_rollouts=True,
+    )
+    yield LossPlugin(
+        name="reinforce_kl",
+        summary="Log-prob times advantage, weighted by the ratio to the sampler, and KL terms to the sampler.",
+        params=ReinforceKlParams,
+        load=load_from("rllm_estimators.losses_off_policy", "reinforce_kl"),
+        load_clipped=load_from("rllm_estimators.losses_off_policy", "reinforce_kl_clipped"),
+        corrects_rollouts=True,
+    )
+    yield LossPlugin(
+        name="topr",
+        summary="Log-prob times advantage; negative advantages are weighted by the ratio, at most 1.",
+        params=ToprParams,
+        load=load_from("rllm_estimators.losses_off_policy", "topr"),
+        load_clipped=load_from("rllm_estimators.losses_off_policy", "topr_clipped"),
+        corrects_rollouts=True,
+    )
+    yield LossPlugin(
+        name="vespo",
+        summary="Log-prob times advantage, weighted by a smooth function of the row's ratio.",
+        params=VespoParams,
+        load=load_from("rllm_estimators.losses_off_policy", "vespo"),
+        corrects_rollouts=True,
     )

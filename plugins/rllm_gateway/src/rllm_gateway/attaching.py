@@ -131,18 +131,21 @@ class Door:
                 renderer = await asyncio.to_thread(self._load, Path(str(hello.get("renderer"))))
             except (RllmError, OSError) as error:
                 return f"its renderer cannot be loaded: {one_line(str(error))}"
-            await self._serve(LinkPolicy(reader, writer), renderer, str(hello.get("model")), writer)
+            await self._serve(reader, writer, renderer, str(hello.get("model")))
             return ""
         finally:
             self._taken = False
 
-    async def _serve(self, policy: LinkPolicy, renderer: Renderer, model: str, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, renderer: Renderer, model: str
+    ) -> None:
         sessions = RunSessions(self._gateway)
+        policy = LinkPolicy(reader, writer, sessions)
         tokenizer = tokenizer_digest(renderer)
         self._gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=model, tokenizer=tokenizer))
         writer.write(b'{"attached": true}\n')
         try:
-            await policy.serve(sessions)
+            await policy.serve()
         finally:
             self._gateway.detach()
             await sessions.close_all()

@@ -65,12 +65,12 @@ async def serve(settings: ChildSettings) -> int:
     gateway = Gateway(store if settings.deployment is None else CallStore.open(store), url_of(listening))
     link = socket.socket(fileno=settings.descriptor)
     link.setblocking(False)
-    policy = LinkPolicy(*await asyncio.open_connection(sock=link))
+    policy = LinkPolicy(*await asyncio.open_connection(sock=link), gateway)
     tokenizer = tokenizer_digest(renderer)
     gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model, tokenizer=tokenizer))
 
     async def linked() -> None:
-        await policy.serve(gateway)
+        await policy.serve()
         stop.event.set()
 
     linking = asyncio.create_task(linked())
@@ -83,9 +83,9 @@ async def serve(settings: ChildSettings) -> int:
     try:
         await serve_until(stop.event, server, lambda: announce(Path(settings.announcement), listening), gateway.detach)
     finally:
-        linking.cancel()
         if deployed is not None:
             await deployed.end_all()
+        linking.cancel()
         gateway.close()
     return stop.exit_code
 

@@ -21,7 +21,7 @@ from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 from rllm_gateway.deployment import Deployment
-from rllm_gateway.process import Place, deployed_gateway
+from rllm_gateway.process import Place, gateway_process
 from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_serving.until_stopped import Stop
@@ -85,10 +85,7 @@ async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], 
         async with open_engine(plan) as engine:
             samplers = _samplers(plan, engine)
             renderer = engine.renderer
-            async with deployed_gateway(renderer, place, files.path, deployment, samplers) as (
-                link,
-                url,
-            ):
+            async with gateway_process(renderer, place, files.path, deployment, samplers) as (link, url):
                 if options.announcement is not None:
                     write_atomically(options.announcement, json.dumps({"url": url}))
                 ready(url)

@@ -35,7 +35,7 @@ from rllm_serving.listening import reachable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class GatewayLimits:
     """What is above is refused, never held."""
 
     body_bytes: int = 4 << 20
@@ -69,7 +69,7 @@ class SessionError(RllmError):
 class Gateway:
     """Lives on one event loop."""
 
-    def __init__(self, store: CallStore | Path, url: str, limits: Limits | None = None) -> None:
+    def __init__(self, store: CallStore | Path, url: str, limits: GatewayLimits | None = None) -> None:
         """No policy is attached yet.
 
         Args:
@@ -77,7 +77,7 @@ class Gateway:
             url: where the gateway listens.
             limits: how much it takes on.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or GatewayLimits()
         self._log = RowLog(store)
         self.in_flight = 0
         self.url = url

@@ -112,7 +112,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         renderer = run.engine.renderer
         external = sdk.proxy.mode == "external"
         gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, place, directory)
-        async with gateway as link:
+        async with gateway as (link, _):
             try:
                 yield OpenedGateway(
                     link=link,

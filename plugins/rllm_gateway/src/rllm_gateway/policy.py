@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,20 +13,16 @@ if TYPE_CHECKING:
     from rllm_core.contracts.renderer import Renderer
 
 
+Failure = Literal["too_long", "unsupported", "gone", "error"]
+"""Why a call cannot be answered: no room for a token, an option that the engine lacks, no trainer, anything else."""
+
+
 class PolicyError(Exception):
-    """The policy cannot answer a call; the text says why. The session goes on."""
+    """The policy cannot answer a call. The session continues."""
 
-
-class PromptTooLongError(PolicyError):
-    """The prompt leaves no room for a token."""
-
-
-class UnsupportedError(PolicyError):
-    """What samples cannot do one thing that the call asks for beyond tokens and their log-probs."""
-
-
-class PolicyGoneError(PolicyError):
-    """The policy went away before it answered."""
+    def __init__(self, message: str, failure: Failure = "error") -> None:
+        super().__init__(message)
+        self.failure: Failure = failure
 
 
 class Policy(Protocol):
@@ -59,10 +55,7 @@ class Policy(Protocol):
             on_tokens: see `SamplingParams.on_tokens`.
 
         Raises:
-            PromptTooLongError: there is no room for a token.
-            UnsupportedError: `json_schema` or `top_logprobs` cannot be done.
-            PolicyGoneError: nobody is there to sample any more.
-            PolicyError: anything else that is wrong with this call.
+            PolicyError: it cannot be answered.
         """
         ...
 

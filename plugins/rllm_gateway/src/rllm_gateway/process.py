@@ -41,54 +41,26 @@ class Place:
 
 
 @asynccontextmanager
-async def gateway_process(renderer: Renderer, place: Place, directory: Path) -> AsyncIterator[TrainerLink]:
-    """A gateway that answers, linked to this process. It ends with the context, or with this process.
+async def gateway_process(
+    renderer: Renderer,
+    place: Place,
+    directory: Path,
+    deployment: Deployment | None = None,
+    make_sampler: Callable[[str], RolloutSampler] | None = None,
+) -> AsyncIterator[tuple[TrainerLink, str]]:
+    """A gateway that is linked to this process, and its URL. It ends with the context, or with this process.
 
     Args:
         renderer: of the model; made by `make_renderer`.
         place: where it listens and stores.
-        folder: for its log and its files; they may be deleted afterwards.
+        directory: for its log and its files; they may be deleted afterwards.
+        deployment: how it opens sessions. None if the trainer opens them.
+        make_sampler: makes the sampler of a session that the gateway has opened.
 
     Raises:
         ConfigError: no other process can load the renderer.
         BackendError: it does not start.
     """
-    async with _process(renderer, place, directory) as (link, _):
-        yield link
-
-
-@asynccontextmanager
-async def deployed_gateway(
-    renderer: Renderer,
-    place: Place,
-    directory: Path,
-    deployment: Deployment,
-    sampler_of: Callable[[str], RolloutSampler],
-) -> AsyncIterator[tuple[TrainerLink, str]]:
-    """As `gateway_process`, and its URL: a gateway that opens sessions itself.
-
-    Args:
-        renderer: of the model.
-        place: where it listens and stores.
-        folder: for its files.
-        deployment: how it opens sessions.
-        sampler_of: makes what samples for a session, by its id.
-
-    Raises:
-        ConfigError, BackendError: as `gateway_process`.
-    """
-    async with _process(renderer, place, directory, deployment, sampler_of) as both:
-        yield both
-
-
-@asynccontextmanager
-async def _process(
-    renderer: Renderer,
-    place: Place,
-    directory: Path,
-    deployment: Deployment | None = None,
-    sampler_of: Callable[[str], RolloutSampler] | None = None,
-) -> AsyncIterator[tuple[TrainerLink, str]]:
     from rllm_backend_kit.portable_renderer import save_renderer
 
     rendering = directory / "renderer"
@@ -111,7 +83,7 @@ async def _process(
         process = ChildProcess.spawn(program, directory / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
-        link = TrainerLink(*await asyncio.open_connection(sock=ours), sampler_of, lambda: _last_words(process))
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), make_sampler, lambda: _last_words(process))
         yield link, await _answering(announcement, process)
     finally:
         if link is not None:
@@ -120,13 +92,15 @@ async def _process(
 
 
 @asynccontextmanager
-async def running_gateway(renderer: Renderer, sdk: SdkSection, directory: Path) -> AsyncIterator[TrainerLink]:
-    """The link to a gateway that runs already, ``rllm gateway serve``. It goes on when the context ends.
+async def running_gateway(
+    renderer: Renderer, sdk: SdkSection, directory: Path
+) -> AsyncIterator[tuple[TrainerLink, str]]:
+    """The link to a gateway that runs already, ``rllm gateway serve``, and its URL. It continues after the context.
 
     Args:
         renderer: of the model; made by `make_renderer`.
         sdk: where the gateway listens, and its token; null: the token of this user's file.
-        folder: for the renderer, which the gateway reads from there.
+        directory: for the renderer, which the gateway reads from there.
 
     Raises:
         ConfigError: no other process can load the renderer, or the token cannot be read.
@@ -141,7 +115,7 @@ async def running_gateway(renderer: Renderer, sdk: SdkSection, directory: Path) 
     ends = await attach(sdk.proxy.host, sdk.proxy.port + RUN_PORT, token_of(sdk.proxy), rendering, MODEL)
     link = TrainerLink(*ends)
     try:
-        yield link
+        yield link, f"http://{sdk.proxy.host}:{sdk.proxy.port}"
     finally:
         await link.close()
 

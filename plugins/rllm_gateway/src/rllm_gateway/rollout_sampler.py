@@ -14,7 +14,7 @@ from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, Samp
 from rllm_core.data.types import Step
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError
-from rllm_gateway.policy import PromptTooLongError
+from rllm_gateway.policy import PolicyError
 
 
 class SamplingContext(Protocol):
@@ -72,7 +72,7 @@ class RolloutSampler:
         """Continue a prompt; see `Policy.sample`.
 
         Raises:
-            PromptTooLongError: the prompt exceeds ``data.max_prompt_length``, or leaves no room in the context.
+            PolicyError: the prompt exceeds ``data.max_prompt_length``, or leaves no room in the context.
             UnsupportedSamplingError: the engine has no `json_schema` or no `top_logprobs`.
             BackendError: the engine is gone.
         """
@@ -82,7 +82,7 @@ class RolloutSampler:
         if len(prompt_ids) > context.max_prompt_length or room < 1:
             self.too_long += 1
             longest = min(context.max_prompt_length, engine.max_context - 1)
-            raise PromptTooLongError(f"a prompt of {len(prompt_ids)} tokens; this run takes {longest} at most")
+            raise PolicyError(f"a prompt of {len(prompt_ids)} tokens; this run takes {longest} at most", "too_long")
         most = min(max_tokens, context.max_response_length, room)
         sampling = replace(
             context.sampling,

@@ -19,7 +19,7 @@ from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice
 from rllm_gateway.fields import IGNORE
 from rllm_gateway.live_session import LiveSession, Place, RequestKey
-from rllm_gateway.policy import AttachedPolicy, PolicyError, PolicyGoneError, PromptTooLongError, UnsupportedError
+from rllm_gateway.policy import AttachedPolicy, PolicyError
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.rendering import choice_of, render
 from rllm_gateway.row_log import RowLog
@@ -164,8 +164,8 @@ class _Sampling:
         for demands in _subsets(_demands(asked)):
             try:
                 completion = await sample(**{each.option: each.value for each in demands})
-            except UnsupportedError:
-                if not demands or self._session.spec.unsupported == "refuse":
+            except PolicyError as error:
+                if error.failure != "unsupported" or not demands or self._session.spec.unsupported == "refuse":
                     raise
                 continue
             for demand in _demands(asked):
@@ -243,12 +243,12 @@ def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
     first = errors.exceptions[0]
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
-    match first:
-        case PromptTooLongError():
+    match first.failure:
+        case "too_long":
             return invalid(str(first), "messages", "context_length_exceeded")
-        case UnsupportedError():
+        case "unsupported":
             return invalid(f"{first} {IGNORE}", _demands(asked)[0].parameter, "unsupported_parameter")
-        case PolicyGoneError():
+        case "gone":
             return RefusedError(503, "busy", str(first))
         case _:
             return RefusedError(500, "failed", f"The policy could not answer: {first}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -23,42 +22,13 @@ from rllm_serving.listening import LOOPBACK, listen, reachable, url_of
 from rllm_serving.until_stopped import Stop, serve_until
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """Where to listen and to store."""
-
-    store: Path
-    token: str
-    """What runs attach with."""
-    host: str = LOOPBACK
-    port: int = 0
-    """For agents; 0: any that is free."""
-    run_port: int = 0
-    """For runs, on this machine alone; 0: any that is free."""
-    announcement: Path | None = None
-
-
-def serve(options: ServeOptions, ready: Callable[[str, int], None]) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit code.
-
-    `ready` is told the URL for agents and the port for runs, once requests are answered.
-
-    Raises:
-        ConfigError: a port is taken.
-        StoreError: the store cannot be opened.
-    """
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(options, ready))
-
-
-async def _serve(options: ServeOptions, ready: Callable[[str, int], None]) -> int:
+async def _serve(store: Path, host: str, port: int, run_port: int, token_file: Path, announcement: Path | None) -> int:
+    token = admin_token(token_file)
     stop = Stop()
-    listening, for_runs = listen(options.host, options.port), listen(LOOPBACK, options.run_port)
-    gateway = Gateway(CallStore.open(options.store), url_of(listening))
+    listening, for_runs = listen(host, port), listen(LOOPBACK, run_port)
+    gateway = Gateway(CallStore.open(store), url_of(listening))
     doors = set[asyncio.Task[None]]()
-    door = Door(gateway, options.token, load_renderer)
+    door = Door(gateway, token, load_renderer)
 
     async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -70,9 +40,13 @@ async def _serve(options: ServeOptions, ready: Callable[[str, int], None]) -> in
     runs = await asyncio.start_server(enter, sock=for_runs)
 
     def announced() -> None:
-        if options.announcement is not None:
-            announce(options.announcement, listening)
-        ready(reachable(gateway.url), for_runs.getsockname()[1])
+        if announcement is not None:
+            announce(announcement, listening)
+        run_port = for_runs.getsockname()[1]
+        _say(
+            f"agents: {reachable(gateway.url)}; runs: port {run_port}, with the token in {token_file}",
+            f"store: {store}",
+        )
 
     try:
         await serve_until(stop.event, HttpServer(create_app(gateway), listening), announced, gateway.detach)
@@ -90,23 +64,17 @@ WORKFLOW = {"rllm.workflow.name": "agent"}
 
 
 def serve_runs(store: str, host: str, port: int, run_port: int, token_file: Path | None, announce: Path | None) -> int:
-    """Serve to runs that attach. Returns the exit code."""
-    from rllm_gateway.serving_command import ServeOptions, serve
+    """Serve to runs that attach, until SIGTERM or SIGINT. Returns the exit code.
 
-    file = token_file or TOKEN_FILE
-    options = ServeOptions(
-        store=Path(store).expanduser(),
-        token=admin_token(file),
-        host=host,
-        port=port,
-        run_port=run_port,
-        announcement=announce,
-    )
+    Raises:
+        ConfigError: a port is taken.
+        StoreError: the store cannot be opened.
+    """
+    import uvloop
 
-    def ready(url: str, for_runs: int) -> None:
-        _say(f"agents: {url}; runs: port {for_runs}, with the token in {file.expanduser()}", f"store: {options.store}")
-
-    return serve(options, ready)
+    file = (token_file or TOKEN_FILE).expanduser()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(Path(store).expanduser(), host, port, run_port, file, announce))
 
 
 def serve_model(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -122,7 +123,7 @@ def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_call_has_a_log_prob_per_token() -> None:
-    with pytest.raises(ValueError, match="3 log-probs for 2 response tokens"):
+    with pytest.raises(ValueError, match=r"3 .* 2 "):
         call(logprobs=np.zeros(3, np.float32))
 
 
@@ -166,7 +167,7 @@ UNSTORABLE = {
 
 async def _refused(store: CallStore, row: Any) -> None:
     await store.add(session())
-    with pytest.raises(StoreError, match=r"^This \w+ cannot be stored: "):
+    with expect_error(StoreError, "store-failed"):
         await store.add(row)
     assert [summary.calls for summary in store.sessions()] == [0]
 

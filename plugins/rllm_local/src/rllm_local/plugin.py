@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
 from rllm_core.contracts.finding import Finding
 from rllm_core.errors import ConfigError
@@ -54,18 +55,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         footprint=footprint,
         check_renderer=_check_renderer,
         examine_gpus=_examine_gpus,
-        config_keys=frozenset(
-            {
-                "rllm.renderer",
-                "rllm.disable_thinking",
-                "rllm.algorithm.loss_agg_mode",
-                "rllm.algorithm.entropy.*",
-                "rllm.algorithm.kl_beta",
-                "rllm.algorithm.kl_estimator",
-                "rllm.algorithm.rollout_correction.*",
-                "rllm.rollout.engine",
-            }
-        ),
+        config_keys=COMMON_KEYS | {"rllm.rollout.engine"},
         config_yaml=lambda: Path(__file__).parent / "conf" / "rllm" / "backend" / "local.yaml",
         shared_keys=tuple(
             SharedKey(native=f"training.{name}", rllm=f"rllm.algorithm.{name}", deprecated=False)

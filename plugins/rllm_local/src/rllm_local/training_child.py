@@ -11,7 +11,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +20,11 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import RunContext, UpdateResult
 from rllm_core.data.batch import TokenBatch
-from rllm_local.messages import packed, receive
 from rllm_local.sent_plan import SentPlan
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.weights import copy_weights, shared_weights, trained_weights
+from rllm_serving.connection import PICKLE, serve_blocking
 from rllm_serving.parent import end_with_parent
 
 
@@ -69,13 +68,17 @@ class TrainingChild:
         assert self._trainer is not None
         return self._trainer
 
-    def answer(self, request: bytearray) -> bytes:
-        """What is sent in answer to a request: a value, or an error and where it was raised."""
+    def answer(self, request: bytes) -> bytes:
+        """Return the encoded answer to an encoded request: a value, or an error with its traceback."""
         try:
-            name, *arguments = pickle.loads(request)
-            return packed((getattr(self, name)(*arguments), None, ""))
-        except Exception as error:  # noqa: BLE001  (whatever it is: the other process raises it)
-            return packed((None, _portable(error), traceback.format_exc()))
+            name, *arguments = PICKLE.load(request)
+            answer = PICKLE.dump((getattr(self, name)(*arguments), None, ""))
+        except Exception as error:  # noqa: BLE001  (the other process raises it)
+            answer = PICKLE.dump((None, _portable(error), traceback.format_exc()))
+        # The other process reads the log when it has the answer.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return answer
 
 
 def _portable(error: Exception) -> Exception:
@@ -90,14 +93,7 @@ def _portable(error: Exception) -> Exception:
 def main(connection: int, memory: int) -> None:
     """Answer until the other end is closed."""
     end_with_parent()
-    child = TrainingChild(memory)
-    with socket.socket(fileno=connection) as other, suppress(EOFError):
-        while True:
-            answer = child.answer(receive(other))
-            # What it printed is to be there before its answer is.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            other.sendall(answer)
+    serve_blocking(socket.socket(fileno=connection), TrainingChild(memory).answer)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 import socket
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +25,11 @@ from rllm_core.contracts.backend import RunContext, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_local.child_log import ChildLog
-from rllm_local.messages import packed, received
 from rllm_local.patience import Patience
 from rllm_local.sent_plan import SentPlan
 from rllm_local.weights import shared_memory, shared_weights
 from rllm_serving.child_process import ChildProcess
+from rllm_serving.connection import PICKLE, Connection
 
 SECONDS_TO_END = 10.0
 """After its connection is closed; it ends at once unless the machine is stuck."""
@@ -52,7 +49,7 @@ class TrainingProcess:
         """
         self._died = died
         self._patience = patience or Patience()
-        self._connection, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         self._memory = shared_memory()
         inherited = [theirs.fileno(), self._memory]
         # -P: what lies in the folder that the run is started in is not what the process means to import.
@@ -62,11 +59,12 @@ class TrainingProcess:
             log = Path(directory) / "training.log"
             self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)
             self._log = ChildLog(log)
-        self._connection.setblocking(False)
-        self._asked: deque[tuple[str, asyncio.Future[bytearray]]] = deque()
-        """What is under way, and who waits for it; answers come in this order."""
+        self._asked: list[str] = []
+        """Names of the requests under way, the oldest first."""
         self._failure: BackendError | None = None
-        self._reading = asyncio.create_task(self._read(), name="rllm-local-training")
+        self._closed = False
+        self._connecting = asyncio.create_task(Connection.open(ours, PICKLE))
+        self._watching = asyncio.create_task(self._watch(), name="rllm-local-training")
 
     @property
     def pid(self) -> int:
@@ -101,86 +99,65 @@ class TrainingProcess:
         await self._ask("load", directory.absolute())
 
     async def close(self) -> None:
-        """End it, in the middle of what it does if there is something. Nothing happens the second time."""
-        if self._connection.fileno() < 0:
+        """End the process, in the middle of a request if necessary. The second call does nothing."""
+        if self._closed:
             return
-        self._reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._reading
-        self._connection.close()
-        await self._process.end(0.0 if self._asked else SECONDS_TO_END)
+        self._closed = True
+        self._watching.cancel()
+        under_way = bool(self._asked)
+        await (await self._connecting).close()
+        await self._process.end(0.0 if under_way else SECONDS_TO_END)
         self._log.close()
         os.close(self._memory)
 
     async def _ask(self, name: str, *arguments: object) -> Any:
-        """What it answers. Raises what it raised, or BackendError: it has ended."""
+        """Return its answer. Raises its error, or BackendError if it has ended."""
         if self._failure is not None:
             raise self._failure
+        connection = await self._connecting
+        self._asked.append(name)
         try:
-            answer = await self._patience.wait_for(name, self._exchange(name, packed((name, *arguments))))
+            answer = await self._patience.wait_for(name, connection.ask((name, *arguments)))
         except TimeoutError:
-            raise self._hanging(name) from None
-        value, error, where = pickle.loads(answer)
+            self._failure = self._failure or self._timeout_error(name)
+            self._process.kill()
+            await connection.close()
+            await asyncio.shield(self._watching)
+            raise self._failure from None
+        except EOFError:
+            await asyncio.shield(self._watching)
+            assert self._failure is not None
+            raise self._failure from None
+        finally:
+            self._asked.remove(name)
+        value, error, where = answer
         self._log.tell()
         if error is not None:
             error.add_note(f"In the process that trains:\n{where}")
             raise error
         return value
 
-    async def _exchange(self, name: str, request: bytes) -> bytearray:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[bytearray] = loop.create_future()
-        self._asked.append((name, future))
-        try:
-            with suppress(ConnectionError):  # the task that reads finds out how the process ended
-                await loop.sock_sendall(self._connection, request)
-            return await future
-        finally:
-            future.cancel()
-
-    def _hanging(self, name: str) -> BackendError:
-        """End a process that does not answer. Return the error."""
-        if self._failure is not None:
-            return self._failure
-        seconds = self._patience.limit(name)
+    def _timeout_error(self, name: str) -> BackendError:
         stopped = " It is stopped, as by SIGSTOP." if self._process.stopped else ""
-        self._reading.cancel()
-        self._process.kill()
-        self._end_with(
-            BackendError(
-                "process-timeout",
-                f"The process that trains (pid {self.pid}) has not answered {name!r} for {seconds:g} seconds, and "
-                f"was ended.{stopped}",
-                "Run again with --resume to continue from the newest checkpoint. If the machine was busy, wait first.",
-            )
+        return BackendError(
+            "process-timeout",
+            f"The process that trains (pid {self.pid}) has not answered {name!r} for {self._patience.limit(name):g} "
+            f"seconds, and was ended.{stopped}",
+            "Run again with --resume to continue from the newest checkpoint. If the machine was busy, wait first.",
         )
-        assert self._failure is not None
-        return self._failure
 
-    def _end_with(self, failure: BackendError) -> None:
-        """Fail the requests under way and those that come."""
-        self._failure = failure
-        for _, future in self._asked:
-            if not future.done():
-                future.set_exception(failure)
-        self._died(failure)
-
-    async def _read(self) -> None:
-        """Hand out answers until it ends."""
-        try:
-            while True:
-                answer = await received(self._connection)
-                _, future = self._asked.popleft()
-                if not future.done():
-                    future.set_result(answer)
-        except (EOFError, OSError):
-            self._end_with(await self._how_it_ended())
+    async def _watch(self) -> None:
+        """Wait until the process ends, and report it."""
+        await (await self._connecting).wait_ended()
+        if self._failure is None:
+            self._failure = await self._how_it_ended()
+        self._died(self._failure)
 
     async def _how_it_ended(self) -> BackendError:
         await self._process.end(SECONDS_TO_END)
         code = self._process.exit_code or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        doing = f"in {self._asked[0][0]!r}" if self._asked else "while it had nothing to do"
+        doing = f"in {self._asked[0]!r}" if self._asked else "while it had nothing to do"
         out_of_memory = (
             "Where memory runs out, the system kills so: `--dry-run` says what the run takes, and what helps. "
         )
@@ -188,6 +165,6 @@ class TrainingProcess:
         return BackendError(
             "process-died",
             f"The process that trains {how} {doing}.",
-            f"{out_of_memory if code == -signal.SIGKILL else ''}Go on from the newest checkpoint with --resume.",
+            f"{out_of_memory if code == -signal.SIGKILL else ''}Continue from the newest checkpoint with --resume.",
             "\n".join(["The last lines it wrote:", *lines]) if lines else "",
         )

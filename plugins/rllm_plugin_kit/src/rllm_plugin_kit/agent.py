@@ -13,7 +13,6 @@ import pytest
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.data.messages import MalformedToolCall, Message, Response, ToolCall, text_of
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changes_by
 
 OBSERVATIONS: tuple[str | Sequence[Message], ...] = (
     "lower",
@@ -123,18 +122,10 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
-        self.loaded()
-        if different := changes_by(lambda: self._rollouts(params, 1)):
-            raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
+        self.check_surroundings(lambda: self._rollouts(params, 1), "Compute, and return at once.")
 
     def _made(self, params: Any) -> Agent:
-        try:
-            agent: Agent = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with the options, once per attempt.",
-            ) from error
+        agent: Agent = self.make(params, called_with="the options, once per attempt")
         return agent
 
     def _rollouts(self, params: Any, number: int) -> list[list[Any]]:
@@ -154,15 +145,13 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         return self._ask(agent.act, response, "response")
 
     def _ask(self, method: Any, given: Any, what: str) -> Any:
-        try:
+        with self.explain_errors(
+            f"fails on the {what} {given!r:.160}",
+            "A model says anything: hand on what makes no sense, the environment answers it."
+            if what == "response"
+            else "An observation is text or chat messages; `rllm_core.data.messages.text_of` gives their text.",
+        ):
             return method(given)
-        except Exception as error:
-            raise self.failure(
-                f"fails on the {what} {given!r:.160}: {type(error).__name__}: {error}",
-                "A model says anything: hand on what makes no sense, the environment answers it."
-                if what == "response"
-                else "An observation is text or chat messages; `rllm_core.data.messages.text_of` gives their text.",
-            ) from error
 
     def _check_json(self, value: Any, what: str) -> None:
         try:

@@ -73,13 +73,10 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             overlaps=config.rllm.async_training.staleness > 0,
         )
         loss = self._loss()
-        try:
+        with self.explain_errors(
+            "cannot be started", "Correct its `start`, or set an existing model in `options` of the test class."
+        ):
             return Session(self.loaded(), run, loss)  # type: ignore[arg-type]
-        except Exception as error:
-            raise self.failure(
-                f"cannot be started: {type(error).__name__}: {error}",
-                "Fix its `start`, or name a model in `options` that is there.",
-            ) from error
 
     def test_what_it_can_do_exists(self) -> None:
         for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
@@ -311,23 +308,16 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
 
     def test_it_can_be_closed_before_it_was_started(self) -> None:
         make = self.loaded()
-        try:
+        with self.explain_errors(
+            "cannot be closed before it was started",
+            "Release what there is and nothing else: a run that fails to start closes its backend too.",
+        ):
             asyncio.run(make().close())
-        except Exception as error:
-            raise self.failure(
-                f"cannot be closed before it was started: {type(error).__name__}: {error}",
-                "Release what there is and nothing else: a run that fails to start closes its backend too.",
-            ) from error
 
     def test_it_can_be_closed_twice(self, session: Session) -> None:
         """The last test of the class, as nothing can be asked of a closed backend."""
-        try:
+        with self.explain_errors("cannot be closed twice", "Release what there still is and nothing else."):
             session.close()
-        except Exception as error:
-            raise self.failure(
-                f"cannot be closed twice: {type(error).__name__}: {error}",
-                "Release what there still is and nothing else.",
-            ) from error
 
     def _check_result(self, result: UpdateResult) -> None:
         """Of an update that was asked for no token trace."""

@@ -11,7 +11,6 @@ from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.data.types import Task
 from rllm_core.errors import RllmError
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changes_by
 from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_time, some_of
 
 
@@ -59,7 +58,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             except Exception as error:
                 raise self.failure(
                     f"fails with the options {dict(options)!r}: {type(error).__name__}: {error}",
-                    "Raise rllm_core.errors.ConfigError(what is wrong, what to do): users see it as one paragraph.",
+                    "Raise rllm_core.errors.ConfigError(code, what is wrong, what to do).",
                 ) from error
             raise self.failure(
                 f"takes the options {dict(options)!r}, and has {len(tasks)} tasks",
@@ -67,18 +66,11 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
             )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
-        self.loaded()
-        if different := changes_by(lambda: self._tasks(params)):
-            raise self.failure(
-                f"leaves {', '.join(different)} changed", "Draw from a generator of its own, and put back the rest."
-            )
+        self.check_surroundings(lambda: self._tasks(params), "Draw from a generator of its own, and put back the rest.")
 
     def _tasks(self, params: Any) -> list[Task]:
-        try:
+        with self.explain_errors(
+            "cannot say what its tasks are", "What `load` returns is called with the options, once before a run."
+        ):
             tasks = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot say what its tasks are: {type(error).__name__}: {error}",
-                "What `load` returns is called with the options, once before a run.",
-            ) from error
         return some_of(tasks, self.failure)

@@ -37,13 +37,11 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
     def start(self, options: Mapping[str, Any]) -> EngineSession:
         """An engine that has been started with these options and has weights."""
         params = self.params_from(options)
-        try:
+        with self.explain_errors(
+            "cannot be started",
+            "It is called with an EngineSetup, and then given all weights of the model, as a generator.",
+        ):
             return EngineSession(lambda: self._made(params))
-        except Exception as error:
-            raise self.failure(
-                f"cannot be started: {type(error).__name__}: {error}",
-                "It is called with an EngineSetup, and then given all weights of the model, as a generator.",
-            ) from error
 
     def test_making_it_starts_nothing(self, params: Any) -> None:
         self.loaded()
@@ -131,15 +129,11 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
     def test_any_session_can_be_ended(self, session: EngineSession) -> None:
         """An unknown one, and one twice; it may begin anew."""
         request = Request(PROMPT, SamplingParams(max_tokens=8, seed=1), "ended")
-        try:
+        with self.explain_errors("fails where a session is ended", "Unknown names are fine."):
             session.end(request)
             (first,) = session.generate(request)
             session.end(request, request)
             (again,) = session.generate(request)
-        except Exception as error:
-            raise self.failure(
-                f"fails where a session is ended: {type(error).__name__}: {error}", "Unknown names are fine."
-            ) from error
         if first.token_ids.tolist() != again.token_ids.tolist():
             raise self.failure("goes on otherwise after a session was ended", "Forget what was cached for it.")
 
@@ -271,13 +265,8 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
 
     def test_it_can_be_closed_twice(self, session: EngineSession) -> None:
         """Nothing of it runs afterwards."""
-        try:
+        with self.explain_errors("fails when it is closed twice", "A second time there is nothing to do."):
             session.close()
-        except Exception as error:
-            raise self.failure(
-                f"fails when it is closed twice: {type(error).__name__}: {error}",
-                "A second time there is nothing to do.",
-            ) from error
         different = changed(session.before)
         if different and RANDOM_NUMBERS.issuperset(different):
             different = changes_by(lambda: self._live(session.another()))
@@ -293,12 +282,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             session.close()
 
     def _made(self, params: Any) -> HostedEngine:
-        try:
-            engine: HostedEngine = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}", "What `load` returns is called with the options."
-            ) from error
+        engine: HostedEngine = self.make(params, called_with="the options")
         return engine
 
     def _close_twice(self, engine: HostedEngine, when: str) -> None:
@@ -306,12 +290,8 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             await engine.close()
             await engine.close()
 
-        try:
+        with self.explain_errors(f"cannot be closed {when}", "`close` is fine at any time, and twice."):
             asyncio.run(twice())
-        except Exception as error:
-            raise self.failure(
-                f"cannot be closed {when}: {type(error).__name__}: {error}", "`close` is fine at any time, and twice."
-            ) from error
 
     def _check_logprobs(
         self, model: SmallModel, request: Request, completion: Completion, where: str, part: slice = slice(None)

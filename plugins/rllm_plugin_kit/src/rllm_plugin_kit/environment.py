@@ -126,13 +126,11 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         if self.dataset:
             return [Task(id=f"{split}-{number}", data=dict(row)) for number, row in enumerate(self.dataset)]
         environment: Any = self.loaded()
-        try:
+        with self.explain_errors(
+            f"cannot say what its {split} tasks are",
+            "Write `tasks(cls, split, params)` as a class method, for both splits; return [] where there are none.",
+        ):
             tasks = environment.tasks(split, params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot say what its {split} tasks are: {type(error).__name__}: {error}",
-                "Write `tasks(cls, split, params)` as a class method, for both splits; return [] where there are none.",
-            ) from error
         return some_of(tasks, self.failure)
 
     def _some_tasks(self, params: Any) -> Sequence[Task]:
@@ -140,13 +138,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         return [*tasks[:TASKS_TRIED], *tasks[-1:]]
 
     def _made(self, params: Any) -> Environment:
-        try:
+        with self.explain_errors("cannot be made", "Its constructor is called with the options, once per episode."):
             environment: Environment = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "Its constructor is called with the options, once per episode.",
-            ) from error
         return environment
 
     def _play(self, params: Any, task: Task, said: Sequence[str]) -> list[Outcome]:
@@ -199,14 +192,12 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         await self._ask(environment.close, what="close failed")
 
     async def _ask(self, method: Any, *arguments: Any, what: str) -> Any:
-        try:
+        with self.explain_errors(
+            f"cannot go on: {what}",
+            "Words that make no sense are the environment's to answer, not to raise on; and it can be closed "
+            "whatever happened before.",
+        ):
             return await call(method, *arguments, blocking=self.plugin.blocking)
-        except Exception as error:
-            raise self.failure(
-                f"cannot go on: {what}: {type(error).__name__}: {error}",
-                "Words that make no sense are the environment's to answer, not to raise on; and it can be closed "
-                "whatever happened before.",
-            ) from error
 
     def _check_observation(self, observation: object, method: str) -> None:
         if isinstance(observation, str):

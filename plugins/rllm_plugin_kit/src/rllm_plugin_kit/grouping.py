@@ -112,13 +112,11 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         return episodes
 
     def _grouped(self, params: Any, episodes: Sequence[Episode]) -> list[TrajectoryGroup]:
-        try:
+        with self.explain_errors(
+            f"failed on {len(episodes)} episodes",
+            "Episodes without trajectories, roles that take part twice, and no episodes at all do occur.",
+        ):
             groups = self.loaded()(episodes, params)
-        except Exception as error:
-            raise self.failure(
-                f"failed on {len(episodes)} episodes: {type(error).__name__}: {error}",
-                "Episodes without trajectories, roles that take part twice, and no episodes at all do occur.",
-            ) from error
         if not isinstance(groups, list) or not all(isinstance(group, TrajectoryGroup) for group in groups):
             raise self.failure(f"returned {groups!r:.80}", "Return a list of TrajectoryGroup.")
         return groups

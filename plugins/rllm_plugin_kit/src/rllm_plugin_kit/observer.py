@@ -14,7 +14,6 @@ from rllm_core.errors import did_you_mean
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.run_events import EVENTS, LOG, STEPS, Event, events
 from rllm_plugin_kit.steps import changed as changed_aspects, snapshot
-from rllm_plugin_kit.surroundings import changes_by
 
 VETO = "on_validation_start"
 RUNS = {
@@ -81,20 +80,14 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                 )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
-        self.loaded()
-        if different := changes_by(lambda: self._watch(self._made(params), events(), "a whole run")):
-            raise self.failure(
-                f"leaves {', '.join(different)} changed after on_train_end", "Put back what it changes, by then."
-            )
+        self.check_surroundings(
+            lambda: self._watch(self._made(params), events(), "a whole run"),
+            "Put back what it changes, by then.",
+            when=" after on_train_end",
+        )
 
     def _made(self, params: Any) -> Observer:
-        try:
-            observer = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with the options, once per run.",
-            ) from error
+        observer = self.make(params, called_with="the options, once per run")
         if not isinstance(observer, Observer):
             raise self.failure(
                 f"makes {observer!r:.80}, which has not all methods of an observer",
@@ -118,13 +111,8 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
         return [event for event in life if event.name != LOG]
 
     def _tell(self, observer: Observer, event: Event, run: str) -> Any:
-        try:
+        with self.explain_errors(f"failed in {event.name} of {run}", "An exception of an observer ends the run."):
             return getattr(observer, event.name)(*event.arguments)
-        except Exception as error:
-            raise self.failure(
-                f"failed in {event.name} of {run}: {type(error).__name__}: {error}",
-                "An exception of an observer ends the run.",
-            ) from error
 
 
 def _content(step: TrainStep) -> dict[str, object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Self
 
@@ -13,10 +14,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from rllm_core.contracts.chosen import RecordT, Registered
-from rllm_core.errors import RllmError
+from rllm_core.errors import RllmError, format_problem
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.listing import heavy_imports
+from rllm_plugin_kit.surroundings import changes_by
 
 UNKNOWN_OPTION = "an_option_nobody_has"
 LONGEST_LABEL = 200
@@ -84,6 +86,25 @@ class PluginContract(Generic[RecordT]):
         """A failed test: which plugin, what is wrong with it, and how to fix it."""
         return AssertionError(f"{self.who} {what.rstrip('.')}. {fix}")
 
+    @contextmanager
+    def explain_errors(self, what: str, fix: str) -> Iterator[None]:
+        """Turn an exception of the plugin into a failed test."""
+        try:
+            yield
+        except Exception as error:
+            raise self.failure(f"{what}: {type(error).__name__}: {error}", fix) from error
+
+    def make(self, *arguments: Any, called_with: str) -> Any:
+        """Return the result of the plugin's factory, which `load` returns."""
+        with self.explain_errors("cannot be made", f"What `load` returns is called with {called_with}."):
+            return self.loaded()(*arguments)
+
+    def check_surroundings(self, act: Callable[[], object], fix: str, when: str = "") -> None:
+        """Check that an action changes nothing that other code shares, apart from loading the plugin."""
+        self.loaded()
+        if different := changes_by(act):
+            raise self.failure(f"leaves {', '.join(different)} changed{when}", fix)
+
     def params_from(self, options: Mapping[str, Any]) -> Any:
         """An instance of the record's `params`, validated as config is; raises `ConfigError`."""
         registry = Registry()
@@ -93,11 +114,11 @@ class PluginContract(Generic[RecordT]):
 
     def loaded(self) -> Callable[..., Any]:
         """What the record's `load` returns."""
-        try:
+        with self.explain_errors(
+            "cannot be loaded",
+            "Call the `load` of the plugin record in Python, and correct the import or call that fails.",
+        ):
             implementation: Callable[..., Any] = self.plugin.load()
-        except Exception as error:
-            what = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise self.failure(what, "Fix what its `load` imports or builds.") from error
         if not callable(implementation):
             raise self.failure(f"loads {implementation!r:.80}", "Return the function or class itself from `load`.")
         return implementation
@@ -155,7 +176,8 @@ class PluginContract(Generic[RecordT]):
         except ValueError as error:
             problem = " ".join(str(error).split())
             raise self.failure(
-                f"has options that are refused when they are read back: {problem}", "Fix the defaults of its params."
+                f"has options that are refused when they are read back: {problem}",
+                "Give each field of its params a default that its type accepts.",
             ) from error
         if again != params:
             raise self.failure(
@@ -182,4 +204,4 @@ class PluginContract(Generic[RecordT]):
             return registry.get(self.kind, self.name)
         except RllmError as error:
             reasons = "".join(f" {broken.name} is broken: {broken.reason}." for broken in registry.broken)
-            raise AssertionError(f"{error.message}{reasons} {error.hint}") from error
+            raise AssertionError(format_problem(f"{error.message}{reasons}", error.hint)) from error

@@ -145,13 +145,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 )
 
     def _mode(self, params: Any) -> RejectionMode:
-        try:
-            mode: RejectionMode = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with the options, once per run.",
-            ) from error
+        mode: RejectionMode = self.make(params, called_with="the options, once per run")
         for method in ("__call__", "state_dict", "load_state_dict"):
             if not callable(getattr(mode, method, None)):
                 raise self.failure(
@@ -161,13 +155,10 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
         return mode
 
     def _ask(self, mode: RejectionMode, groups: list[TrajectoryGroup]) -> RejectionResult:
-        try:
+        with self.explain_errors(
+            f"failed on {len(groups)} groups", "No groups at all, groups of one and groups of equal rewards do occur."
+        ):
             result = mode(groups)
-        except Exception as error:
-            raise self.failure(
-                f"failed on {len(groups)} groups: {type(error).__name__}: {error}",
-                "No groups at all, groups of one and groups of equal rewards do occur.",
-            ) from error
         if not isinstance(result, RejectionResult):
             raise self.failure(f"returned {result!r:.80}", "Return a rllm_core.contracts.rejection.RejectionResult.")
         return result

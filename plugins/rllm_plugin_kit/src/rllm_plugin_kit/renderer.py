@@ -12,7 +12,6 @@ from rllm_core.contracts.renderer import Renderer, RendererPlugin, RendererSetup
 from rllm_core.data.messages import Message, Response, Tool
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changes_by
 
 CONVERSATIONS: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": "guess a number"},),
@@ -178,19 +177,16 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             for prompt, response in self._sampled(renderer):
                 self._ask(renderer.parse, prompt, response)
 
-        if different := changes_by(render_and_parse):
-            raise self.failure(f"leaves {', '.join(different)} changed", "Compute, and return at once.")
+        self.check_surroundings(render_and_parse, "Compute, and return at once.")
 
     def _made(self, params: Any) -> Renderer:
         make: Callable[..., Renderer] = self.loaded()
-        try:
+        with self.explain_errors(
+            "cannot be made",
+            "What `load` returns is called with a RendererSetup and the options; override `setup` in the test for "
+            "a renderer of a certain model.",
+        ):
             return make(self.setup(), params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with a RendererSetup and the options; override `setup` in the test for "
-                "a renderer of a certain model.",
-            ) from error
 
     def _sampled(self, renderer: Renderer) -> list[tuple[Any, list[int]]]:
         """Prompts with replies as a model may sample them: whole, cut off, empty, and without sense."""
@@ -204,10 +200,8 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         return [(prompt, response) for response in (*whole, *cut_off, *junk)]
 
     def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
+        with self.explain_errors(
+            f"fails in {getattr(method, '__name__', 'a method')}",
+            "Conversations of text, and any tokens of a model, can be rendered and read.",
+        ):
             return method(*arguments)
-        except Exception as error:
-            raise self.failure(
-                f"fails in {getattr(method, '__name__', 'a method')}: {type(error).__name__}: {error}",
-                "Conversations of text, and any tokens of a model, can be rendered and read.",
-            ) from error

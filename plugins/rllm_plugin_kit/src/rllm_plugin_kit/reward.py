@@ -16,7 +16,6 @@ from rllm_core.contracts.reward import Reward, RewardPlugin, Rollout, Score
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.rollout.calls import call
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.surroundings import changes_by
 
 REPLIES = (
     Response(text="42", content="42"),
@@ -124,17 +123,10 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             for response in REPLIES:
                 self._score(reward, self._rollout(response), "")
 
-        if different := changes_by(score_all):
-            raise self.failure(f"leaves {', '.join(different)} changed", "Put back what it changes.")
+        self.check_surroundings(score_all, "Put back what it changes.")
 
     def _made(self, params: Any) -> Reward:
-        try:
-            reward: Reward = self.loaded()(params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with the options, once per run.",
-            ) from error
+        reward: Reward = self.make(params, called_with="the options, once per run")
         if not callable(reward):
             raise self.failure(f"makes {reward!r:.80}", "Make something that is called with an attempt.")
         return reward
@@ -153,14 +145,12 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         return asyncio.run(self._call(reward, rollout, case))
 
     async def _call(self, reward: Reward, rollout: Rollout, case: str) -> Any:
-        try:
+        with self.explain_errors(
+            f"fails {case}",
+            "A reward that raises is a missing one. Earn 0 for what cannot be read, or say `Score(value=None, "
+            "feedback=why)`; name in `needs` what it reads of a task's data.",
+        ):
             return await call(reward, rollout, blocking=self.plugin.blocking)
-        except Exception as error:
-            raise self.failure(
-                f"fails {case}: {type(error).__name__}: {error}",
-                "A reward that raises is a missing one. Earn 0 for what cannot be read, or say `Score(value=None, "
-                "feedback=why)`; name in `needs` what it reads of a task's data.",
-            ) from error
 
     def _check(self, score: Any, response: Response) -> None:
         fields = dict(score) if isinstance(score, Mapping) else {"value": score}

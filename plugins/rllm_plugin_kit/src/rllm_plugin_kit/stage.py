@@ -122,13 +122,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
         return step
 
     def _stage(self, params: Any) -> Stage:
-        try:
-            stage: Stage = self.loaded()(self.context(), params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with the context of the run and the options.",
-            ) from error
+        stage: Stage = self.make(self.context(), params, called_with="the context of the run and the options")
         return stage
 
     def _run(self, stage: Stage, step: WatchedStep, case: str) -> WatchedStep:

@@ -145,7 +145,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             directory.close()
 
     def _made(self, directory: RunDirectory, params: Any) -> Tracker:
-        trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "jsonl"}]}
+        trainer = {"project_name": "numbers", "experiment_name": "first", "logger": [{"name": "tensorboard"}]}
         run = TrackedRun(
             directory=directory.path,
             project_name="numbers",
@@ -157,13 +157,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             },
             origins={"rllm.rollout.n": "command line"},
         )
-        try:
-            tracker: Tracker = self.loaded()(run, params)
-        except Exception as error:
-            raise self.failure(
-                f"cannot be made: {type(error).__name__}: {error}",
-                "What `load` returns is called with the run (a TrackedRun) and the options.",
-            ) from error
+        tracker: Tracker = self.make(run, params, called_with="the run (a TrackedRun) and the options")
         return tracker
 
     def _begun(self, directory: RunDirectory, params: Any) -> Tracker:

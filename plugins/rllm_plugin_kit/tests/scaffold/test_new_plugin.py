@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from expecting import check_printed
 
 from rllm.cli.main import main
 from rllm_core.plugins.kinds import KINDS
@@ -90,16 +91,16 @@ def test_names_within_follow_from_the_name_of_the_distribution(distribution: str
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("My_Estimator", "lower-case letters, digits and hyphens, beginning with a letter: my-estimator."),
-        ("my estimator!", "beginning with a letter: my-estimator."),
-        ("3d", "beginning with a letter, such as my-estimator."),
-        ("-", "beginning with a letter, such as my-estimator."),
-        ("rllm-core", "rllm-core is one of rllm's own packages."),
-        ("rllm-estimators", "Choose another name: my-rllm-estimators."),
-        ("lambda", "means something else in Python or in config files."),
-        ("yes", "means something else in Python or in config files."),
-        ("statistics", "would hide Python's own module statistics. Choose another name: rllm-statistics"),
-        ("numpy", "would hide the module numpy that is installed here."),
+        ("My_Estimator", ": my-estimator."),
+        ("my estimator!", ": my-estimator."),
+        ("3d", " my-estimator."),
+        ("-", " my-estimator."),
+        ("rllm-core", "my-rllm-core"),
+        ("rllm-estimators", "my-rllm-estimators"),
+        ("lambda", "'lambda'"),
+        ("yes", "'yes'"),
+        ("statistics", "rllm-statistics"),
+        ("numpy", "module numpy"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(
@@ -114,12 +115,9 @@ def test_a_name_that_cannot_be_used_is_refused(
 def test_what_is_in_a_folder_is_never_touched(empty_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (empty_directory / "notes.txt").write_text("mine")
 
-    assert main(["plugins", "new", "my-estimator", "--into", "."]) == 2
-    assert main(["plugins", "new", "my-estimator", "--into", "notes.txt"]) == 2
-
-    first, second = capfd.readouterr().err.splitlines()
-    assert first == "error: . is not empty. Choose another name, or another folder: --into FOLDER."
-    assert second == "error: notes.txt is a file. Choose another name, or another folder: --into FOLDER."
+    for folder in (".", "notes.txt"):
+        assert main(["plugins", "new", "my-estimator", "--into", folder]) == 2
+        check_printed(capfd.readouterr().err, "directory-in-use", f"{folder} is ", "--into FOLDER")
     assert files_in(empty_directory) == {"notes.txt": "mine"}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
+from expecting import expect_error
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import RolloutError
@@ -80,15 +81,15 @@ def test_calls_outside_of_rounds_are_not_kept(tmp_path: Path) -> None:
 
 def test_a_call_that_is_not_kept_is_refused_where_its_weights_are_gone(tmp_path: Path) -> None:
     again = Engine()
-    with pytest.raises(JournalError, match="Version 3 of the weights is gone, and the journal has no reply of it"):
+    with expect_error(JournalError, "journal-mismatch", 3):
         ask(again, tmp_path, call(), first_version=4)
     assert again.asked == 0
 
 
 def test_a_call_that_failed_fails_again_where_its_weights_are_gone(tmp_path: Path) -> None:
-    with pytest.raises(RolloutError):
+    with expect_error(RolloutError, "made-up"):
         ask(Engine(RolloutError("made-up", "the prompt is too long")), tmp_path, call())
-    with pytest.raises(RolloutError, match="the prompt is too long"):
+    with expect_error(RolloutError, "rollout-failed"):
         ask(Engine(), tmp_path, call(), first_version=4)
 
 

@@ -84,5 +84,7 @@ def _config(family: str, options: dict[str, Any]) -> configs.BaseRendererConfig:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigError(
-            "renderer-options-rejected", f"rllm.renderer.options of family {family!r}: {problems}.", "Fix or drop them."
+            "renderer-options-rejected",
+            f"rllm.renderer.options of family {family!r}: {problems}.",
+            "Change these keys of rllm.renderer.options, or remove them.",
         ) from error

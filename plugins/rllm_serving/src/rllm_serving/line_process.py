@@ -27,7 +27,7 @@ class LateError(DiedError):
     """It was killed, as the answer took too long."""
 
 
-class RefusedError(Exception):
+class NotReadyError(Exception):
     """A process said at its start why it cannot answer."""
 
     def __init__(self, said: str) -> None:
@@ -65,7 +65,7 @@ class LineProcess:
             within: seconds; it is killed when it is not ready by then.
 
         Raises:
-            RefusedError: it says something else than ``ready``.
+            NotReadyError: it says something else than ``ready``.
             DiedError: it does not start, or takes too long.
             OSError: there can be no further process.
         """
@@ -90,7 +90,7 @@ class LineProcess:
         started.end()
         if late.is_set():
             raise DiedError(f"its process was not ready after {within:g} s")
-        raise RefusedError(said) if said else DiedError(f"`python -m {module}` does not start")
+        raise NotReadyError(said) if said else DiedError(f"`python -m {module}` does not start")
 
     @property
     def pid(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
@@ -41,11 +41,11 @@ Operation = Callable[[bytes], Answer]
 LongOperation = Callable[[bytes], Awaitable[Answer]]
 
 
-def create_app(service: Service, key: str | None = None) -> FastAPI:
+def create_app(service: Service, key: str | None = None) -> Starlette:
     """The server as an ASGI application. `key`: what clients must send; None accepts any."""
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         looking = asyncio.create_task(service.look_after())
         try:
             yield
@@ -61,14 +61,7 @@ def create_app(service: Service, key: str | None = None) -> FastAPI:
         HTTPException: _http_error,
         Exception: _unexpected,
     }
-    app = FastAPI(
-        routes=_routes(service),
-        lifespan=lifespan,
-        exception_handlers=handlers,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-    )
+    app = Starlette(routes=_routes(service), lifespan=lifespan, exception_handlers=handlers)
     app.add_middleware(LimitBody, max_bytes=service.limits.max_body_bytes)
     app.add_middleware(RequireKey, rule=key_rule(key))
     if key is None:

@@ -20,7 +20,7 @@ from rllm_local.model import LoadedModel, load_model
 from rllm_local.model_name import directory_of
 from rllm_local.settings import TrainedModelSection
 from rllm_tinker_server.host import Host
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.samplers import Samplers
 from rllm_tinker_server.service import Service
 
@@ -56,7 +56,7 @@ class ModelOptions:
     """Sets of weights that are ready to be sampled from."""
     merged_dtype: Literal["float32", "model"] = "float32"
     """Type of the layers that adapters are merged into: `model` is that of the base model, see `lora.merged_copy`."""
-    limits: Limits = field(default_factory=Limits)
+    limits: TinkerLimits = field(default_factory=TinkerLimits)
 
 
 def default_names(model: str) -> tuple[str, ...]:

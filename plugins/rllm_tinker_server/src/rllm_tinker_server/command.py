@@ -124,8 +124,8 @@ def serve(
 
     try:
         from rllm_tinker_server.build import ModelOptions, opened_service, worker_is_busy
-        from rllm_tinker_server.limits import Limits
-        from rllm_tinker_server.serve import ServeOptions, listen_for, serve as run
+        from rllm_tinker_server.limits import TinkerLimits
+        from rllm_tinker_server.serve import TinkerServeOptions, listen_for, serve as run
     except ModuleNotFoundError as error:
         absent = sorted(unmet.name for unmet in missing("rllm-tinker-server")) or [error.name or "?"]
         raise ConfigError(
@@ -133,8 +133,8 @@ def serve(
             f"The local server needs packages that are not installed: {', '.join(absent)}.",
             "Run: pip install rllm-tinker-server",
         ) from error
-    where = ServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
-    what = ModelOptions(**model, limits=Limits(max_models=max_models, max_snapshots=max_snapshots))
+    where = TinkerServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
+    what = ModelOptions(**model, limits=TinkerLimits(max_models=max_models, max_snapshots=max_snapshots))
 
     def ready(url: str) -> None:
         key = "tml-local" if api_key is None else "YOUR_KEY"

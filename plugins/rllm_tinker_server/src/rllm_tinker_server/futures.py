@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.refusals import Gone
 
 
@@ -28,7 +28,7 @@ class _Finished:
 class Futures:
     """To be used from one event loop."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: TinkerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._pending: dict[str, asyncio.Future[None]] = {}
@@ -59,7 +59,7 @@ class Futures:
             waiting.set_result(None)
 
     async def wait(self, request_id: str) -> Answer | None:
-        """The result; None when it is still pending after `Limits.long_poll` seconds.
+        """The result; None when it is still pending after `TinkerLimits.long_poll` seconds.
 
         Raises:
             Gone: nothing is known of that id.

@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TinkerLimits:
     """Seconds, bytes and counts."""
 
     long_poll: float = 20.0

@@ -22,7 +22,7 @@ START_DEADLINE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions:
+class TinkerServeOptions:
     """Where to listen, and when to end."""
 
     host: str = LOOPBACK
@@ -44,7 +44,7 @@ class RunningServer:
     service: Service
 
 
-def serve(service: Service, options: ServeOptions, listening: socket.socket, ready: Callable[[str], None]) -> int:
+def serve(service: Service, options: TinkerServeOptions, listening: socket.socket, ready: Callable[[str], None]) -> int:
     """Serve until SIGTERM, SIGINT or the end of standard input, and return the exit code.
 
     `listening` is from `listen_for`; `ready` is told the URL once requests are answered. What the worker threads
@@ -68,13 +68,13 @@ def serve(service: Service, options: ServeOptions, listening: socket.socket, rea
 
 
 @contextmanager
-def running_server(service: Service, options: ServeOptions | None = None) -> Iterator[RunningServer]:
+def running_server(service: Service, options: TinkerServeOptions | None = None) -> Iterator[RunningServer]:
     """Serve on a thread with an event loop of its own: clients in this process may block theirs.
 
     Raises:
         ConfigError: the address cannot be used.
     """
-    options = options or ServeOptions()
+    options = options or TinkerServeOptions()
     listening = listen_for(options)
     url = url_of(listening)
     started, loops, stop = threading.Event(), list[asyncio.AbstractEventLoop](), asyncio.Event()
@@ -95,7 +95,7 @@ def running_server(service: Service, options: ServeOptions | None = None) -> Ite
         thread.join(START_DEADLINE)
 
 
-def listen_for(options: ServeOptions) -> socket.socket:
+def listen_for(options: TinkerServeOptions) -> socket.socket:
     """A bound socket. Raises ConfigError: other machines could reach a server without a key, or the port is taken."""
     check_key(options.host, options.key)
     return listen(options.host, options.port)
@@ -103,7 +103,7 @@ def listen_for(options: ServeOptions) -> socket.socket:
 
 async def _serve(
     service: Service,
-    options: ServeOptions,
+    options: TinkerServeOptions,
     listening: socket.socket,
     ready: Callable[[], None],
     stop: asyncio.Event,

@@ -17,7 +17,7 @@ from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoints
 from rllm_tinker_server.downloads import Downloads
 from rllm_tinker_server.futures import Answer, Futures
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
     AdamStep,
     BaseModel,
@@ -74,7 +74,7 @@ class Service:
         checkpoints: Path,
         *,
         names: Sequence[str],
-        limits: Limits,
+        limits: TinkerLimits,
     ) -> None:
         self.host = host
         self.samplers = samplers
@@ -109,7 +109,7 @@ class Service:
         except ServerError as fault:
             return wire.server_failure(str(fault))
         except RllmError as fault:
-            return wire.server_failure(f"{fault.message} {fault.hint}".rstrip())
+            return wire.server_failure(str(fault))
         except Exception as error:
             # The client must learn of it, and the other clients' requests go on.
             logger.exception("%s failed", what)

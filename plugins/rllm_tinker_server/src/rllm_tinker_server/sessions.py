@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
 from rllm_tinker_server.refusals import Gone, NotFound
 from rllm_tinker_server.turns import Turns
@@ -101,7 +101,7 @@ class Session:
 class Sessions:
     """All sessions, found by their own id and by those of their models and samplers, which start with it."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: TinkerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._open: dict[str, Session] = {}

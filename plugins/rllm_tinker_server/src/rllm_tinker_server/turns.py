@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rllm_tinker_server.futures import Answer, Futures
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import RequestRefused
 from rllm_tinker_server.refusals import Busy
 
@@ -37,7 +37,9 @@ class _Turn:
 class Turns:
     """Of one model. Its creation is turn 0."""
 
-    def __init__(self, model_id: str, futures: Futures, backlog: Backlog, limits: Limits, failure: Failure) -> None:
+    def __init__(
+        self, model_id: str, futures: Futures, backlog: Backlog, limits: TinkerLimits, failure: Failure
+    ) -> None:
         self.model_id = model_id
         self._futures = futures
         self._backlog = backlog

@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
     AdamStep,
     BaseModel,
@@ -29,7 +29,7 @@ from rllm_tinker_server.messages import (
     Scores,
     TopTokens,
 )
-from rllm_tinker_server.serve import RunningServer, ServeOptions, running_server
+from rllm_tinker_server.serve import RunningServer, TinkerServeOptions, running_server
 from rllm_tinker_server.service import Service
 
 os.environ["TINKER_TELEMETRY"] = "0"
@@ -193,8 +193,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             host.gate.set()
             samplers = FakeSamplers(host, executor)
             directory = checkpoints or tmp_path_factory.mktemp("checkpoints")
-            service = Service(host, samplers, executor, directory, names=("fake", "Big/Name"), limits=Limits(**limits))
-            running = stack.enter_context(running_server(service, ServeOptions(key=key)))
+            service = Service(
+                host, samplers, executor, directory, names=("fake", "Big/Name"), limits=TinkerLimits(**limits)
+            )
+            running = stack.enter_context(running_server(service, TinkerServeOptions(key=key)))
             stack.callback(host.gate.set)
             raw = stack.enter_context(
                 httpx.Client(base_url=running.url, headers={"X-API-Key": key or KEY}, timeout=DEADLINE)

@@ -25,7 +25,7 @@ from rllm_tinker_server.checkpoints import Checkpoints
 from rllm_tinker_server.downloads import VALID, Downloads
 from rllm_tinker_server.lora import sharing_copy
 from rllm_tinker_server.refusals import Forbidden
-from rllm_tinker_server.serve import ServeOptions, running_server
+from rllm_tinker_server.serve import TinkerServeOptions, running_server
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.tinker_path import TinkerPath
 
@@ -45,7 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def url(service: Service) -> Iterator[str]:
     """Of a server with a key."""
-    with running_server(service, ServeOptions(key=KEY)) as server:
+    with running_server(service, TinkerServeOptions(key=KEY)) as server:
         yield server.url
 
 

@@ -14,7 +14,7 @@ import pytest
 import virtual_time
 
 from rllm_tinker_server.futures import Answer, Futures
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel, RequestRefused
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
@@ -71,7 +71,7 @@ def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Pa
         with ThreadPoolExecutor(max_workers=1) as executor:
             host = FakeHost(BaseModel(name="fake", tokenizer="fake", max_context=64, vocabulary=100))
             samplers = FakeSamplers(host, executor)
-            service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=Limits(long_poll=5.0))
+            service = Service(host, samplers, executor, tmp_path, names=("fake",), limits=TinkerLimits(long_poll=5.0))
             sampling = Sampling(service)
             sampler_id = f"{service.sessions.create(None, None).session_id}:sample:0"
             service.sessions.add_sampler(SamplingSession(sampler_id=sampler_id, base_model="fake"))
@@ -87,7 +87,7 @@ def test_a_sample_that_is_cancelled_before_it_has_begun_is_answered(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def in_turns(limits: Limits, scenario: Callable[[Turns, Futures], Awaitable[None]]) -> list[str]:
+def in_turns(limits: TinkerLimits, scenario: Callable[[Turns, Futures], Awaitable[None]]) -> list[str]:
     """What the event loop was told of as an error meanwhile."""
     faults: list[str] = []
 
@@ -113,7 +113,7 @@ def test_a_model_that_is_closed_while_requests_wait_is_left_alone_after() -> Non
         assert answer is not None
         assert b"It was unloaded." in answer.body
 
-    assert in_turns(Limits(turn_deadline=0.05), scenario) == []
+    assert in_turns(TinkerLimits(turn_deadline=0.05), scenario) == []
 
 
 def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
@@ -127,4 +127,4 @@ def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
         with pytest.raises(RequestRefused, match="Go on from the last checkpoint"):
             turns.submit(0, "create_model", 1, nothing)
 
-    assert in_turns(Limits(turn_deadline=0.2, long_poll=0.01), scenario) == []
+    assert in_turns(TinkerLimits(turn_deadline=0.2, long_poll=0.01), scenario) == []

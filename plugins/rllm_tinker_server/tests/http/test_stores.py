@@ -11,7 +11,7 @@ import pytest
 
 from rllm_tinker_server.checkpoints import Checkpoint, Checkpoints
 from rllm_tinker_server.futures import Answer, Futures
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
 from rllm_tinker_server.refusals import Gone, NotFound, ServerError
 from rllm_tinker_server.sessions import Snapshots
@@ -37,7 +37,7 @@ def write(text: str) -> Callable[[Path], None]:
 
 def test_fetched_results_make_room_first_and_pending_ones_never() -> None:
     async def scenario() -> None:
-        futures = Futures(Limits(max_result_bytes=25))
+        futures = Futures(TinkerLimits(max_result_bytes=25))
         for name in ("fetched", "kept", "pending"):
             futures.open(name)
         futures.finish("kept", answer(10))
@@ -58,7 +58,7 @@ def test_fetched_results_make_room_first_and_pending_ones_never() -> None:
 def test_results_grow_old() -> None:
     async def scenario() -> None:
         now = [0.0]
-        futures = Futures(Limits(keep_retrieved=60, keep_unretrieved=3600), clock=lambda: now[0])
+        futures = Futures(TinkerLimits(keep_retrieved=60, keep_unretrieved=3600), clock=lambda: now[0])
         for name in ("fetched", "unfetched"):
             futures.open(name)
             futures.finish(name, answer(1))
@@ -76,7 +76,7 @@ def test_results_grow_old() -> None:
 
 def test_a_result_that_is_waited_for_twice_reaches_both() -> None:
     async def scenario() -> None:
-        futures = Futures(Limits())
+        futures = Futures(TinkerLimits())
         futures.open("one")
         waiting = [asyncio.create_task(futures.wait("one")) for _ in range(2)]
         await asyncio.sleep(0)

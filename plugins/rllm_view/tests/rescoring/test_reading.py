@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.data.codec import episode_to_json
 from rllm_view.rescoring.reading import EpisodesError, read_file
@@ -71,7 +72,7 @@ def test_of_a_compressed_file_cut_off_what_is_whole_is_used(tmp_path: Path, epis
 def test_a_damaged_line_is_named(tmp_path: Path, content: list[bytes], line: bytes, said: str) -> None:
     file = tmp_path / "damaged.jsonl"
     file.write_bytes(content[0] + line + content[2])
-    with pytest.raises(EpisodesError, match=f"damaged.jsonl, line 2: no episode.*{said}") as error:
+    with expect_error(EpisodesError, "wrong-file-type", "damaged.jsonl, line 2", said) as error:
         read_file(file)
     assert error.value.exit_code == 2
 
@@ -81,12 +82,12 @@ def test_damage_within_a_compressed_file_is_named(tmp_path: Path, content: list[
     packed[10] = 0xFF
     file = tmp_path / "damaged.jsonl.gz"
     file.write_bytes(packed)
-    with pytest.raises(EpisodesError, match=r"damaged.jsonl.gz, line 1: it cannot be decompressed"):
+    with expect_error(EpisodesError, "wrong-file-type", "damaged.jsonl.gz"):
         read_file(file)
 
 
 def test_another_schema_version_is_refused_by_name(tmp_path: Path, content: list[bytes]) -> None:
     file = tmp_path / "newer.jsonl"
     file.write_bytes(content[0].replace(b'"schema_version": 1', b'"schema_version": 7'))
-    with pytest.raises(EpisodesError, match="line 1: an episode of schema version 7; this rllm-core reads version 1"):
+    with expect_error(EpisodesError, "schema-too-new", "line 1", " 7;"):
         read_file(file)

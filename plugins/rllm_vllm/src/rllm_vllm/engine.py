@@ -15,7 +15,6 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_serving.process_directory import ProcessDirectory
-from rllm_vllm.connection import Connection
 from rllm_vllm.messages import Generate, LoadWeights, Sampled, Start, Started
 from rllm_vllm.options import VllmOptions
 from rllm_vllm.process import ServerProcess
@@ -35,7 +34,6 @@ class VllmEngine:
         self._options = options
         self._files: ProcessDirectory | None = None
         self._process: ServerProcess | None = None
-        self._connection: Connection | None = None
 
     @property
     def process_group(self) -> int:
@@ -50,8 +48,8 @@ class VllmEngine:
         self._stop_ids = tuple(sorted(setup.renderer.stop_ids))
         self._files = ProcessDirectory("rllm-vllm-")
         self._process = ServerProcess.spawn(self._files.path, self._options.threads)
-        self._connection = await Connection.to(self._process)
-        started: Started = await self._connection.ask(
+        await self._process.connect()
+        started: Started = await self._process.ask(
             Start(_arguments(setup, self._options), Marks(self._stop_ids, setup.renderer.reasoning_ids)),
             "Starting vLLM",
             within=self._options.start_timeout,
@@ -103,18 +101,16 @@ class VllmEngine:
 
     async def close(self) -> None:
         """See `HostedEngine.close`."""
-        if self._connection is not None:
-            await self._connection.close()
         if self._process is not None:
-            await self._process.end(END)
+            await self._process.close(END)
         if self._files is not None:
             self._files.close()
-        self._connection = self._files = None
+        self._files = None
 
-    def _running(self) -> Connection:
-        if self._connection is None:
+    def _running(self) -> ServerProcess:
+        if self._process is None or self._files is None:
             raise BackendError("not-started", "The engine vllm is not running.", "Call start() first.")
-        return self._connection
+        return self._process
 
 
 def _arguments(setup: EngineSetup, options: VllmOptions) -> dict[str, object]:

@@ -1,12 +1,7 @@
-"""What the training process and the process that runs vLLM tell each other. Plain data; sent pickled, as frames.
-
-Both ends are this package: the socket between them is a pair that nobody else holds.
-"""
+"""Requests to the process that runs vLLM, and its answers: plain data."""
 
 from __future__ import annotations
 
-import asyncio
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,8 +9,6 @@ from typing import Any, Literal
 from rllm_core.data.version_spans import VersionSpan
 from rllm_vllm.tokenizer import Marks
 
-HEAD = 8
-"""Bytes that say how long a frame is."""
 SCHEMA = "rllm_json_schema"
 """The schema's name in ``SamplingParams.extra_args``."""
 
@@ -68,13 +61,6 @@ class LoadWeights:
 
 
 @dataclass(frozen=True)
-class Abort:
-    """Stop working on an earlier request: nobody waits for it. Not answered."""
-
-    number: int
-
-
-@dataclass(frozen=True)
 class Failure:
     """The answer to a request that could not be done."""
 
@@ -91,32 +77,5 @@ class Unsupported:
     hint: str
 
 
-Body = Start | Generate | LoadWeights | Abort
+Body = Start | Generate | LoadWeights
 Answer = Started | Sampled | Unsupported | Failure | None
-
-
-@dataclass(frozen=True)
-class Request:
-    number: int
-    """Counts up; the reply has the same."""
-    body: Body
-
-
-@dataclass(frozen=True)
-class Response:
-    number: int
-    answer: Answer
-
-
-async def read(reader: asyncio.StreamReader) -> Any:
-    """The next `Request` or `Response`; raises EOFError when the other end has gone."""
-    try:
-        size = int.from_bytes(await reader.readexactly(HEAD), "little")
-        return pickle.loads(await reader.readexactly(size))
-    except (asyncio.IncompleteReadError, ConnectionError) as error:
-        raise EOFError from error
-
-
-def write(writer: asyncio.StreamWriter, message: Request | Response) -> None:
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    writer.write(len(data).to_bytes(HEAD, "little") + data)

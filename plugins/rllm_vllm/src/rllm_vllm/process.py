@@ -5,10 +5,15 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
+from rllm_core.errors import BackendError, UnsupportedSamplingError
 from rllm_serving.child_process import ChildProcess
+from rllm_serving.connection import PICKLE, Connection
 from rllm_vllm.cpu_linear import SWITCH
+from rllm_vllm.messages import Body, Failure, Unsupported
 
+RESUME = "Continue from the newest checkpoint with --resume."
 LOG_LINES = 15
 """Last lines of the log that an error shows."""
 
@@ -16,10 +21,10 @@ LOG_LINES = 15
 class ServerProcess:
     """One `rllm_vllm.server` and everything that it starts."""
 
-    def __init__(self, process: ChildProcess, connection: socket.socket) -> None:
-        self.connection = connection
-        """Our end of the socket."""
+    def __init__(self, process: ChildProcess, end: socket.socket) -> None:
         self._process = process
+        self._end = end
+        self._connection: Connection | None = None
 
     @classmethod
     def spawn(cls, directory: Path, threads: int) -> ServerProcess:
@@ -47,6 +52,46 @@ class ServerProcess:
         lines = self._process.last_lines(LOG_LINES)
         return "\n".join(["Last lines of vLLM's log:", *lines]) if lines else "Its log is empty."
 
-    async def end(self, within: float) -> None:
-        """Wait until it has ended by itself, since its socket is closed; kill the whole group when it does not."""
+    async def connect(self) -> None:
+        """Start to read its answers."""
+        self._connection = await Connection.open(self._end, PICKLE)
+
+    async def ask(self, body: Body, action: str, *, within: float, option: str) -> Any:
+        """Return the answer to a request.
+
+        Args:
+            body: the request.
+            action: its description for errors.
+            within: seconds until it is given up.
+            option: name of the option that sets `within`.
+
+        Raises:
+            UnsupportedSamplingError: vLLM cannot constrain the response to the request's JSON schema.
+            BackendError: the request failed, the process ended, or the deadline passed.
+        """
+        assert self._connection is not None
+        try:
+            answer = await self._connection.ask(body, within)
+        except TimeoutError as error:
+            raise BackendError(
+                "process-timeout",
+                f"{action} has taken {within:g} s.",
+                f"Raise its option {option}. {self.log_tail()}",
+            ) from error
+        except EOFError as error:
+            raise BackendError(
+                "process-died", f"{action}: vLLM's process has ended.", f"{RESUME} {self.log_tail()}"
+            ) from error
+        if isinstance(answer, Unsupported):
+            raise UnsupportedSamplingError(answer.code, answer.message, answer.hint)
+        if isinstance(answer, Failure):
+            raise BackendError("worker-failed", f"{action} failed: {answer.what.rstrip('.')}.", self.log_tail())
+        return answer
+
+    async def close(self, within: float) -> None:
+        """Close the connection, which ends the process. Kill its group after `within` seconds."""
+        if self._connection is None:
+            self._end.close()
+        else:
+            await self._connection.close()
         await self._process.end(within)

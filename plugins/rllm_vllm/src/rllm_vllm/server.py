@@ -7,13 +7,13 @@ which are in its process group, down with it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,19 @@ import numpy as np
 from rllm_backend_kit.grammars import Grammar, Grammars
 from rllm_core.contracts.engine import FinishReason
 from rllm_core.errors import UnsupportedSamplingError
+from rllm_serving.connection import PICKLE, Connection, SendPart
 from rllm_vllm.cpu_arguments import cpu_arguments
 from rllm_vllm.messages import (
     SCHEMA,
-    Abort,
     Answer,
     Body,
     Failure,
     Generate,
     LoadWeights,
-    Request,
-    Response,
     Sampled,
     Start,
     Started,
     Unsupported,
-    read,
-    write,
 )
 from rllm_vllm.token_versions import TokenVersions, count_tokens
 from rllm_vllm.tokenizer import load_grammars
@@ -51,64 +47,48 @@ BETWEEN_LOOKS = 0.5
 class Server:
     """Answers requests, many at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self) -> None:
         self._engine: Any = None
         self._full_logprobs = False
         self._grammars: Grammars | None = None
         """None if the sampler cannot be constrained."""
         self._versions = TokenVersions()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._numbers = count()
 
-    async def serve(self) -> None:
-        """Serve until the other end has gone, or vLLM's engine process has."""
-        reading = asyncio.create_task(self._read())
-        watching = asyncio.create_task(self._watch())
+    async def serve(self, connection: socket.socket) -> None:
+        """Serve until the other end or vLLM's engine process has ended."""
+        # vLLM aborts a request if the task that handles it is cancelled.
+        other = await Connection.open(connection, PICKLE, self._handle)
+        reading, watching = asyncio.create_task(other.wait_ended()), asyncio.create_task(self._watch())
         await asyncio.wait({reading, watching}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (reading, watching, *self._tasks.values()):
-            task.cancel()
+        reading.cancel()
+        watching.cancel()
+        await other.close()
         if self._engine is not None:
             self._engine.shutdown(timeout=SHUTDOWN)
-
-    async def _read(self) -> None:
-        with contextlib.suppress(EOFError):
-            while True:
-                request: Request = await read(self._reader)
-                if isinstance(request.body, Abort):
-                    task = self._tasks.get(request.body.number)
-                    if task is not None:
-                        task.cancel()  # vLLM aborts a request whose generator is closed
-                else:
-                    self._tasks[request.number] = asyncio.create_task(self._response(request))
 
     async def _watch(self) -> None:
         while self._engine is None or not self._engine.errored:
             await asyncio.sleep(BETWEEN_LOOKS)
         print("vLLM's engine process has ended.", file=sys.stderr, flush=True)  # noqa: T201  (this is the log)
 
-    async def _response(self, request: Request) -> None:
+    async def _handle(self, body: Body, _: SendPart) -> Answer:
         try:
-            answer = await self._answer(request.number, request.body)
+            return await self._answer(body)
         except UnsupportedSamplingError as error:
-            answer = Unsupported(error.code, error.message, error.hint)
-        except Exception as error:  # noqa: BLE001  (whoever asked must learn that it failed)
-            answer = Failure(f"{type(error).__name__}: {error}")
-        finally:
-            del self._tasks[request.number]
-        write(self._writer, Response(request.number, answer))
+            return Unsupported(error.code, error.message, error.hint)
+        except Exception as error:  # noqa: BLE001  (the other process must learn that it failed)
+            return Failure(f"{type(error).__name__}: {error}")
 
-    async def _answer(self, number: int, body: Body) -> Answer:
+    async def _answer(self, body: Body) -> Answer:
         match body:
             case Start():
                 return await self._start(body)
             case Generate():
-                return await self._counted(str(number), body)
+                return await self._counted(str(next(self._numbers)), body)
             case LoadWeights():
                 await self._load_weights(body)
                 return None
-            case Abort():
-                raise TypeError("an abort is not answered")
 
     async def _start(self, start: Start) -> Started:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -209,20 +189,11 @@ def _check_allowed(grammar: Grammar, tokens: Sequence[int]) -> None:
             )
 
 
-async def _serve(descriptor: int) -> None:
-    with socket.socket(fileno=descriptor) as connection:
-        reader, writer = await asyncio.open_connection(sock=connection)
-        try:
-            await Server(reader, writer).serve()
-        finally:
-            writer.close()
-
-
 def main() -> None:
     # Ctrl-C in the terminal is for the training process, which ends this one when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        asyncio.run(_serve(int(sys.argv[1])))
+        asyncio.run(Server().serve(socket.socket(fileno=int(sys.argv[1]))))
     finally:
         os.killpg(os.getpgid(0), signal.SIGKILL)
 

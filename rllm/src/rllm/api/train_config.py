@@ -10,13 +10,13 @@ from rllm.config.compose import chosen_backend, compose
 from rllm.config.layers import Layer, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm.config.run_registry import registry_for
 from rllm.planning.planner import make_plan
-from rllm_core.errors import ConfigError, ending_with_a_paragraph
+from rllm_core.errors import ConfigError, hide_tracebacks
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-@ending_with_a_paragraph()
+@hide_tracebacks()
 def build_train_config(
     model_name: str | None = None,
     group_size: int | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 from rllm.api.python_plugins import (
@@ -26,6 +27,7 @@ from rllm.config.problems import wrong_value
 from rllm.config.run_registry import registry_for
 from rllm.planning.plan import RunPlan
 from rllm.planning.planner import make_plan
+from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
@@ -36,13 +38,18 @@ from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, RllmError, ending_with_a_paragraph
+from rllm_core.errors import ConfigError, RllmError, hide_tracebacks
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 
 __all__ = ["AgentTrainer", "UnifiedTrainer", "rLLMAdvantageEstimator"]
 
 
+CONFIG_INSTEAD = {
+    "agent_flow": "Set in `config`: rllm.workflow.name=agent and rllm.workflow.workflow_args.agent=FILE.py:FUNCTION.",
+    "evaluator": "Return the reward from your agent, or set in `config`: rllm.reward=[FILE.py:FUNCTION].",
+}
+"""Arguments of rLLM's trainer that this one lacks, with the config keys to set instead."""
 Dataset = Iterable[Task | Mapping[str, Any]]
 """Tasks, or rows: mappings with whatever a task's `data` shall hold. ``id`` and ``data_source`` name the task."""
 
@@ -68,7 +75,7 @@ class UnifiedTrainer:
         ConfigError: something in the configuration is wrong, or the folder holds a run already.
     """
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def __init__(
         self,
         backend_cls: str | type[Backend] | BackendPlugin[Any] | None = None,
@@ -98,6 +105,7 @@ class UnifiedTrainer:
         if hook is not None:
             hook.config = self.plan.config
         train_tasks, val_tasks = self._tasks("train", train_dataset), self._tasks("val", val_dataset)
+        check_to_train(self.plan, train_tasks, val_tasks)
         self._directory = RunDirectory.open(self.plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
         try:
             self._loop = TrainingLoop(
@@ -126,7 +134,7 @@ class UnifiedTrainer:
         """Where metrics, checkpoints and the configuration are kept."""
         return self._directory
 
-    @ending_with_a_paragraph()
+    @hide_tracebacks()
     def fit(self) -> dict[str, float]:
         """Train to the end, and return the figures of the last validation. In a notebook await `fit_async`."""
         try:
@@ -164,8 +172,12 @@ class AgentTrainer:
     """Trains an agent: ``AgentTrainer(config, backend="local", workflow_class=MyWorkflow, …).train()``.
 
     Takes what `UnifiedTrainer` takes, with `backend` in place of `backend_cls`.
+
+    Raises:
+        ConfigError: an argument does not exist here, or `UnifiedTrainer` raises the error.
     """
 
+    @hide_tracebacks()
     def __init__(
         self,
         config: PythonConfig = None,
@@ -178,6 +190,7 @@ class AgentTrainer:
         traj_group_adv_estimator_map: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
+        _check_arguments_exist(more)
         self.trainer = UnifiedTrainer(
             backend,
             config,
@@ -261,6 +274,17 @@ def _plan(given: Layer, parts: _Parts, resume: bool) -> RunPlan:
 
     plan = plan_resumed(compose_over) if resume else make_plan(*compose_over([]))
     return replace(plan, warnings=(*plan.warnings, *replaced_in_script(plan.composed)))
+
+
+def _check_arguments_exist(arguments: Mapping[str, Any]) -> None:
+    known = signature(UnifiedTrainer).parameters
+    for name in arguments:
+        if name not in known:
+            raise ConfigError(
+                "unknown-argument",
+                f"AgentTrainer has no argument {name!r}.",
+                CONFIG_INSTEAD.get(name, f"Remove it. The arguments are: {', '.join(('backend', *list(known)[1:]))}."),
+            )
 
 
 def _mapping(argument: str, value: Any) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The ``rllm`` command: picks the subcommand, and turns every failure into one paragraph and an exit code."""
+"""The ``rllm`` command: picks the subcommand, and prints a failure without its traceback, with an exit code."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"`{context.command_path} --help` shows what is possible." if context else ""
-        usage = RllmError("usage-error", error.format_message(), hint)
+        usage = RllmError("usage-error", " ".join(error.format_message().split()), hint)
         usage.exit_code = error.exit_code
         return _fail(usage, debug)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001  (whatever happens, the user gets one paragraph)
+    except Exception as error:  # noqa: BLE001  (the user gets no traceback)
         if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
             where = f"{str(error.filename)[:200]}: " if error.filename else ""
             return _fail(RllmError("system-error", f"{where}{error.strerror}.", _OF_THE_MACHINE[error.errno]), debug)
-        problem = f"unexpected {type(error).__name__}: {error}".rstrip(" :.") + "."
+        problem = " ".join(f"unexpected {type(error).__name__}: {error}".split()).rstrip(" :.") + "."
         hint = _misfit() or "This is a bug, in rllm or in a plugin."
         hint = hint if debug else f"{hint} Add --debug to see where."
         return _fail(RllmError("unexpected-error", problem, hint), debug)
@@ -116,9 +116,7 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def _fail(error: RllmError, debug: bool) -> int:
     if debug:
         click.echo(traceback.format_exc(), err=True)
-    click.echo(" ".join(f"error: {error.message} {error.hint}".split()), err=True)
-    if error.details:
-        click.echo(error.details, err=True)
+    click.echo(error.printed(), err=True)
     return error.exit_code
 
 

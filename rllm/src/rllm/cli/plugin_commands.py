@@ -64,7 +64,7 @@ class PluginCommands:
                 message = f"Command {name!r} cannot be used: {candidate.distribution} is blocked."
                 raise PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
         if home := home_of(COMMAND, name):
-            raise PluginError("plugin-not-installed", f"Command {name!r} is in {home}: pip install {home}")
+            raise PluginError("plugin-not-installed", f"Command {name!r} is in {home}.", f"pip install {home}")
         return None
 
     def names(self) -> list[str]:

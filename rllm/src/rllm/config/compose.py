@@ -1,9 +1,10 @@
 """Composing a configuration: every source of values, in order, becomes one validated configuration.
 
-From lowest to highest: the core's ``base.yaml``, the backend's YAML file, the environment's defaults, its recipe for
-the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment and the
-model (or what the backend derives it from), so their layers are looked at first; then the layers of what they chose are
-put beneath theirs. Last, keys that the backend shares with the core are made to agree, and derived keys are set.
+From lowest to highest: the defaults of the core's schema, the backend's YAML file, the environment's defaults, its
+recipe for the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment
+and the model (or what the backend derives it from), so their layers are looked at first; then the layers of what they
+chose are put beneath theirs. Last, keys that the backend shares with the core are made to agree, and derived keys are
+set.
 """
 
 from __future__ import annotations

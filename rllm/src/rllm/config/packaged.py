@@ -1,4 +1,4 @@
-"""What ships in packages: the core's YAML files and those of the backends, composed by Hydra.
+"""Defaults of the core's schema and of the backends' YAML files, composed by Hydra.
 
 Each backend has ``rllm/backend/<name>.yaml`` in a folder of its own package. Hydra resolves what such a file asks for
 (a defaults list, other groups, packages); everything above it is laid on by ``rllm.config.compose``.
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
-from rllm.config.layers import Layer, Tier, layer_from_file
+from rllm.config.layers import Layer, Tier
 from rllm.config.overrides import BACKEND_GROUP
 from rllm.config.paths import split_by
 from rllm.config.yaml_text import yaml_error
@@ -25,6 +25,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_core.plugins.backend_files import profile_file, search_directory
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
 
 DEFAULT = "default"
 DIRECTORY = Path(__file__).parents[1] / "conf"
@@ -37,16 +38,17 @@ _ONE_AT_A_TIME = RLock()
 _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composing_with", default=None)
 
 
+@cache
 def base_layer() -> Layer:
-    """The core's defaults, ``rllm/base.yaml``."""
-    file = DIRECTORY / "rllm" / "base.yaml"
-    return _read_base(file, file.stat().st_mtime_ns)
+    """The defaults of the core's schema."""
+    return Layer(DEFAULT, RunConfig().model_dump(mode="json"), Tier.PACKAGED)
 
 
-@lru_cache(maxsize=4)
-def _read_base(file: Path, stamp: int) -> Layer:
-    """Read once: parsing takes longer than merging. `stamp` is for the cache alone."""
-    return layer_from_file(file, DEFAULT, Tier.PACKAGED)
+def store_base_config() -> None:
+    """Give Hydra the core's defaults as the config ``rllm/base``, which `unified.yaml` includes."""
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(name="base", node=base_layer().tree, group="rllm", package="_global_")
 
 
 def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
@@ -94,7 +96,7 @@ def packaged_values(backend: Any, profile: str | None) -> dict[str, Any]:
 def _sources(backend: Any, profile: str | None) -> _Sources:
     try:
         entries = [_entry(backend), *((backend.name, path) for path in backend.config_search_path)]
-        files = [DIRECTORY / "rllm" / "base.yaml", Path(backend.config_yaml())]
+        files = [Path(backend.config_yaml())]
         if profile is not None:
             files.append(profile_file(backend, profile))
     except ValueError as error:

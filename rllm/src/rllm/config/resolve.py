@@ -149,4 +149,4 @@ def _replace(error: RllmError, secret: str, text: str) -> None:
     shown = re.compile(re.escape(secret) + cut)
     error.message = shown.sub(lambda _: text, error.message)
     error.hint = shown.sub(lambda _: text, error.hint)
-    error.args = type(error)(error.code, error.message, error.hint, error.details).args
+    error.args = (error.code, error.message, error.hint, error.details)

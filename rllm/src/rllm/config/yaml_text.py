@@ -64,7 +64,9 @@ def read_yaml(text: str, name: str) -> Any:
         ) from None
     except (yaml.YAMLError, ValueError, LookupError, TypeError) as error:
         # Explicit tags (`!!int x`) and numbers of absurd length fail inside the reader with Python's own errors.
-        raise ConfigError("yaml-error", f"YAML error in {name}: {error}.", "Fix the file.") from error
+        raise ConfigError(
+            "yaml-error", f"YAML error in {name}: {error}.", "Remove the tag or number, or put it in quotes."
+        ) from error
 
 
 def number(text: str) -> int | float | None:
@@ -91,7 +93,9 @@ def yaml_error(error: Any, name: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     return ConfigError(
-        "yaml-error", f"YAML error in {name}{place}: {error.problem or error.context}.", "Fix that line."
+        "yaml-error",
+        f"YAML error in {name}{place}: {error.problem or error.context}.",
+        "Correct that line, for example its indentation, colon or quotes.",
     )
 
 

@@ -13,6 +13,7 @@ import httpx
 from rllm.endpoint.settings import EndpointSection
 from rllm.tasks.chat_client import ChatClient, ChatError
 from rllm_core.errors import BackendError, did_you_mean
+from rllm_core.rollout.conversation import PromptTooLongError
 
 SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_ANSWER = 8.0
@@ -21,10 +22,6 @@ OVERLONG = ("context_length_exceeded", "context length", "maximum context", "too
 """What servers say of a prompt that does not fit."""
 NO_LIST = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
 """Servers without a list of models."""
-
-
-class PromptRefusedError(Exception):
-    """The server says that the prompt does not fit into the model's context."""
 
 
 class EndpointClient:
@@ -76,7 +73,7 @@ class EndpointClient:
         """The server's answer to a chat-completions request.
 
         Raises:
-            PromptRefusedError: the prompt does not fit.
+            PromptTooLongError: the prompt does not fit.
             BackendError: the server refuses the request, or does not answer after all retries.
         """
         async with self._slots:
@@ -84,7 +81,7 @@ class EndpointClient:
                 return await self._chat.complete(self._http, body)
             except ChatError as error:
                 if error.status in (400, 413, 422) and any(words in error.said.lower() for words in OVERLONG):
-                    raise PromptRefusedError from error
+                    raise PromptTooLongError from error
                 raise BackendError(
                     "service-failed", f"{self.settings.url}/chat/completions: {error}.", self._remedy(error)
                 ) from error

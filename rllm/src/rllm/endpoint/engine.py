@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm.endpoint.carried import CarriedMessages, Prompt
-from rllm.endpoint.client import EndpointClient, PromptRefusedError
+from rllm.endpoint.client import EndpointClient
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
-from rllm_core.rollout.conversation import PromptTooLongError
 
 ANY_CONTEXT = 2**31 - 1
 """How much fits is the server's to know: it refuses what is too long."""
@@ -56,10 +55,7 @@ class EndpointEngine:
                 "Sample without SamplingParams.json_schema and SamplingParams.top_logprobs.",
             )
         asked = self.renderer.asked(prompt_ids)
-        try:
-            answer = await self._client.complete(self._body(asked, sampling))
-        except PromptRefusedError as error:
-            raise PromptTooLongError from error
+        answer = await self._client.complete(self._body(asked, sampling))
         response, tokens = self._read(answer)
         return Completion(
             token_ids=self.renderer.carry(response, tokens),

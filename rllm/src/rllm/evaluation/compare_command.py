@@ -29,22 +29,24 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from rllm.evaluation.comparing import compare as compare_saved, models_of, not_compared
+    from rllm.evaluation.comparing import compare as compare_saved
     from rllm.evaluation.report import SCHEMA_VERSION
 
-    comparisons = compare_saved(first, second)
-    for directory, names in not_compared(first, second):
-        click.echo(f"not compared: {', '.join(names)}, which only {directory} holds", err=True)
-    models = models_of(first, second)
+    found = compare_saved(first, second)
+    for directory, names in found.only.items():
+        if names:
+            click.echo(f"not compared: {', '.join(names)}, which only {directory} holds", err=True)
     if as_json:
         data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
-        data["models"] = [{"name": each.model, "weights": each.weights and asdict(each.weights)} for each in models]
-        data["environments"] = [asdict(each) for each in comparisons]
+        data["models"] = [
+            {"name": each.model, "weights": each.weights and asdict(each.weights)} for each in found.models
+        ]
+        data["environments"] = [asdict(each) for each in found.environments]
         click.echo(json.dumps(data, indent=1))
         return
-    for name, model in zip(("first", "second"), models, strict=True):
+    for name, model in zip(("first", "second"), found.models, strict=True):
         click.echo(f"{name}: {model.shown_model}")
-    _print(comparisons)
+    _print(found.environments)
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:
@@ -53,7 +55,7 @@ def _print(comparisons: Sequence[Comparison]) -> None:
     headings = ("environment", "tasks", "metric", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])
     click.echo(
-        "\nIntervals are 95 %, Student's, or Tango's where no task differs; p is that of a sign-flip test; "
+        "\nIntervals are 95 %, normal, or Tango's if no task differs; p is from a sign-flip test; "
         "both are paired by task."
     )
 

@@ -47,6 +47,16 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Comparisons:
+    """All environments that two evaluations have in common."""
+
+    models: tuple[Metadata, Metadata]
+    environments: Sequence[Comparison]
+    only: Mapping[Path, Sequence[str]]
+    """The environments that only one of the directories holds."""
+
+
+@dataclass(frozen=True)
 class _Side:
     """One evaluation of an environment, by task."""
 
@@ -54,11 +64,11 @@ class _Side:
     digests: Mapping[str, str]
 
 
-def compare(first: Path, second: Path) -> list[Comparison]:
-    """Compare what both folders hold, environment by environment.
+def compare(first: Path, second: Path) -> Comparisons:
+    """Compare the environments that two directories have in common.
 
     Raises:
-        ConfigError: they share no environment, or the tasks of one differ.
+        ConfigError: a directory holds no evaluation, they share no environment, or the tasks of one differ.
         RllmError: a file is damaged.
     """
     one, other = require_saved(first), require_saved(second)
@@ -69,26 +79,14 @@ def compare(first: Path, second: Path) -> list[Comparison]:
             f"{first} holds {', '.join(one.environments)}, and {second} holds {', '.join(other.environments)}.",
             "Evaluate both models on the same environments.",
         )
-    return [_compare(name, (first, one.environments[name]), (second, other.environments[name])) for name in shared]
-
-
-def models_of(first: Path, second: Path) -> tuple[Metadata, Metadata]:
-    """Which model each of the two evaluated.
-
-    Raises:
-        ConfigError: a folder holds no evaluation.
-    """
-    return require_saved(first), require_saved(second)
-
-
-def not_compared(first: Path, second: Path) -> list[tuple[Path, list[str]]]:
-    """Folder and environments that only this one holds, where there are some.
-
-    Raises:
-        ConfigError: a folder holds no evaluation.
-    """
-    one, other = (require_saved(directory).environments.keys() for directory in (first, second))
-    return [(directory, sorted(names)) for directory, names in ((first, one - other), (second, other - one)) if names]
+    only = {
+        directory: sorted(metadata.environments.keys() - shared)
+        for directory, metadata in ((first, one), (second, other))
+    }
+    environments = [
+        _compare(name, (first, one.environments[name]), (second, other.environments[name])) for name in shared
+    ]
+    return Comparisons(models=(one, other), environments=environments, only=only)
 
 
 def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Environment]) -> Comparison:

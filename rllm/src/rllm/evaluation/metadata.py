@@ -147,7 +147,9 @@ def read_metadata(directory: Path) -> Metadata | None:
             return Metadata(**data, weights=weights, environments=environments)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RllmError(
-            "file-unreadable", f"{file} cannot be read: {error}.", "Restore it, or choose another folder."
+            "file-unreadable",
+            f"{file} cannot be read: {error}.",
+            f"Copy {file.name} back from a backup, or evaluate again with --save into a new folder.",
         ) from error
     raise RllmError(
         "schema-too-new",

@@ -143,7 +143,7 @@ def _kept(directory: Path, environment: Environment, job: Job) -> list[Outcome]:
             raise ConfigError(
                 "run-changed",
                 f"Task {task_id!r} of {job.name} is not what it was when {directory} was saved.",
-                "Restore the tasks, or choose another folder with --save.",
+                f"Undo the change to the tasks, or save to a new folder: --save {directory}-2.",
             )
         outcomes.append(outcome_of(saved.episode))
     return outcomes

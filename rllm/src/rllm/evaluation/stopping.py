@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import click
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 
@@ -19,6 +21,15 @@ class StoppedError(Exception):
         super().__init__(f"ended by {signal.Signals(number).name}")
         self.exit_code = 128 + number
         """Of a command that says which signal ended it."""
+
+
+def run_command(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a command's work. A signal ends the command with the exit code of that signal."""
+    try:
+        return asyncio.run(until_stopped(work))
+    except StoppedError as error:
+        click.echo("interrupted", err=True)
+        click.get_current_context().exit(error.exit_code)
 
 
 async def until_stopped(work: Coroutine[Any, Any, T]) -> T:

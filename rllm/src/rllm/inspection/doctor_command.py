@@ -32,9 +32,7 @@ def doctor(debug: bool | None, gpu: bool) -> int:
     of_gpus = examine_gpus(registry) if gpu else []
     findings = worst_first([*examine(registry), *of_packages, *examine_commands(commands), *of_gpus])
     for finding in findings:
-        click.echo(f"{finding.severity}: {finding.subject}: {finding.problem}\n    to do: {finding.remedy}")
-        if debug and finding.traceback:
-            click.echo(finding.traceback)
+        click.echo(finding.printed(debug=bool(debug)))
     errors = sum(finding.severity == "error" for finding in findings)
     count = f"{sum(len(registry.all(kind)) for kind in KINDS)} plugins"
     if number := len(commands.usable):

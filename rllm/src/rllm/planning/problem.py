@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, format_problem
 
 Severity = Literal["refused", "unused", "warning"]
 
@@ -46,5 +46,5 @@ def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -
             if isinstance(problems, Generator):
                 problems.throw(error)
             raise error
-        lines.append(f"{problem.text} {problem.remedy}".rstrip())
+        lines.append(format_problem(problem.text, problem.remedy))
     return lines

@@ -284,7 +284,10 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
         if own
         else ""
     )
-    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}.{declare}"
+    chosen_by = {**CHOSEN_BY, "backend": "rllm.backend", "workflow": "rllm.workflow.name"}
+    other = next((f"{chosen_by[entry.kind]}={entry.name}" for entry in acting if entry.kind in chosen_by), None)
+    remedy = f" Remove {key.dotted}" + (f", or set {other}." if other else ".")
+    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}.{remedy}{declare}"
 
 
 def _used(entry: Registered[Any], key: Key) -> str:

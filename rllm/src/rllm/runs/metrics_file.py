@@ -31,7 +31,7 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
         raise RllmError(
             "damaged-file",
             f"Line {lines.index(None) + 1} of {path} is not what a run writes.",
-            "Restore the file, or remove the line.",
+            "Delete this line from the file: its step is then missing in curves.",
         )
     return read
 

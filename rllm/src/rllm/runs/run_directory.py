@@ -25,7 +25,7 @@ PLUGINS = "plugins.json"
 LENGTH = "length.json"
 """How many steps the run makes in all: ``{"total_steps": 240}``. Those of epochs follow from the tasks."""
 LOCK = ".lock"
-TRACKED = ("tracker.jsonl", "tensorboard", "wandb", "wandb_run_id")
+TRACKED = ("tensorboard", "wandb", "wandb_run_id")
 """What the core's trackers write here."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
 WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, PICTURE, REPORT, *TRACKED, PLUGINS)

@@ -36,7 +36,9 @@ def main(function: str, digest: str, path: str) -> None:
     try:
         if digest_of(function) != digest:
             raise ConfigError(
-                "source-changed", f"{function} changed while the run went on.", "Restore the file, or start again."
+                "source-changed",
+                f"{function} changed while the run went on.",
+                "Undo the change and use --resume, or start a new run with --overwrite.",
             )
         call = FunctionCall(function)
     except ConfigError as error:

@@ -17,7 +17,7 @@ from rllm.tasks.worker_pool import WorkerPool
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.calls import call
-from rllm_serving.line_process import DiedError, LateError, RefusedError
+from rllm_serving.line_process import DiedError, LateError, NotReadyError
 
 
 def python_reward(params: PythonParams) -> Any:
@@ -59,11 +59,13 @@ class InProcesses:
         weakref.finalize(self, self._pool.close)
         try:
             self._pool.start()
-        except RefusedError as error:
+        except NotReadyError as error:
             raise ConfigError(**json.loads(error.said)) from error
         except DiedError as error:
             raise ConfigError(
-                "process-died", f"{params.function}: {error}.", "Fix the file; it is run once in each process."
+                "process-died",
+                f"{params.function}: {error}.",
+                "Run the file with Python to see why its process ends: each process runs it once.",
             ) from error
 
     async def __call__(self, rollout: Rollout) -> Any:
@@ -78,7 +80,7 @@ class InProcesses:
             return _late(self._deadline)
         except DiedError as error:
             return Score(value=None, feedback=str(error))
-        except RefusedError as error:
+        except NotReadyError as error:
             return Score(value=None, feedback=json.loads(error.said)["message"])
 
     def _asked(self, question: str) -> Any:

@@ -120,7 +120,9 @@ def _filled(template: str, task: Mapping[str, Any]) -> str:
         if not isinstance(held, str | int | float):
             what = f"holds {held!r:.80}, which is no text" if column in task else f"is not there; it has {_names(task)}"
             raise ConfigError(
-                "bad-prompt", f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.", f"Fix {TEMPLATE_KEY}."
+                "bad-prompt",
+                f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.",
+                f"Write {{{{{column}}}}} in {TEMPLATE_KEY} if you mean braces, or use a column with text.",
             )
         return str(held)
 

@@ -146,7 +146,7 @@ def _parsed(path: Path) -> ast.Module:
         raise ConfigError(
             "syntax-error",
             f"{path}{f', line {line}' if line else ''}: syntax error: {getattr(error, 'msg', error)}.",
-            "Fix the file.",
+            f"Correct that line, and check with: python -m py_compile {path}",
         ) from error
 
 
@@ -164,7 +164,7 @@ def _run(path: Path) -> ModuleType:
         raise ConfigError(
             "plugin-failed",
             f"{place_of(error, path)}: {type(error).__name__}: {error}.",
-            "Fix the file; it is run once at the start.",
+            f"Correct that line, and check with: python {path}",
         ) from error
     return module
 

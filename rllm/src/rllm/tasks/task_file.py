@@ -28,7 +28,7 @@ def read_tasks(params: TaskFileParams) -> Sequence[Task]:
         raise ConfigError(
             "missing-column",
             f"No line of {path} has {params.id_key!r}.",
-            "Fix `id_key`; without it ids are line numbers.",
+            "Set the option id_key to a key of every line, or remove it: then ids are line numbers.",
         )
     ids = ids_of_rows(rows, params.id_key, lambda number: f"{path}, line {number}")
     return [

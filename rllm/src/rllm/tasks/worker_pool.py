@@ -59,7 +59,7 @@ class WorkerPool:
         """Start a process now.
 
         Raises:
-            DiedError, RefusedError, OSError: it does not start.
+            DiedError, NotReadyError, OSError: it does not start.
         """
         process = self._places.get()
         try:

@@ -72,7 +72,7 @@ def _module(path: Path, changed_ns: int, size: int) -> ModuleType:
         raise ConfigError(
             "plugin-failed",
             f"{_place(error, path)}: {type(error).__name__}: {error}.",
-            "Fix the file; it is run once at the start.",
+            f"Correct that line, and check with: python {path}",
         ) from error
     return module
 

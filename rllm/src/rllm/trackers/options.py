@@ -12,39 +12,6 @@ from pydantic_core import PydanticCustomError
 from rllm_core.contracts.plugin import Params
 
 
-def checked_path(path: str | None, default: str) -> str | None:
-    """The path, or None for the tracker's default.
-
-    Raises:
-        PydanticCustomError: the run itself writes a file or folder of that name.
-    """
-    if path is None:
-        return None
-    from rllm.runs.run_directory import LOCK, WRITTEN  # looking at plugins should not wait for it
-
-    first, *_ = parts = PurePath(os.path.normpath(path)).parts or (".",)
-    if parts == (default,):
-        return None  # two spellings of one file are one
-    if first in {*WRITTEN, LOCK} - {default}:
-        raise PydanticCustomError(
-            "written_by_the_run",
-            "a run itself writes {first} in its folder; choose another name, or null for {default}",
-            {"first": first, "default": default},
-        )
-    return str(PurePath(path))
-
-
-class JsonLinesParams(Params):
-    path: str | None = Field(
-        None, min_length=1, description="File, relative to the run folder; null means tracker.jsonl."
-    )
-
-    @field_validator("path")
-    @classmethod
-    def _not_one_of_the_run(cls, path: str | None) -> str | None:
-        return checked_path(path, "tracker.jsonl")
-
-
 class EpisodeTableParams(Params):
     """Of a tracker that shows a table of a few trajectories."""
 
@@ -59,8 +26,21 @@ class TensorboardParams(EpisodeTableParams):
 
     @field_validator("directory")
     @classmethod
-    def _not_one_of_the_run(cls, directory: str | None) -> str | None:
-        return checked_path(directory, "tensorboard")
+    def _check_not_written_by_the_run(cls, directory: str | None) -> str | None:
+        if directory is None:
+            return None
+        from rllm.runs.run_directory import LOCK, WRITTEN  # listing plugins must not wait for this import
+
+        first, *_ = parts = PurePath(os.path.normpath(directory)).parts or (".",)
+        if parts == ("tensorboard",):
+            return None  # the default, in another spelling
+        if first in {*WRITTEN, LOCK} - {"tensorboard"}:
+            raise PydanticCustomError(
+                "written_by_the_run",
+                "a run itself writes {first} in its folder; choose another name, or null for tensorboard",
+                {"first": first},
+            )
+        return str(PurePath(directory))
 
 
 class WeightsAndBiasesParams(EpisodeTableParams):

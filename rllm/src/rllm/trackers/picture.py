@@ -31,7 +31,7 @@ def draw_reward_curve(history: Sequence[dict[str, Any]], file: Path, title: str)
         lower.plot(steps, values, "o", markersize=5, label=f"validation, {_source(name)}")
     upper.set_title(title)
     upper.set_ylabel("mean reward")
-    lower.set_ylabel("share of attempts solved")
+    lower.set_ylabel("share of rollouts solved")
     lower.set_xlabel("training steps")
     lower.set_ylim(-0.02, 1.02)
     for axes in (upper, lower):

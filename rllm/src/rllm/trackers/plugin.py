@@ -1,11 +1,11 @@
-"""The trackers `jsonl`, `tensorboard`, `wandb` and `picture`."""
+"""The trackers `tensorboard`, `wandb` and `picture`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from rllm.trackers.options import JsonLinesParams, TensorboardParams, WeightsAndBiasesParams
+from rllm.trackers.options import TensorboardParams, WeightsAndBiasesParams
 from rllm.trackers.packages import needing
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackerPlugin
@@ -13,12 +13,6 @@ from rllm_core.lazy import load_from
 
 
 def trackers() -> Iterable[TrackerPlugin[Any]]:
-    yield TrackerPlugin(
-        name="jsonl",
-        summary="One JSON object per line, in a file.",
-        params=JsonLinesParams,
-        load=load_from("rllm.trackers.jsonl", "JsonLinesTracker"),
-    )
     yield TrackerPlugin(
         name="tensorboard",
         summary="Event files for TensorBoard.",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rllm.planning.plan import RunPlan
-from rllm.planning.preflight import check_to_train
 from rllm.runs.checkpoint import Checkpoint, CheckpointStore
 from rllm.runs.episode_log import EpisodeLog
 from rllm.runs.run_directory import RunDirectory
@@ -56,7 +55,10 @@ class _Parts:
 
 
 class TrainingLoop:
-    """One run. `fit` trains and returns the last validation's figures; `stop` makes it end after the current step."""
+    """One run of a plan that `check_to_train` has checked.
+
+    `fit` trains and returns the metrics of the last validation. `stop` makes it end after the current step.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,6 @@ class TrainingLoop:
         resume: bool = False,
         warn: Callable[[str], None] = lambda message: print(f"warning: {message}", file=sys.stderr),  # noqa: T201
     ) -> None:
-        check_to_train(plan, train_tasks, val_tasks)
         self.plan = plan
         self.directory = directory
         self._tracked = tracked_run(plan, directory)

@@ -51,7 +51,7 @@ class RunSources:
                 raise CheckpointError(
                     "source-changed",
                     changed,
-                    "Restore it, or accept the new one: add rllm.trainer.on_changed_source=warn to this command.",
+                    "Undo the change, or accept it: add rllm.trainer.on_changed_source=warn to this command.",
                 )
             warn(changed)
 

@@ -75,7 +75,7 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
         raise PluginError(
             "tasks-failed",
             f"{name} could not give its {split} tasks: {described(error)}.",
-            "Fix what gives them; add --debug to see where it failed.",
+            "Run the same command with --debug: its traceback names the line to correct.",
         ) from error
     strangers = [task for task in tasks if not isinstance(task, Task)] if isinstance(tasks, list) else []
     if strangers:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rllm_core.errors import format_problem
+
 Severity = Literal["error", "warning", "note"]
 
 
@@ -20,3 +22,8 @@ class Finding:
     problem: str
     remedy: str
     traceback: str = ""
+
+    def printed(self, *, debug: bool = False) -> str:
+        """Return the lines that ``rllm plugins doctor`` prints, with the traceback if `debug`."""
+        details = self.traceback if debug else ""
+        return format_problem(f"{self.subject}: {self.problem}", self.remedy, details, f"{self.severity}[{self.code}]")

@@ -47,7 +47,7 @@ class LazyTasks(Sequence[Task]):
             raise PluginError(
                 "tasks-failed",
                 f"Task {self.ids[position]!r} could not be made: {described(error)}.",
-                "Fix the dataset or environment that makes it, or leave the task out.",
+                "Add --debug to see which line of the dataset or environment failed, or remove the task.",
             ) from error
         if not isinstance(task, Task) or task.id != self.ids[position]:
             raise PluginError(

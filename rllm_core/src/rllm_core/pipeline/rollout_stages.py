@@ -135,5 +135,5 @@ def _missing(episode: Episode, role: str) -> RewardError:
         "missing-reward",
         f"The greedy attempt at task {episode.task_id!r} has no reward for role {role!r}, and an estimator of this run "
         "compares with it.",
-        "Fix the environment or workflow, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
+        "Return a reward for this role, or set rllm.algorithm.on_missing_reward=drop or =zero.",
     )

@@ -84,7 +84,7 @@ class Group:
             raise PipelineError(
                 "bad-grouping-result",
                 f"Grouping {name!r} returned {what}.",
-                "Fix it: return a list of TrajectoryGroup.",
+                "Return a list of TrajectoryGroup from it.",
             )
         return groups
 
@@ -156,5 +156,5 @@ def _reward_error(group: TrajectoryGroup, index: int) -> RewardError:
     return RewardError(
         "missing-reward",
         f"Trajectory {trajectory.name!r} of episode {episode!r} has reward {shown}{why}.",
-        "Fix the environment or workflow that gave it, or choose rllm.algorithm.on_missing_reward=drop or =zero.",
+        "Return a number from the environment or workflow, or set rllm.algorithm.on_missing_reward=drop or =zero.",
     )

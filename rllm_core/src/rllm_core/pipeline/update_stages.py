@@ -55,7 +55,7 @@ class Process(ContextStage):
             raise PipelineError(
                 "missing-estimator-input",
                 f"The backend did not fill {', '.join(missing)}, which estimators or losses of this run need.",
-                "Fix the backend's `process`, or its capabilities.",
+                "Fill these fields in the backend's `process`, or remove the names from its `capabilities`.",
             )
         check_old_logprobs(step.batch)
 

@@ -32,7 +32,7 @@ def register(record: Plugin[Any], source: str) -> None:
     try:
         check_record(record.kind, record)
     except UnusablePluginError as error:
-        raise PluginError("bad-plugin-spec", f"{error}.", "Fix it where it is registered.") from error
+        raise PluginError("bad-plugin-spec", f"{error}.", f"Change the plugin spec in {source}.") from error
     before = _entries.get((record.kind, record.name))
     if before is not None and before.source != source:
         raise PluginError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY, RecordT, Registered
 from rllm_core.contracts.plugin import Plugin
-from rllm_core.errors import PluginError, did_you_mean
+from rllm_core.errors import PluginError, did_you_mean, format_problem
 from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
 from rllm_core.plugins.discovery import IN_PROCESS, Candidate, Discovery, core_candidate, discover, normalise
@@ -143,7 +143,7 @@ class Registry:
         )
         self.broken.append(broken)
         hint = broken.remedy or "`rllm plugins doctor` shows more."
-        warn_once(f"plugin {broken.name} is broken: {broken.reason}. {hint}")
+        warn_once(format_problem(f"plugin {broken.name} is broken: {broken.reason}.", hint))
 
 
 def _record_classes() -> str:

@@ -126,7 +126,7 @@ class RolloutRunner:
             raise RolloutError(
                 "rollout-failed",
                 f"Attempt {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
-                "Fix the environment or workflow, or set rllm.workflow.raise_on_error=false to go on without it.",
+                "Add --debug to see where it failed, or set rllm.workflow.raise_on_error=false to continue without it.",
             ) from error
         return Episode(
             id=uid,

@@ -6,10 +6,13 @@ import secrets
 import time
 from typing import Any, Literal, Protocol
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from rllm_core.errors import RllmError
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -82,23 +85,18 @@ class ChatBody(_Body):
         return super().sampling() | {"max_tokens": self.max_completion_tokens or self.max_tokens}
 
 
-def create_app(sampler: Sampler) -> FastAPI:
-    """The routes of a rollout server. What it refuses is answered with 400 and its message."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(LimitBody, max_bytes=MAX_BODY_BYTES)
-    app.add_middleware(LoopbackNames, instead="It serves the run that started it.")
+def create_app(sampler: Sampler) -> Starlette:
+    """Return the routes of a rollout server. Rejected requests are answered with 400 and a message."""
     renderer, name = sampler.renderer, sampler.settings.model
 
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", "weight_version": sampler.weight_version}
+    async def health(_: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok", "weight_version": sampler.weight_version})
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "rllm"}]}
+    async def models(_: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "rllm"}]})
 
-    @app.post("/v1/completions")
-    async def completions(body: CompletionBody) -> dict[str, Any]:
+    async def completions(request: Request) -> JSONResponse:
+        body = CompletionBody.model_validate_json(await request.body())
         prompt = body.prompt
         if isinstance(prompt, str):
             prompt = list(renderer.tokenizer.encode(prompt, add_special_tokens=False))
@@ -112,10 +110,10 @@ def create_app(sampler: Sampler) -> FastAPI:
             "token_ids": response.token_ids,
             "logprobs": {"tokens": _pieces(renderer, response.token_ids), "token_logprobs": response.log_probs},
         }
-        return _answer("text_completion", f"cmpl-{request_id}", name, prompt, response, choice)
+        return JSONResponse(_answer("text_completion", f"cmpl-{request_id}", name, prompt, response, choice))
 
-    @app.post("/v1/chat/completions")
-    async def chat(body: ChatBody) -> dict[str, Any]:
+    async def chat(request: Request) -> JSONResponse:
+        body = ChatBody.model_validate_json(await request.body())
         prompt = renderer.prompt([message.model_dump() for message in body.messages]).tolist()
         request_id = secrets.token_hex(8)
         response = await sampler.generate(prompt, body.sampling(), body.user or request_id)
@@ -134,18 +132,35 @@ def create_app(sampler: Sampler) -> FastAPI:
             },
         }
         answer = _answer("chat.completion", f"chatcmpl-{request_id}", name, prompt, response, choice)
-        return answer | {"prompt_token_ids": prompt}
+        return JSONResponse(answer | {"prompt_token_ids": prompt})
 
-    @app.exception_handler(RllmError)
-    async def refused(_: Request, error: RllmError) -> JSONResponse:
-        return _failure(str(error), type(error).__name__)
+    handlers: dict[Any, Any] = {RllmError: _rejected, ValidationError: _malformed, HTTPException: _http_error}
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/models", models),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+        ],
+        middleware=[
+            Middleware(LoopbackNames, instead="It serves the run that started it."),
+            Middleware(LimitBody, max_bytes=MAX_BODY_BYTES),
+        ],
+        exception_handlers=handlers,
+    )
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        places = (f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}" for found in error.errors())
-        return _failure("; ".join(places), "BadRequest")
 
-    return app
+async def _rejected(_: Request, error: RllmError) -> JSONResponse:
+    return _failure(str(error), type(error).__name__)
+
+
+async def _malformed(_: Request, error: ValidationError) -> JSONResponse:
+    places = (f"{'.'.join(map(str, ('body', *found['loc'])))}: {found['msg']}" for found in error.errors())
+    return _failure("; ".join(places), "BadRequest")
+
+
+async def _http_error(_: Request, error: HTTPException) -> JSONResponse:
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
 def _answer(

@@ -43,7 +43,7 @@ class SamplingRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ContextLimits:
     """What the model allows."""
 
     vocabulary: int
@@ -57,7 +57,7 @@ def sampling_request(
     *,
     defaults: SamplingParams,
     ignore_eos: bool,
-    limits: Limits,
+    limits: ContextLimits,
 ) -> SamplingRequest:
     """Check a request and fill in what it leaves out.
 
@@ -107,7 +107,7 @@ def sampling_request(
     )
 
 
-def _check_prompt(prompt: Sequence[int], limits: Limits) -> None:
+def _check_prompt(prompt: Sequence[int], limits: ContextLimits) -> None:
     if not prompt:
         raise RolloutError(
             "empty-prompt", "The prompt has no tokens.", "Let the environment's first observation say something."

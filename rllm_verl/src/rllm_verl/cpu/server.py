@@ -23,7 +23,7 @@ from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 from rllm_verl.cpu.gate import Gate
 from rllm_verl.cpu.openai_api import create_app
-from rllm_verl.cpu.sampling_request import Limits, SamplingRequest, sampling_request
+from rllm_verl.cpu.sampling_request import ContextLimits, SamplingRequest, sampling_request
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.staged_weights import Bucket, StagedWeights
 from rllm_verl.cpu.token_output import Response
@@ -43,7 +43,7 @@ class RolloutServer:
         loaded = load_model(ModelSection(name=settings.model, dtype=settings.dtype, device="cpu"), seed=0)
         self.settings = settings
         self.renderer = TemplateRenderer(loaded.tokenizer, loaded.stop_ids)
-        self.limits = Limits(
+        self.limits = ContextLimits(
             vocabulary=int(loaded.model.get_input_embeddings().num_embeddings),
             max_context=min(settings.max_context, loaded.max_context),
         )

@@ -80,7 +80,7 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             "environment-options-rejected",
             f"Generator {name!r} refuses its options {config!r}: {reason}.",
-            "Fix rllm.env.env_args.config.",
+            "Change the named value in rllm.env.env_args.config, or remove that key.",
         ) from error
     return config
 

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_serving.line_process import DiedError, LineProcess, RefusedError
+from rllm_serving.line_process import DiedError, LineProcess, NotReadyError
 
 MOST_PROCESSES = 4
 WORKER = "rllm_envs.reasoning_gym.worker"
@@ -108,7 +108,7 @@ def _started() -> LineProcess:
     environment = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         return LineProcess.start(WORKER, environment=environment)
-    except (DiedError, RefusedError) as error:
+    except (DiedError, NotReadyError) as error:
         raise RolloutError(
             "process-not-started",
             f"The process that runs reasoning-gym does not start ({error}).",

@@ -62,7 +62,7 @@ def check_game(name: str, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             "environment-options-rejected",
             f"Game {name!r} refuses its options {dict(options)!r}: {reason}.",
-            "Fix rllm.env.env_args.options.",
+            "Change the named option in rllm.env.env_args.options, or remove that key.",
         ) from error
 
 

@@ -13,7 +13,7 @@ from rllm_gateway.refusals import Kind, RefusedError
 
 
 @dataclass(frozen=True)
-class PluginChoice:
+class ToolChoice:
     """A value that can be used."""
 
     none: bool
@@ -23,7 +23,7 @@ class PluginChoice:
     """The only tool that it may call; None if it may call any."""
 
 
-def tool_choice(body: Mapping[str, Any], holder: str | None) -> PluginChoice | None:
+def tool_choice(body: Mapping[str, Any], holder: str | None) -> ToolChoice | None:
     """Return the choice; None if it is not given, or has a value that cannot be used.
 
     `holder` is the key of the object with the tool's name; None if the choice has the name itself.
@@ -33,21 +33,21 @@ def tool_choice(body: Mapping[str, Any], holder: str | None) -> PluginChoice | N
     """
     match body.get("tool_choice"):
         case "auto" | "none" | "required" as choice:
-            return PluginChoice(choice == "none", choice == "required")
+            return ToolChoice(choice == "none", choice == "required")
         case {"type": "function"}:
             choice = fields.mapping(body, "tool_choice")
             named = choice if holder is None else fields.mapping(choice, holder, "tool_choice")
-            return PluginChoice(False, True, fields.text(named, "name", "tool_choice"))
+            return ToolChoice(False, True, fields.text(named, "name", "tool_choice"))
         case _:
             return None
 
 
-def without_known_choice(body: Mapping[str, Any], chosen: PluginChoice | None) -> Mapping[str, Any]:
+def without_known_choice(body: Mapping[str, Any], chosen: ToolChoice | None) -> Mapping[str, Any]:
     """The parameters without a choice that is used: it needs no rule."""
     return body if chosen is None else {name: value for name, value in body.items() if name != "tool_choice"}
 
 
-def must_call(chosen: PluginChoice | None) -> dict[str, Any]:
+def must_call(chosen: ToolChoice | None) -> dict[str, Any]:
     """Arguments of `wanted`."""
     return {"must_call": chosen is not None and chosen.must_call, "tool": None if chosen is None else chosen.tool}
 

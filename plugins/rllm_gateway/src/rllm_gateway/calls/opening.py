@@ -33,7 +33,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             raise StoreError(
                 "damaged-store",
                 f"{path} is missing, and its write-ahead log {path.name}-wal is there.",
-                "Restore the file, or move the log away.",
+                f"Copy {path.name} back from a backup, or run: mv {path}-wal {path}-wal.old",
             )
         if not path.exists():
             _make(path)
@@ -45,7 +45,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         raise StoreError(
             "not-writable",
             f"You may not write the store of calls {path}.",
-            "Fix its permissions, or choose another path.",
+            f"Run: chmod u+rw {path}. Or choose a new file with rllm.sdk.store.path.",
         )
     with failures(path, "opened"):
         connection = _connect(path, "rw")
@@ -68,7 +68,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise StoreError("store-not-found", f"There is no store of calls at {path}.", "Check the path.")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise StoreError("file-unreadable", f"You may not read the store of calls {path}.", "Fix its permissions.")
+        raise StoreError("file-unreadable", f"You may not read the store of calls {path}.", f"Run: chmod u+r {path}")
     with failures(path, "opened"):
         connection = _connect(path, "ro")
         with _closed_if_refused(connection):
@@ -107,7 +107,9 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_MALFORMED):
         return DamagedError(
-            "damaged-store", f"The store of calls {path} cannot be {done}: {error}.", "Restore it from a copy."
+            "damaged-store",
+            f"The store of calls {path} cannot be {done}: {error}.",
+            f"Copy {path} back from a backup, or move it away: a run then makes a new store.",
         )
     hint = f"Other processes have written it for {BUSY_SECONDS:.0f} s." if name.startswith("SQLITE_BUSY") else ""
     return StoreError("store-failed", f"The store of calls {path} cannot be {done}: {error}.", hint)

@@ -135,7 +135,9 @@ class CallReader:
             (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise DamagedError(
-                "damaged-store", f"The store of calls {self._path} is damaged: {found}.", "Restore it from a copy."
+                "damaged-store",
+                f"The store of calls {self._path} is damaged: {found}.",
+                f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",
             )
 
     def close(self) -> None:
@@ -182,7 +184,7 @@ class CallReader:
             raise DamagedError(
                 "damaged-store",
                 f"The store of calls {self._path} has lost the parameters of a request.",
-                "Restore it from a copy.",
+                f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",
             )
         return bytes(rows[0][0])
 
@@ -196,7 +198,7 @@ class CallReader:
                 raise DamagedError(
                     "damaged-store",
                     f"Record {number} of {table} in {self._path} is damaged.",
-                    "Restore the file from a copy.",
+                    f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",
                 )
         return [values for _, *values in found]
 

@@ -217,7 +217,7 @@ class StoredSession:
             raise DamagedError(
                 "damaged-store",
                 f"session {self.session.id!r}: call {parent!r}, which {call!r} continues, is lost.",
-                "Restore the store from a copy.",
+                "Copy the store back from a backup. The other sessions can still be read.",
             ) from None
 
 

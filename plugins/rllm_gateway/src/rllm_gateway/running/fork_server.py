@@ -9,67 +9,20 @@ Its input and output are as in `forking.py`; an order has ``result``, a file for
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import json
 import os
-import ssl
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from rllm_gateway.running.calling import FAILED, RESULT, call_and_leave
 from rllm_gateway.running.forking import ForkingServer, serve
 from rllm_gateway.running.target import Target, imported_packages
-
-COPIES = 4
-"""Clients of an agent that are spared it."""
-ENVIRONMENT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
-MAKERS = (("httpcore2", "default_ssl_context"), ("ssl", "create_default_context"))
-"""Functions that make contexts, those first that call others."""
-
-
-def warm_up_with_contexts(warm_up: Callable[[], None]) -> None:
-    """Call `warm_up`, and keep contexts like those that were made in it for the forks of this process."""
-    warm_up()  # clients import what makes their contexts when they make the first one
-    makers = [_Maker(sys.modules[module], name) for module, name in MAKERS if module in sys.modules]
-    warm_up()
-    for maker in makers:
-        maker.make_ahead()
-
-
-class _Maker:
-    """Stands for a function that makes contexts."""
-
-    def __init__(self, module: ModuleType, name: str) -> None:
-        self._module, self._name = module, name
-        self._make = getattr(module, name)
-        self._class = ssl.SSLContext
-        self._asked: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._ready: dict[Any, list[Any]] = {}
-        setattr(module, name, functools.wraps(self._make)(lambda *given, **named: self(given, named)))
-
-    def __call__(self, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        key = (given, *sorted(named.items()), *map(os.environ.get, ENVIRONMENT))
-        ready = self._ready.get(key)
-        # Whoever has put another class in its place wants contexts of that.
-        if ready and ssl.SSLContext is self._class:
-            return ready.pop()
-        if ready is None:
-            self._asked[key] = (given, named)
-        return self._make(*given, **named)
-
-    def make_ahead(self) -> None:
-        """Make what was asked for once more; where nothing was, the function is itself again."""
-        if not self._asked:
-            setattr(self._module, self._name, self._make)
-        for key, (given, named) in self._asked.items():
-            self._ready[key] = [self._make(*given, **named) for _ in range(COPIES)]
 
 
 class ForkServer(ForkingServer):
@@ -79,7 +32,7 @@ class ForkServer(ForkingServer):
         self._target = target
         importlib.import_module("rllm_gateway.client")  # what every agent's process needs
         _import_installed(target)
-        warm_up_with_contexts(_warm_up)
+        _warm_up()
         super().__init__()
 
     def _play(self, order: Mapping[str, Any]) -> NoReturn:
@@ -124,7 +77,7 @@ def _import_installed(target: Target) -> None:
 
 
 def _warm_up() -> None:
-    """Make clients of OpenAI and Anthropic, and forget them: the first of a process takes 100 ms, later ones 20 ms.
+    """Make clients of OpenAI and Anthropic, and discard them: the first of a process takes 100 ms, later ones 20 ms.
 
     Only where the agent imports them. What goes wrong here goes wrong again in the agent, where it is seen.
     """

@@ -271,7 +271,7 @@ class CommandRunner:
             raise PluginError(
                 "agent-not-started",
                 f"{self._command[0]} cannot be started: {error}.",
-                "Fix rllm.workflow.workflow_args.command.",
+                "Set rllm.workflow.workflow_args.command to a program that starts, for example [python,my_program.py].",
             ) from error
 
 
@@ -283,7 +283,7 @@ class WarmCommandRunner:
         options = count_python_options(command)
         settings = {"command": [*command], "options": options, "preload": [*preload]}
         program = [*command[:options], forking.__file__, json.dumps(settings)]
-        remedy = "Fix rllm.workflow.workflow_args.preload, or remove it: then each rollout starts a new Python."
+        remedy = "Correct or remove rllm.workflow.workflow_args.preload. Without it each rollout starts a new Python."
         self._server = AgentServer(program, " ".join(command), directory, remedy)
         self._directory = directory
 

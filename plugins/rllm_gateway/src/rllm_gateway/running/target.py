@@ -127,7 +127,9 @@ def _parsed(source: Path | None) -> ast.Module:
         line = getattr(error, "lineno", None)
         where = f"{source}, line {line}" if line else str(source)
         raise ConfigError(
-            "syntax-error", f"{where}: syntax error: {getattr(error, 'msg', error)}.", "Fix the file."
+            "syntax-error",
+            f"{where}: syntax error: {getattr(error, 'msg', error)}.",
+            f"Correct that line, and check with: python -m py_compile {source}",
         ) from error
 
 

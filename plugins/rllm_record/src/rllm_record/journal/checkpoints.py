@@ -82,5 +82,7 @@ def _noted(run: Path) -> list[KeptCheckpoint]:
         return [KeptCheckpoint(**json.loads(line)) for line in lines]
     except (ValueError, TypeError) as error:
         raise RllmError(
-            "damaged-file", f"{path} holds a line that is not what was written: {error}.", "Restore the file."
+            "damaged-file",
+            f"{path} holds a line that is not what was written: {error}.",
+            "Copy the file back from a backup, or start a new run with --overwrite.",
         ) from error

@@ -71,5 +71,7 @@ def _frames(content: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
 
 def _damaged(path: Path, number: int) -> JournalError:
     return JournalError(
-        "damaged-journal", f"Record {number} of {path} is not what was written.", f"Restore the file. {WITHOUT}"
+        "damaged-journal",
+        f"Record {number} of {path} is not what was written.",
+        f"Copy the file back from a backup. {WITHOUT}",
     )

@@ -99,7 +99,7 @@ class Segments:
                 raise JournalError(
                     "damaged-journal",
                     f"{path} has {there} whole records, and the checkpoint was written when there were {expected}.",
-                    f"Restore the file. {WITHOUT}",
+                    f"Copy the file back from a backup. {WITHOUT}",
                 )
 
     def sync(self) -> None:

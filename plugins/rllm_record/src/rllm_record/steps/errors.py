@@ -15,5 +15,7 @@ def unreadable(place: Path, error: Exception) -> RecordError:
     """The error about a file that cannot be read, from what its reader raised."""
     # pyarrow's sentences have a full stop, those of the operating system have none.
     return RecordError(
-        "file-unreadable", f"{place} cannot be read: {str(error).rstrip('.')}.", "Restore it from a copy."
+        "file-unreadable",
+        f"{place} cannot be read: {str(error).rstrip('.')}.",
+        "Copy it back from a backup. The other steps can still be read.",
     )

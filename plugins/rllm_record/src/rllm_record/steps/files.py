@@ -194,7 +194,11 @@ class StepFiles:
         try:
             found: dict[str, Any] = json.loads(read_marks(place)[OBJECTIVE_KEY])
         except (KeyError, ValueError) as error:
-            raise RecordError("damaged-record", f"{place} has no objective.", "Restore it from a copy.") from error
+            raise RecordError(
+                "damaged-record",
+                f"{place} has no objective.",
+                "Copy it back from a backup. The other steps can still be read.",
+            ) from error
         return found
 
     def vocabulary(self, step: int) -> dict[int, str]:
@@ -244,7 +248,11 @@ def read_episodes(file: Path) -> list[PlayedEpisode]:
     """
     table = read_table(file, schemas.EPISODES)
     if table["trajectories"].null_count:
-        raise RecordError("damaged-record", f"{file} holds no episodes.", "Restore the file from a copy.")
+        raise RecordError(
+            "damaged-record",
+            f"{file} holds no episodes.",
+            "Copy it back from a backup. The other steps can still be read.",
+        )
     return [tables.played_episode(row) for row in table.to_pylist()]
 
 

@@ -11,7 +11,7 @@ from tinker import types
 from rllm_tinker.seeds import ADVERTISED, MOST
 from rllm_tinker_server.checkpoints import Checkpoint
 from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.limits import Limits
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel
 from rllm_tinker_server.sessions import SamplingSession, Session, TrainedModel
 from rllm_tinker_server.tinker_path import Kind
@@ -25,7 +25,7 @@ TYPES: dict[Kind, types.CheckpointType] = {
 }
 
 
-def client_config(limits: Limits) -> Answer:
+def client_config(limits: TinkerLimits) -> Answer:
     config = types.ClientConfigResponse(
         fwdbwd_max_chunk_len=limits.fwdbwd_max_chunk_len,
         fwdbwd_max_chunk_bytes_count=limits.fwdbwd_max_chunk_bytes,

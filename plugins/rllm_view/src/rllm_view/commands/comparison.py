@@ -28,7 +28,7 @@ def print_comparison(found: dict[str, Any], most_tasks: int) -> None:
     print_table(("key", *names), settings)
     tasks = found["tasks"][:most_tasks]
     if tasks:
-        click.echo(f"\nshare of attempts solved over {_steps(found['compared_steps'])}, the most different tasks first")
+        click.echo(f"\nshare of rollouts solved over {_steps(found['compared_steps'])}, the most different tasks first")
         rows = [(harmless(str(row["task"])), *(figure(cell["solved"]) for cell in row["runs"])) for row in tasks]
         print_table(("task", *names), rows)
 

@@ -7,7 +7,7 @@ import { Order } from "./sorting.js";
 import { ask } from "./source.js";
 
 const PAGE = 100;
-const COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"]
+const ATTEMPT_COLUMNS = ["step", "trajectory", "task", "fate", "ending", "solved", "reward", "advantage", "turns", "tokens"]
   .map((name) => [name, name]);
 const CHOICES = { fate: ["", "trained", "masked", "dropped", "waiting"], solved: ["", "true", "false"] };
 const FIELDS = [["text", "uid, task or error"], ["phrase", "text of rollouts"], ["step", "step"], ["task", "task"], ["group", "group"],
@@ -60,7 +60,7 @@ export async function attemptsPage({ parts: [, id], query: first }) {
     },
     change: (event) => event.target.matches("select") && form.requestSubmit(),
   }, FIELDS.map(([name, title]) => field(name, title, first[name])), el("button", {}, "find"));
-  const order = new Order(first, COLUMNS, () => update());
+  const order = new Order(first, ATTEMPT_COLUMNS, () => update());
   let total = 0;
 
   const update = async () => {

@@ -9,7 +9,7 @@ const LETTERS = 90;
 function* piecesOf(account) {
   const { texts } = account;
   for (const [number, turn] of account.attempt.turns.entries()) {
-    for (const [kind, start, end] of [["prompt", turn.prompt_start, turn.response_start], ["reply", turn.response_start, turn.end]]) {
+    for (const [kind, start, end] of [["prompt", turn.prompt_start, turn.response_start], ["completion", turn.response_start, turn.end]]) {
       for (let at = start; at < end;) {
         let stop = Math.min(end, at + SIZE);
         for (let back = stop; stop < end && back > stop - 64; back -= 1) {

@@ -8,7 +8,7 @@ import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
 
 const SHOWN = 50;
-const COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved"], ["played", "played"], ["waited", "waited"],
+const STEP_COLUMNS = [["step", "step"], ["reward", "reward"], ["solved", "solved"], ["played", "played"], ["waited", "waited"],
   ["masked", "masked"], ["dropped", "rejected"], ["waiting", "waiting"], ["trained", "trained"], ["clipped", "clipped tokens"]];
 
 function facts(run, overview) {
@@ -27,7 +27,7 @@ function stepsTable(id, steps, shown, order) {
     percent(step.clipped),
   ]);
   const cells = rows.map((row) => row.map((cell) => (typeof cell === "number" ? String(cell) : cell)));
-  return table("steps", order.headings(), cells, COLUMNS.map((_, at) => at));
+  return table("steps", order.headings(), cells, STEP_COLUMNS.map((_, at) => at));
 }
 
 function given(overview) {
@@ -53,7 +53,7 @@ export async function runPage({ parts: [, id], query }) {
   const drawSteps = () => put(steps,
     found.steps.length ? stepsTable(id, found.steps, shown, order) : withoutSteps(found),
     found.steps.length > shown && el("button", { click: () => { shown += 10 * SHOWN; drawSteps(); } }, `${found.steps.length - shown} more steps`));
-  const order = new Order(query, COLUMNS, () => withFocus(steps, drawSteps), { name: "step", descending: true });
+  const order = new Order(query, STEP_COLUMNS, () => withFocus(steps, drawSteps), { name: "step", descending: true });
   const metrics = new Metrics(query, async (names) => [await ask(`runs/${id}/curves`, { metrics: names })], open);
 
   const page = { title: "run", node: null };

@@ -6,7 +6,7 @@ import { MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
 
-const COLUMNS = [["name", "run"], ["steps", "steps"], ["reward", "reward"], ["solved", "solved"], ["validation", "validation pass@1"],
+const RUN_COLUMNS = [["name", "run"], ["steps", "steps"], ["reward", "reward"], ["solved", "solved"], ["validation", "validation pass@1"],
   ["estimator", "estimator"], ["loss", "loss"], ["backend", "backend"], ["model", "model"], ["content", "record"]];
 
 export async function runsPage({ query }) {
@@ -39,7 +39,7 @@ export async function runsPage({ query }) {
   const draw = () => withFocus(place, () => put(place, found.length
     ? table("runs", ["chosen", ...order.headings()], sorted(found, (run) => run[order.name], order.descending).map(row), [2, 3, 4, 5])
     : el("p", {}, "No run is here yet. `rllm train guess rllm.record=tokens` makes one, and this page shows it.")));
-  const order = new Order(query, COLUMNS, draw);
+  const order = new Order(query, RUN_COLUMNS, draw);
 
   const update = async () => {
     const { runs } = await ask("runs");

@@ -6,7 +6,7 @@ import { count, MISSING, number, percent } from "./numbers.js";
 import { Order, sorted } from "./sorting.js";
 import { ask } from "./source.js";
 
-const COLUMNS = [["group", "group"], ["task_id", "task"], ["fate", "fate"], ["trajectories", "trajectories"], ["solved", "solved"],
+const GROUP_COLUMNS = [["group", "group"], ["task_id", "task"], ["fate", "fate"], ["trajectories", "trajectories"], ["solved", "solved"],
   ["reward_mean", "mean reward"], ["reward_max", "rewards"]];
 
 // Each row is what is left; the dashed rest says how many went there.
@@ -50,7 +50,7 @@ export async function stepPage({ parts: [, id, , word], query }) {
   const decisions = summary?.decisions ?? [];
   const place = el("div");
   const draw = () => withFocus(place, () => put(place, groups(id, step, found.groups, order)));
-  const order = new Order(query, COLUMNS, draw);
+  const order = new Order(query, GROUP_COLUMNS, draw);
   draw();
   return {
     title: `step ${step}`,

@@ -53,7 +53,7 @@ export class TokenView {
       const text = shown(this.texts[at]).replace(/[\n\t]/g, (sign) => SIGNS[sign]);
       words.push(el("span", { class: this.classOf(at), "data-t": String(at) }, text || "∅"));
     }
-    const how = kind === "reply" ? ` · weights ${turn.weight_version} · ended by ${turn.finish_reason ?? "nothing"}` : "";
+    const how = kind === "completion" ? ` · weights ${turn.weight_version} · ended by ${turn.finish_reason ?? "nothing"}` : "";
     return el("div", { class: `part ${kind}` },
       first && el("h2", {}, `turn ${number} · ${kind} · ${count(whole, "token", "tokens")}${how}`),
       el("div", { class: "run foreign" }, words));

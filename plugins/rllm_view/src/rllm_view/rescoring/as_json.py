@@ -10,9 +10,10 @@ from typing import Any
 from rllm.planning import ByRole
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_view.rescoring.as_run import applied_to, reproduction_of
+from rllm_view.rescoring.comparing import Agreement
 from rllm_view.rescoring.rescore import ReplayedStep, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
-from rllm_view.rescoring.summary import Comparison, RoleSummary, SetupMetrics
+from rllm_view.rescoring.summary import RoleSummary
 from rllm_view.rescoring.tallies import LossTally
 
 SCHEMA_VERSION = 1
@@ -56,38 +57,28 @@ def _chosen(chosen: PluginChoice[Any]) -> dict[str, Any]:
 
 
 def _role(summary: RoleSummary) -> dict[str, Any]:
+    reference = summary.setups[0].label
     return {
         "role": summary.role,
         "groups": summary.groups,
         "trajectories": summary.trajectories,
-        "setups": [_figures(figures) for figures in summary.setups],
-        "comparisons": [_comparison(comparison, summary) for comparison in summary.comparisons],
+        "setups": [
+            {name: value for name, value in vars(metrics).items() if name != "agreement"} for metrics in summary.setups
+        ],
+        "comparisons": [
+            _comparison(metrics.label, reference, metrics.agreement)
+            for metrics in summary.setups
+            if metrics.agreement is not None
+        ],
     }
 
 
-def _figures(figures: SetupMetrics) -> dict[str, Any]:
-    side = figures.side
+def _comparison(setup: str, reference: str, agreed: Agreement) -> dict[str, Any]:
     return {
-        "label": figures.setup,
-        "estimator": side.label,
-        "level": side.level,
-        "scope": side.scope,
-        "groups_without_signal": figures.groups_without_signal,
-        "mean": figures.mean,
-        "mean_absolute": figures.mean_absolute,
-        "tokens_zero": figures.tokens_zero,
-        "law": {"formula": side.law.formula, "fits": side.law.fits, "of": side.law.of},
-    }
-
-
-def _comparison(comparison: Comparison, summary: RoleSummary) -> dict[str, Any]:
-    agreed = comparison.agreement
-    return {
-        "label": comparison.setup,
-        "reference": summary.setups[0].setup,
+        "label": setup,
+        "reference": reference,
         "signs": asdict(agreed.signs),
         "correlation": agreed.correlation,
-        "reasons": [asdict(reason) for reason in comparison.reasons],
         "largest_differences": [
             {
                 "step": entry.group.step,
@@ -97,9 +88,8 @@ def _comparison(comparison: Comparison, summary: RoleSummary) -> dict[str, Any]:
                 "reward": float(entry.group.rewards[entry.member]),
                 "reference_advantage": entry.reference,
                 "advantage": entry.other,
-                "why": why,
             }
-            for entry, why in zip(agreed.largest, comparison.why_largest, strict=True)
+            for entry in agreed.largest
         ],
     }
 

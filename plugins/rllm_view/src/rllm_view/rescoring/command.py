@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,12 +10,7 @@ import click
 from rllm.cli import ROLE_FLAG, require_roles
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from rllm_view.rescoring.rescore import Request
-
-SECONDS_BETWEEN_LINES = 5.0
-"""Where there is no terminal, progress is a line now and then."""
 
 
 @click.command()
@@ -108,14 +100,15 @@ def rescore(
     import asyncio
     import json
 
+    from rllm.evaluation.progress import ProgressReport
     from rllm_view.rescoring.as_json import result_to_json
     from rllm_view.rescoring.rescore import rescore
     from rllm_view.rescoring.summary import summaries_of
     from rllm_view.rescoring.terminal_report import print_report
 
     request = _request(episodes, **options)
-    with _Progress() as progress:
-        result = asyncio.run(rescore(request, on_progress=progress.show))
+    with ProgressReport() as progress:
+        result = asyncio.run(rescore(request, progress=progress))
     summaries = summaries_of(result)
     if as_json:
         click.echo(json.dumps(result_to_json(result, summaries), indent=1, allow_nan=False))
@@ -126,7 +119,7 @@ def rescore(
 def _rescore_by_rewards(
     folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
 ) -> None:
-    from rllm_view.rescoring.recorded import PARQUET
+    from rllm_view.rescoring.reading import PARQUET
     from rllm_view.rescoring.source import step_files_in
 
     files = [(step, file) for step, file in step_files_in(folder) if file.suffix == PARQUET]
@@ -179,37 +172,3 @@ def _request(
         on_missing_reward=on_missing_reward,
         import_modules=modules,
     )
-
-
-class _Progress:
-    """Steps done, on standard error: a bar in a terminal, lines elsewhere. Standard output is the result alone."""
-
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def show(self, done: int, total: int) -> None:
-        """Say how many steps are done."""
-        if sys.stderr.isatty():
-            self._move_bar(done, total)
-        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            click.echo(f"rescored {done} of {total} steps", err=True)
-
-    def _move_bar(self, done: int, total: int) -> None:
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(compact=True))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.add_task("rescore", total=total)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from rllm.evaluation.metrics import Metrics, metrics_of
 from rllm.evaluation.report import as_text
 from rllm.evaluation.rescoring import Rescored, rescore
 from rllm.evaluation.saving import require_saved
-from rllm.evaluation.stopping import StoppedError, until_stopped
+from rllm.evaluation.stopping import run_command
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import choose
@@ -36,12 +35,7 @@ def rescore_evaluation(
         ConfigError: a reward is unknown, or see `rllm.evaluation.rescoring.rescore`.
     """
     rewards = rewards_of(words, _registry(folder, modules))
-    try:
-        results = asyncio.run(until_stopped(rescore(folder, rewards, save)))
-    except StoppedError as error:
-        click.echo("interrupted", err=True)
-        click.get_current_context().exit(error.exit_code)
-    print_results(results, as_json)
+    print_results(run_command(rescore(folder, rewards, save)), as_json)
 
 
 def print_results(results: Sequence[Rescored], as_json: bool) -> None:

@@ -6,19 +6,23 @@ import gzip
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rllm_core.data.codec import SCHEMA_VERSION, episode_from_json
 from rllm_core.data.types import Episode
 from rllm_core.errors import RllmError
 from rllm_core.files import open_to_read
-from rllm_view.rescoring.recorded import PARQUET, UnreadableError, read_recorded
 
+if TYPE_CHECKING:
+    from rllm_record.steps import PlayedEpisode
+
+PARQUET = ".parquet"
+"""Suffix of the files of a run's record (`rllm.record=tokens`)."""
 GZIP = b"\x1f\x8b"
 """First bytes of a compressed file (RFC 1952)."""
 
@@ -39,6 +43,21 @@ class FileContent:
     """Lines left out because the file ends within them: 0 or 1."""
 
 
+def read_record(file: Path) -> Sequence[PlayedEpisode]:
+    """Return the episodes of a file of a record.
+
+    Raises:
+        EpisodesError: the file is not a record with tokens.
+    """
+    from rllm_record.steps import RecordError
+    from rllm_record.steps.files import read_episodes
+
+    try:
+        return read_episodes(file)
+    except RecordError as error:
+        raise EpisodesError(error.code, error.message, error.hint) from error
+
+
 def read_file(file: Path) -> FileContent:
     """All whole episodes of a file of a record, or of a JSON Lines file, compressed or not.
 
@@ -46,10 +65,9 @@ def read_file(file: Path) -> FileContent:
         EpisodesError: a line before the last is no episode, the file is damaged, or another schema version wrote it.
     """
     if file.suffix == PARQUET:
-        try:
-            return FileContent(read_recorded(file), 0)
-        except UnreadableError as error:
-            raise EpisodesError(error.code, error.message, error.hint) from error
+        played = read_record(file)
+        last = max((each.round for each in played), default=0)
+        return FileContent([[each.episode for each in played if each.round == key] for key in range(last + 1)], 0)
     rounds: dict[int, list[Episode]] = defaultdict(list)
     skipped = 0
     with _opened(file) as lines:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rllm.evaluation.progress import ProgressReport
 from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.data.types import Episode
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from rllm_view.rescoring.gradients import LossProbe
 
 NO_REJECTION = "none"
-Progress = Callable[[int, int], None]
-"""Told how many steps are done, and of how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +82,15 @@ class Rescored:
     losses: LossTallies
 
 
-async def rescore(request: Request, registry: Registry | None = None, on_progress: Progress | None = None) -> Rescored:
+async def rescore(
+    request: Request, registry: Registry | None = None, progress: ProgressReport | None = None
+) -> Rescored:
     """Read the episodes and estimate their advantages under every setup. Writes nothing.
 
     Args:
         request: what to rescore.
         registry: the plugins to choose from. None: those that the run had, and `request.import_modules`.
-        on_progress: told after every step.
+        progress: reports every step.
 
     Raises:
         EpisodesError: there are no episodes, or they cannot be read.
@@ -115,13 +116,12 @@ async def rescore(request: Request, registry: Registry | None = None, on_progres
     probe = _probe(picker, request.losses)
     replay = Replay(rules, setups, registry)
     collected = _Collected()
-    for done, (number, file) in enumerate(source.files):
-        if on_progress is not None:
-            on_progress(done, len(source.files))
+    progress = progress or ProgressReport()
+    progress.begin("rescored steps", len(source.files))
+    for done, (number, file) in enumerate(source.files, 1):
         content = read_file(file)
         await collected.add(replay, number, content.rounds, content.skipped, setups, probe)
-    if on_progress is not None:
-        on_progress(len(source.files), len(source.files))
+        progress.show(done)
     if not any(step.episodes for step in collected.steps):
         raise EpisodesError("no-episodes", f"{source.path} holds no whole episode.", "Name another folder or file.")
     _require_known_roles(request, collected.groups)

@@ -54,10 +54,6 @@ class ScoredGroup:
     """(n_setup,) whether any token's advantage is not exactly 0."""
 
     @property
-    def equal_rewards(self) -> bool:
-        return bool(self.rewards.max() == self.rewards.min())
-
-    @property
     def reward_mean(self) -> float:
         return mean(self.rewards)
 

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from rllm.config import import_modules
 from rllm.evaluation.outcome import outcome_of
 from rllm.evaluation.rescoring import Rescored
 from rllm.evaluation.saved_rollout import rollout_from_json
-from rllm.evaluation.stopping import StoppedError, until_stopped
+from rllm.evaluation.stopping import run_command
 from rllm_core.algorithms.columns import EXTRACTED, REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.reward import Rollout, Score
 from rllm_core.data.types import Episode
@@ -61,12 +59,7 @@ def rescore_sessions(
         raise ConfigError("directory-in-use", f"{save} holds files already.", "Choose another folder with --save.")
     import_modules(list(modules))
     rewards = rewards_of(words, Registry.load())
-    try:
-        result = asyncio.run(until_stopped(_rescored(stored, rewards, save)))
-    except StoppedError as error:
-        click.echo("interrupted", err=True)
-        click.get_current_context().exit(error.exit_code)
-    print_results([result], as_json)
+    print_results([run_command(_rescored(stored, rewards, save))], as_json)
 
 
 async def _rescored(stored: SessionFiles, rewards: Sequence[WeightedReward], save: Path | None) -> Rescored:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rllm.config import FILE_NAME as CONFIG
 from rllm.runs.episode_log import MARKER
-from rllm_view.rescoring.reading import EpisodesError
-from rllm_view.rescoring.recorded import can_be_scored
+from rllm_view.rescoring.reading import PARQUET, EpisodesError
 from rllm_view.rescoring.stored_config import read_stored_config
 
 STEP_FILE = re.compile(r"step_(\d+)\.(?:jsonl|jsonl\.gz|parquet)")
@@ -72,8 +71,16 @@ def _step_files(folder: Path) -> tuple[tuple[int, Path], ...]:
         return ()
     named = [(STEP_FILE.fullmatch(file.name), file) for file in folder.iterdir()]
     files = tuple(sorted((int(match[1]), file) for match, file in named if match))
-    # A record of fates has no tokens to score.
-    return () if files and not can_be_scored(files[-1][1]) else files
+    return files if files and _has_tokens(files[-1][1]) else ()
+
+
+def _has_tokens(file: Path) -> bool:
+    """Return False for a file of a record that was written without tokens."""
+    if file.suffix != PARQUET:
+        return True
+    from rllm_record.steps.files import holds_tokens
+
+    return holds_tokens(file)
 
 
 def _run_of(folder: Path) -> Path | None:
@@ -89,7 +96,7 @@ def _run_of(folder: Path) -> Path | None:
             raise EpisodesError(
                 "file-unreadable",
                 f"{marker} cannot be read: {error}. It says which run the episodes beside it belong to.",
-                "Restore it, or remove it to go on without the run's configuration.",
+                f"To continue without the run's configuration, run: rm {marker}",
             ) from error
     return next((candidate for candidate in candidates if (candidate / CONFIG).is_file()), None)
 

@@ -1,4 +1,4 @@
-"""What `rllm rescore` prints: what was read and applied, then tables, then the difference in words."""
+"""The report that `rllm rescore` prints: the episodes and rules, then tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rllm_view.rescoring.comparing import Agreement
 from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
 from rllm_view.rescoring.setups import label_of
-from rllm_view.rescoring.summary import Comparison, RoleSummary
+from rllm_view.rescoring.summary import RoleSummary, SetupMetrics
 
 
 def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: int) -> None:
@@ -25,11 +25,10 @@ def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: i
     if not summaries:
         _say("\nNo step leaves anything to train on.")
         return
-    _print_figures(summaries)
-    _print_laws(summaries)
+    _print_metrics(summaries)
     for summary in summaries:
-        for comparison in summary.comparisons:
-            _print_comparison(summary, comparison, of_role=f" for role {summary.role}" if len(summaries) > 1 else "")
+        for metrics in summary.setups:
+            _print_differences(summary, metrics)
     if result.losses:
         _print_losses(result)
     if n_groups:
@@ -76,20 +75,18 @@ def _reproduced(reproduction: Reproduction) -> str:
     return f"warning: {text}; first in step {first.step}, {first.metric}: {first.logged} there, {first.replayed} here"
 
 
-def _print_figures(summaries: Sequence[RoleSummary]) -> None:
-    rows = []
-    for summary in summaries:
-        for index, figures in enumerate(summary.setups):
-            agreed = summary.comparisons[index - 1].agreement if index else None
-            rows.append(
-                (
-                    summary.role,
-                    figures.side.label,
-                    f"{figures.groups_without_signal} of {summary.groups}",
-                    f"{figures.mean_absolute:.3f}",
-                    *(("", "", "reference") if agreed is None else _agreement(agreed)),
-                )
-            )
+def _print_metrics(summaries: Sequence[RoleSummary]) -> None:
+    rows = [
+        (
+            summary.role,
+            metrics.estimator,
+            f"{metrics.groups_without_signal} of {summary.groups}",
+            f"{metrics.mean_absolute:.3f}",
+            *(("", "", "reference") if metrics.agreement is None else _agreement(metrics.agreement)),
+        )
+        for summary in summaries
+        for metrics in summary.setups
+    ]
     headings = ("role", "estimator", "no signal", "mean |A|", "signs changed", "flipped", "correlation")
     click.echo()
     print_table(headings, rows, bold=1)
@@ -100,42 +97,31 @@ def _agreement(agreed: Agreement) -> tuple[str, str, str]:
     return _percent(agreed.signs.changed), _percent(agreed.signs.flipped), correlation
 
 
-def _print_laws(summaries: Sequence[RoleSummary]) -> None:
-    _say("\nThe advantage of a trajectory, as measured on the groups whose rewards differ:")
-    rows = [
-        (
-            summary.role,
-            figures.side.label,
-            f"{figures.side.level}, {figures.side.scope}",
-            figures.side.law.formula,
-            f"{figures.side.law.fits} of {figures.side.law.of}",
-        )
-        for summary in summaries
-        for figures in summary.setups
-    ]
-    print_table(("role", "estimator", "level, scope", "advantage", "fits groups"), rows, bold=1)
-
-
-def _print_comparison(summary: RoleSummary, comparison: Comparison, of_role: str) -> None:
-    reference = summary.setups[0].side.label
-    _say(f"\nWhy {comparison.side.label} differs from {reference}{of_role}:")
-    for reason in comparison.reasons:
-        _say(f"- {reason.text}")
-    signs = comparison.agreement.signs
+def _print_differences(summary: RoleSummary, metrics: SetupMetrics) -> None:
+    """Print the changed signs and the largest differences of a setup that is not the reference."""
+    if metrics.agreement is None:
+        return
+    reference, signs = summary.setups[0].estimator, metrics.agreement.signs
+    _say(f"\nRole {summary.role}, {metrics.estimator} instead of {reference}:")
     if signs.changed or signs.tokens_changed:
         _say(
-            f"- Signs: {_percent(signs.flipped)} of the trajectories flip, {_percent(signs.lost)} go to 0, "
-            f"{_percent(signs.gained)} come from 0; {_percent(signs.tokens_changed)} of the sampled tokens change."
+            f"{_percent(signs.flipped)} of the trajectories change their sign, {_percent(signs.lost)} change to 0, "
+            f"{_percent(signs.gained)} change from 0; {_percent(signs.tokens_changed)} of the sampled tokens change."
         )
-    largest = comparison.agreement.largest
-    if largest:
-        _say("Largest differences:")
-    for entry, why in zip(largest, comparison.why_largest, strict=True):
-        _say(
-            f"- group {entry.group.name}, trajectory {entry.group.members[entry.member].name}, "
-            f"reward {entry.group.rewards[entry.member]:.3f}: {_signed(entry.reference)} under {reference}, "
-            f"{_signed(entry.other)} under {comparison.side.label}; {why}"
+    rows = [
+        (
+            entry.group.name,
+            entry.group.members[entry.member].name,
+            f"{entry.group.rewards[entry.member]:.3f}",
+            _signed(entry.reference),
+            _signed(entry.other),
         )
+        for entry in metrics.agreement.largest
+    ]
+    if rows:
+        print_table(("largest differences: group", "trajectory", "reward", reference, metrics.estimator), rows)
+    else:
+        _say("no difference")
 
 
 def _print_losses(result: Rescored) -> None:

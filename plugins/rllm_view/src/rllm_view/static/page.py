@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -16,7 +17,6 @@ from rllm_view.api.as_json import as_json
 from rllm_view.api.library import Library
 from rllm_view.pages.assets import assets
 from rllm_view.reading.settings import Given
-from rllm_view.static.bundle import bundle
 from rllm_view.static.contents import contents_of
 
 EPISODES = 100
@@ -77,9 +77,7 @@ def write_page(
 
 def page_of(contents: bytes, start: str) -> str:
     """The file. `contents` is JSON; `start` the address that it opens at."""
-    files = assets()
-    modules = {name.removesuffix(".js"): each.body.decode() for name, each in files.items() if name.endswith(".js")}
-    script, style = bundle(modules, "main"), files["style.css"].body.decode()
+    script, style = join_modules(), assets()["style.css"].body.decode()
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -87,6 +85,17 @@ def page_of(contents: bytes, start: str) -> str:
     # As base64 there is nothing in it that ends the element, whatever a model wrote.
     data = base64.b64encode(gzip.compress(contents, mtime=0)).decode()
     return PAGE.format(policy=escape(policy), style=style, start=escape(start), data=data, script=script)
+
+
+def join_modules() -> str:
+    """Return the modules of the pages as one script, because a file that is opened from a disk may import none.
+
+    The modules have no top-level name in common, and only the last module runs code when it is loaded.
+    """
+    names = sorted((name for name in assets() if name.endswith(".js")), key=lambda name: (name == "main.js", name))
+    text = "".join(assets()[name].body.decode() for name in names)
+    text = re.sub(r"^(import .*\n|export )", "", text, flags=re.MULTILINE)
+    return f'"use strict";\n(() => {{\n{text}}})();\n'
 
 
 def _digest(text: str) -> str:

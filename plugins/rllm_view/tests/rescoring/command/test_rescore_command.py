@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from expecting import check_printed
 
 from rllm.cli.main import main
 from rllm_core.data.codec import episode_to_json
@@ -50,8 +52,9 @@ def test_estimators_are_compared_with_the_first(printed: Callable[..., str]) -> 
     assert lines[table].split("  ")[0] == "role"
     assert lines[table + 1].split() == ["agent", "grpo", "0", "of", "2", "0.866", "reference"]
     assert lines[table + 2].split()[:6] == ["agent", "reinforce", "0", "of", "2", "0.562"]
-    assert "Why reinforce differs from grpo:" in lines
-    assert any(line.startswith("- Signs: 12.5% of the trajectories flip, 37.5% go to 0") for line in lines)
+    assert re.findall(r"[0-9.]+%", next(line for line in lines if "change from 0" in line))[:2] == ["12.5%", "37.5%"]
+    differences = next(index for index, line in enumerate(lines) if line.startswith("largest"))
+    assert lines[differences + 1].split()[-4:] == ["task:2", "0.500", "-1.732", "+0.500"]
 
 
 def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) -> None:
@@ -63,15 +66,9 @@ def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) 
     )
 
 
-def test_the_measured_formulas_are_shown(printed: Callable[..., str]) -> None:
-    output = printed("--estimator", "rloo")
-    assert "(reward - group mean) / group std  2 of 2" in output
-    assert "(reward - group mean) / (1 - 1/n)  2 of 2" in output
-
-
 def test_options_are_spelled_inline(printed: Callable[..., str]) -> None:
     output = printed("--estimator", "{name: grpo, norm_adv_by_std_in_grpo: false}")
-    assert "Why grpo(norm_adv_by_std_in_grpo=false) differs from grpo:" in output
+    assert "grpo(norm_adv_by_std_in_grpo=false)" in output
 
 
 def test_trajectories_that_are_alike_share_a_row(printed: Callable[..., str]) -> None:
@@ -97,36 +94,29 @@ def test_as_json_standard_output_is_json_alone(printed: Callable[..., str]) -> N
 def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Path) -> None:
     file = run / "episodes" / "step_000001.jsonl"
     file.write_text(file.read_text()[:-20])
-    assert "warning: 1 unfinished last line skipped; groups of these steps are incomplete" in printed().splitlines()
+    assert any(line.startswith("warning: 1 ") for line in printed().splitlines())
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "values"),
     [
-        (["--estimator", "grop"], "error: --estimator: There is no estimator named 'grop'. Did you mean 'grpo'"),
-        (["--estimator", "{name: grpo, norm: 1}"], "error: --estimator.norm is 1: estimator 'grpo' has no such option"),
-        (["--role-estimator", "agent"], "error: --role-estimator is given 'agent'; it takes ROLE=NAME, such as"),
-        (
-            ["--estimator", "grpo", "--role-estimator", "agnt=rloo"],
-            "error: --role-estimator names 'agnt', and no group",
-        ),
-        (
-            ["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"],
-            "error: --role-estimator: role 'a' is given twice",
-        ),
-        (["--grouping", "task_rol"], "error: --grouping: There is no grouping named 'task_rol'."),
-        (["--rejection", "grop"], "error: --rejection: There is no rejection named 'grop'."),
-        (["--loss", "pppo"], "error: --loss: There is no loss named 'pppo'. Did you mean 'ppo'"),
-        (["--groups", "-1"], "error: Invalid value for '--groups'"),
+        (["--estimator", "grop"], "unknown-plugin", ("--estimator: ", "'grop'", "'grpo'")),
+        (["--estimator", "{name: grpo, norm: 1}"], "unknown-option", ("--estimator.norm", "'grpo'")),
+        (["--role-estimator", "agent"], "bad-role-choice", ("--role-estimator", "'agent'", "ROLE=NAME")),
+        (["--estimator", "grpo", "--role-estimator", "agnt=rloo"], "unknown-role", ("--role-estimator", "'agnt'")),
+        (["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"], "duplicate-choice", ("--role-estimator", "'a'")),
+        (["--grouping", "task_rol"], "unknown-plugin", ("--grouping: ", "'task_rol'")),
+        (["--rejection", "grop"], "unknown-plugin", ("--rejection: ", "'grop'")),
+        (["--loss", "pppo"], "unknown-plugin", ("--loss: ", "'pppo'", "'ppo'")),
+        (["--groups", "-1"], "usage-error", ("'--groups'",)),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    run: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+def test_mistake_has_exit_code_2(
+    run: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: str, values: tuple[str, ...]
 ) -> None:
     assert main(["rescore", str(run), *options]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(said)
-    assert captured.err.count("\n") == 1
+    check_printed(captured.err, code, *values)
     assert captured.out == ""
 
 
@@ -149,7 +139,7 @@ def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) ->
     (tmp_path / "mine.py").write_text(ESTIMATOR)
     plugins = "plugins: {import_modules: [mine], allow: []}"
     (run / "config.yaml").write_text(f"rllm: {{{plugins}, algorithm: {{adv_estimator: half}}}}\n")
-    assert "0.5 * reward" in rllm("rescore", str(run)).stdout
+    assert "reference: half" in rllm("rescore", str(run)).stdout
     refused = rllm("rescore", str(run), "--estimator", "remax")
     assert refused.returncode == 2, "the run did not allow its package"
 
@@ -157,7 +147,7 @@ def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) ->
 def test_loose_files_name_the_modules_themselves(rllm: Rllm, run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ESTIMATOR)
     loose = (run / "episodes" / "step_000000.jsonl").rename(tmp_path / "loose.jsonl")
-    assert "0.5 * reward" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
+    assert "agent  half" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
     assert "half" in rllm("rescore", str(loose), "--estimator", "half").stderr
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from expecting import expect_error
 
 from rllm_core.contracts.reward import Rollout
 from rllm_core.data.messages import Response
@@ -89,10 +90,10 @@ def test_what_was_stored_without_a_conversation_is_refused(tmp_path: Path, episo
     member = PlayedTrajectory(uid="x", trajectory=trajectory, reward_given=1.0, reward_used=None)
     played = PlayedEpisode(uid="0.0:a:0", step=0, round=0, episode=episode, trajectories=(member,))
     StepFiles(tmp_path / "record").write(0, [played], (), "tokens")
-    with pytest.raises(ConfigError, match="without its conversation"):
+    with expect_error(ConfigError, "no-stored-rollout"):
         command(tmp_path, "--reward", "exact")
 
 
 def test_a_folder_that_holds_files_is_not_written_to(stored: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds files already"):
+    with expect_error(ConfigError, "directory-in-use"):
         command(stored, "--reward", "exact", "--save", tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from expecting import expect_error
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
@@ -96,7 +96,7 @@ def test_attempts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Ma
     record(tmp_path, 0, [*episodes({"a": [1.0]}), Episode(id="b:0")])
     assert [task.id for task in stored_in(tmp_path)] == ["a"]
     record(tmp_path / "none", 0, [Episode(id="b:0")])
-    with pytest.raises(EpisodesError, match="holds no rollout with a model call"):
+    with expect_error(EpisodesError, "no-episodes"):
         stored_in(tmp_path / "none")
 
 
@@ -122,13 +122,13 @@ def test_a_step_without_tasks_is_skipped() -> None:
 
 
 def test_a_task_that_is_not_stored_is_refused() -> None:
-    with pytest.raises(ConfigError, match="task 'new' has none"):
+    with expect_error(ConfigError, "no-stored-rollout", "'new'"):
         brought([Task(id="new")])
 
 
 def test_tokens_of_unknown_probability_are_refused(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}, logprobs_known=False))
-    with pytest.raises(ConfigError, match="2 of 2 sampled tokens of trajectory 'a:0/agent' are stored without a"):
+    with expect_error(ConfigError, "missing-logprobs", "'a:0/agent'"):
         brought(stored_in(tmp_path))
 
 
@@ -154,7 +154,7 @@ def digest_of(vocabulary: dict[str, int]) -> str | None:
 def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}), Sampler(tokenizer=digest_of({"x": 1, "y": 2})))
     assert brought(stored_in(tmp_path), renderer_of({"y": 2, "x": 1})).episodes
-    with pytest.raises(ConfigError, match="tokens of another tokenizer"):
+    with expect_error(ConfigError, "tokenizer-mismatch"):
         brought(stored_in(tmp_path), renderer_of({"x": 2, "y": 1}))
 
 
@@ -166,5 +166,5 @@ def test_tokens_of_an_unknown_sampler_are_taken(tmp_path: Path, episodes: Make) 
 def test_tokens_of_another_temperature_are_refused(tmp_path: Path, episodes: Make) -> None:
     record(tmp_path, 0, episodes({"a": [1.0]}), Sampler(temperature=0.7))
     assert brought(stored_in(tmp_path), temperature=0.7).episodes
-    with pytest.raises(ConfigError, match=r"sampled at temperature 0\.7, and sampling\.train\.temperature is 1"):
+    with expect_error(ConfigError, "temperature-mismatch", "sampling.train.temperature"):
         brought(stored_in(tmp_path))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rllm_core.data.types import Episode
 from rllm_record.steps.rows import Sampler
-from rllm_view.rescoring.reading import EpisodesError, read_file
-from rllm_view.rescoring.recorded import PARQUET
+from rllm_view.rescoring.reading import PARQUET, EpisodesError, read_file, read_record
 from rllm_view.rescoring.source import find_episodes
 from rllm_view.rescoring.stored.options import StoredParams
 from rllm_view.rescoring.stored.task import StoredRollout, StoredTask
@@ -49,22 +48,16 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
 
 
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
-    """Attempts of a file, with the data of their tasks where it is known."""
-    sampler, played = _recorded(file) if file.suffix == PARQUET else (Sampler(), _logged(file))
+    """Rollouts of a file, with the data of their tasks if it is stored."""
+    from rllm_record.steps.files import sampler_of
+
+    played: Iterable[tuple[Episode, Mapping[str, Any] | None]]
+    if file.suffix == PARQUET:
+        played = [(each.episode, each.task) for each in read_record(file)]
+        sampler = sampler_of(file)
+    else:
+        played = ((episode, None) for episodes in read_file(file).rounds for episode in episodes)
+        sampler = Sampler()
     for episode, task in played:
         if any(trajectory.steps for trajectory in episode.trajectories):
             yield StoredRollout(episode, sampler), task
-
-
-def _recorded(file: Path) -> tuple[Sampler, Iterator[tuple[Episode, Mapping[str, Any] | None]]]:
-    from rllm_record.steps.errors import RecordError
-    from rllm_record.steps.files import read_episodes, sampler_of
-
-    try:
-        return sampler_of(file), ((each.episode, each.task) for each in read_episodes(file))
-    except RecordError as error:
-        raise EpisodesError(error.code, error.message, error.hint) from error
-
-
-def _logged(file: Path) -> Iterator[tuple[Episode, Mapping[str, Any] | None]]:
-    return ((episode, None) for played in read_file(file).rounds for episode in played)

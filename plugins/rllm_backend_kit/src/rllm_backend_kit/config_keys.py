@@ -1,0 +1,15 @@
+"""Config keys that every backend of this project reads."""
+
+from __future__ import annotations
+
+COMMON_KEYS = frozenset(
+    {
+        "rllm.renderer",
+        "rllm.disable_thinking",
+        "rllm.algorithm.loss_agg_mode",
+        "rllm.algorithm.entropy.*",
+        "rllm.algorithm.kl_beta",
+        "rllm.algorithm.kl_estimator",
+        "rllm.algorithm.rollout_correction.*",
+    }
+)

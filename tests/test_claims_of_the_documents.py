@@ -1,0 +1,114 @@
+"""Keys, paths and counts in the text of the documents are correct."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from functools import cache
+
+import pytest
+from documents import pages, text_of
+from pydantic import BaseModel
+from workspace import ROOT
+
+from rllm_core.plugins.kinds import KINDS
+from rllm_core.plugins.registry import Registry
+from rllm_core.schema.run_config import RunConfig
+
+PAGES = [page for page in [*pages(), "examples/README.md"] if "/decisions/" not in page]
+CODE = re.compile(r"```.*?```|`([^`\n]+)`", re.DOTALL)
+KEY = re.compile(r"^rllm(?:\.[a-z_0-9]+)+")
+PATH = re.compile(r"^(?:docs|examples|tests|benchmarks|plugins|rllm_\w+|rllm)/[\w./*-]*\w/?$")
+COUNT = re.compile(r"\b(\w+) (kinds of plugins|(?:advantage )?estimators|(?:policy )?losses|short runs)\b")
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NOT_KEYS = {
+    "rllm.data",
+    "rllm.rollout.train",
+    "rllm.rollout.val",
+    "rllm.gateway",
+    "rllm.commands",
+    "rllm.commands.plugins",
+}
+"""Keys of rLLM, and groups of entry points."""
+BY_ROLE = ("rllm.algorithm.loss_map.", "rllm.algorithm.estimator_map.")
+"""Keys below these are roles."""
+NOT_PATHS = {"tests/test_my_estimator.py"}
+"""A file of a new package."""
+
+
+def code_spans(page: str) -> list[str]:
+    """Return what a page has in backticks, without its blocks."""
+    return [span for span in CODE.findall(text_of(page)) if span]
+
+
+@cache
+def registry() -> Registry:
+    return Registry.load()
+
+
+@cache
+def options() -> frozenset[str]:
+    """Return the names of all options of plugins, also of nested ones."""
+
+    def names(model: type[BaseModel]) -> set[str]:
+        found = set(model.model_fields) | {field.alias for field in model.model_fields.values() if field.alias}
+        for field in model.model_fields.values():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                found |= names(field.annotation)
+        return found
+
+    plugins = [entry.plugin for kind in KINDS for entry in registry().all(kind)]
+    return frozenset({"name"}.union(*(names(plugin.params) for plugin in plugins)))
+
+
+def is_key(dotted: str) -> bool:
+    """Return True if a key of the schema, an option of a plugin, or a Python module has this name."""
+    model: object = RunConfig
+    for part in dotted.split("."):
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return part in options()
+        if part not in model.model_fields:
+            return is_module(dotted)
+        model = model.model_fields[part].annotation
+    return True
+
+
+def is_module(dotted: str) -> bool:
+    """Return True if this is a module, or a name in one."""
+    for name in (dotted, dotted.rpartition(".")[0]):
+        try:
+            if name.count(".") and importlib.util.find_spec(name):
+                return True
+        except ModuleNotFoundError:
+            continue
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_keys_in_the_text_exist(page: str) -> None:
+    keys = {match[0] for span in code_spans(page) if (match := KEY.match(span))} - NOT_KEYS
+    assert not {key for key in keys if not is_key(key) and not key.startswith(BY_ROLE)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_in_the_text_exist(page: str) -> None:
+    paths = {span for span in code_spans(page) if PATH.match(span)} - NOT_PATHS
+    assert not {path for path in paths if not list(ROOT.glob(path.rstrip("/")))}
+
+
+def test_counts_in_the_text_are_right() -> None:
+    numbers = {
+        "kinds of plugins": len(KINDS),
+        "estimators": len(registry().all("estimator")),
+        "losses": len(registry().all("loss")),
+        "short runs": len([folder for folder in (ROOT / "examples").iterdir() if (folder / "run.yaml").is_file()]),
+    }
+    wrong = []
+    for page in PAGES:
+        for number, what in COUNT.findall(text_of(page)):
+            there = numbers[re.sub(r"^(advantage|policy) ", "", what)]
+            said = (
+                WORDS.index(number.lower()) if number.lower() in WORDS else int(number) if number.isdigit() else there
+            )
+            wrong += [f"{page}: {number} {what}, and there are {there}"] if said != there else []
+    assert not wrong
