@@ -42,7 +42,7 @@ WITHOUT_A_CENTRE = {"gae", "gae_whitened", "reinforce", "remax"}
 TOKEN_BASELINES = {"otb", "otb_corrected", "tir_otb", "tir_otb_corrected"}
 READ_LENGTHS = {
     *TOKEN_BASELINES,
-    *("gae", "gae_whitened", "gdpo", "opo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
+    *("grpo_length", "gae", "gae_whitened", "gdpo", "opo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
     "reinforce_plus_plus_baseline_verl",
 }
 """Change when a trajectory says more, with the same reward."""

@@ -7,6 +7,7 @@ an object in place of the trainer that has the settings they read.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,17 @@ def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot
         missing = torch.tensor(np.append(rewards, np.nan))[:, None]
         expected = getattr(trl, theirs)(missing, int(size) + 1, **settings)
         np.testing.assert_allclose(np.append(values, 0.0), expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any, rewarded: Any, estimate: Any) -> None:
+    for seed in range(100):
+        inputs = rewarded(seed).inputs
+        size = int(np.diff(inputs.group_offsets)[0])
+        # TRL's groups have one size, so each batch has groups as large as the first.
+        n = len(inputs.rewards) // size * size
+        batch = replace(inputs, rewards=inputs.rewards[:n], group_offsets=np.arange(0, n + 1, size))
+        theirs = trl.grpo_advantages(torch.tensor(batch.rewards)[:, None], size, **SUM, scale_rewards="batch")
+        np.testing.assert_allclose(estimate("liteppo", batch).values, theirs.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def trainer(more: dict[str, Any] | None = None, **settings: Any) -> SimpleNamespace:

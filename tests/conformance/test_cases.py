@@ -90,6 +90,10 @@ C1 = {
     "reinforce_plus_plus_of_steps": 0.935414,
     "step_reinforce": 0.866024,
     "step_reinforce_plain": 0.5,
+    "gigpo": 0.866024,  # the steps have no state
+    "grpo_length": 0.999998,
+    "hierarchical_grpo": 0.999998,
+    "liteppo": 0.865875,
     "grpo_passk": 0.0,  # no single best
     "grpo_passk_plain": 0.0,
 }
@@ -126,6 +130,10 @@ C2 = {
     "reinforce_plus_plus_baseline_verl": [1.023533, 0.255883, -1.279416],
     "opo": [1, 0.5, -0.5],
     "gpg": [1.5, 0.75, -0.75],
+    "gigpo": [0.999999, 0.707106, -0.707106],
+    "grpo_length": [0.999999, 0.999998, -0.999998],
+    "hierarchical_grpo": [0.999999, 0.999998, -0.999998],
+    "liteppo": [0, 0.865875, -0.865875],
     "grpo_passk": [0, 1.414212, 0],
     "grpo_passk_plain": [0, 1, 0],
     "maxrl": [0, 1, -1],

@@ -30,6 +30,7 @@ NORMALISED = {
     *("grpo", "grpo_verl", "grpo_trl", "reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline_verl"),
     *("prpo", "grpo_passk", "gdpo", "reinforce_plus_plus", "reinforce_plus_plus_of_steps"),
     *("gae_whitened", "step_reinforce", "maxrl", "maxrl_skyrl"),
+    *("gigpo", "grpo_length", "hierarchical_grpo", "liteppo"),
 }
 """Divide by what grows with the rewards."""
 UNLIKE = {"remax", "gdpo_nemo"}

@@ -18,6 +18,11 @@ globals().update(
         gpg={"options": ({}, {"f_norm": 2.0})},
         grpo_passk={"options": ({}, SHARED)},
         maxrl={"options": ({}, {"dialect": "skyrl"})},
+        hierarchical_grpo={},
+        liteppo={},
+        # Equal rewards of different lengths are not equal to it.
+        grpo_length={"options": ({}, {"weight": 0.5}), "centres": False},
+        gigpo={"options": ({}, SHARED), "centres": False},
         # Equal rewards are not equal returns: those differ by the critic's values, by how far off they are, and where
         # the longest trajectory of a group has nothing to be compared with.
         gae={"options": ({}, {"gamma": 0.9, "whiten": False}, {"use_step_rewards": True}), "centres": False},

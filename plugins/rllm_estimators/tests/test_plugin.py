@@ -19,8 +19,12 @@ NAMES = [
     "dr_grpo",
     "gae",
     "gdpo",
+    "gigpo",
     "gpg",
+    "grpo_length",
     "grpo_passk",
+    "hierarchical_grpo",
+    "liteppo",
     "maxrl",
     "opo",
     "otb",
@@ -51,10 +55,11 @@ def test_the_core_knows_where_they_are(records: Any) -> None:
 def test_levels_needs_and_losses(records: Any) -> None:
     per_token = {"gae", "reinforce_plus_plus"}
     assert {name for name, record in records.items() if record.level == "token"} == per_token | TOKEN_BASELINES
-    assert {name for name, record in records.items() if record.level == "step"} == {"step_reinforce"}
+    assert {name for name, record in records.items() if record.level == "step"} == {"gigpo", "step_reinforce"}
     assert {name: set(record.needs) for name, record in records.items() if record.needs} == {
         "gae": {"values", "step_rewards"},
         "gdpo": {"reward_components"},
+        "gigpo": {"step_rewards"},
         "reinforce_plus_plus": {"step_rewards"},
         "remax": {"greedy_rewards"},
         "step_reinforce": {"step_rewards"},
@@ -103,6 +108,10 @@ def test_the_entry_point_has_the_name_of_the_distribution() -> None:
         ("otb", {"tis_cap": 0}),
         ("remax", {"gamma": 1.0}),
         ("step_reinforce", {"gamma": 1.5}),
+        ("gae", {"lam_alpha": 0}),
+        ("gigpo", {"step_weight": -1}),
+        ("grpo_length", {"weight": -0.1}),
+        ("liteppo", {"dialect": "trl"}),
     ],
 )
 def test_options_that_make_no_sense_are_refused(records: Any, name: str, options: dict[str, Any]) -> None:

@@ -18,8 +18,10 @@ from rllm_estimators.plugin import rllm_estimators
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{record.name: (record.name, {}) for record in rllm_estimators()},
     "dr_grpo_trl": ("dr_grpo", {"dialect": "trl"}),
+    "gae_adaptive": ("gae", {"lam_alpha": 0.5}),
     "gae_raw": ("gae", {"whiten": False, "gamma": 0.9}),
     "gdpo_nemo": ("gdpo", {"dialect": "nemo"}),
+    "gigpo_plain": ("gigpo", {"norm_adv_by_std_in_grpo": False, "gamma": 0.5}),
     "grpo_passk_plain": ("grpo_passk", {"norm_adv_by_std_in_grpo": False}),
     "maxrl_skyrl": ("maxrl", {"dialect": "skyrl"}),
     "otb_corrected": ("otb", {"tis_mode": "token"}),
@@ -29,22 +31,26 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "step_reinforce_plain": ("step_reinforce", {"norm_adv_by_std_in_grpo": False}),
     "tir_otb_corrected": ("tir_otb", {"tis_mode": "sequence", "tis_cap": 1.5}),
 }
-OF_TRAJECTORIES = ["dr_grpo", "dr_grpo_trl", "grpo_passk", "grpo_passk_plain", "maxrl", "maxrl_skyrl", "opo"]
-OF_STEPS = ["step_reinforce", "step_reinforce_discounted", "step_reinforce_plain"]
+OF_TRAJECTORIES = [
+    *("dr_grpo", "dr_grpo_trl", "grpo_passk", "grpo_passk_plain", "hierarchical_grpo", "maxrl", "maxrl_skyrl", "opo")
+]
+OF_STEPS = ["gigpo", "gigpo_plain", "step_reinforce", "step_reinforce_discounted", "step_reinforce_plain"]
 TOKEN_BASELINES = ["otb", "otb_corrected", "tir_otb", "tir_otb_corrected"]
-GROUP_SCOPED = [*OF_TRAJECTORIES, *OF_STEPS, *TOKEN_BASELINES]
+GROUP_SCOPED = ["grpo_length", *OF_TRAJECTORIES, *OF_STEPS, *TOKEN_BASELINES]
 ROLE_SCOPED = [
     "gae",
     "gae_raw",
     "gdpo",
     "gdpo_nemo",
+    "gae_adaptive",
     "gpg",
+    "liteppo",
     "prpo",
     "reinforce_plus_plus",
     "reinforce_plus_plus_discounted",
     "reinforce_plus_plus_of_steps",
 ]
-ZERO_WITHIN_GROUP = [*OF_TRAJECTORIES, "gpg"]
+ZERO_WITHIN_GROUP = [*OF_TRAJECTORIES, "gpg", "liteppo"]
 ZERO_WITHIN_ROLE = ["gdpo", "gdpo_nemo", "prpo", "reinforce_plus_plus"]
 
 REWARD = st.integers(-80, 80).map(lambda eighths: eighths / 8)

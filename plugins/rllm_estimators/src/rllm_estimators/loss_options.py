@@ -106,7 +106,8 @@ class ReinforceKlParams(Params):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if None not in (self.ratio_clamp_min, self.ratio_clamp_max) and self.ratio_clamp_min > self.ratio_clamp_max:
+        low, high = self.ratio_clamp_min, self.ratio_clamp_max
+        if low is not None and high is not None and low > high:
             raise ValueError("ratio_clamp_min must not exceed ratio_clamp_max")
         return self
 

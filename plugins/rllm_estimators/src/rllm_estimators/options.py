@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.section import ReadsStepRewards
+from rllm_core.schema.section import Means
 
 STEP_REWARDS = (
     "Every step's own reward counts, on the last token it sampled, and the trajectory's is ignored. A step without a "
@@ -49,14 +49,31 @@ class GdpoParams(Params):
 
 class ReinforcePlusPlusParams(Params):
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
-    use_step_rewards: Annotated[bool, ReadsStepRewards()] = Field(False, description=STEP_REWARDS)
+    use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
 
 
 class GaeParams(Params):
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
     lam: float = Field(0.95, ge=0, le=1, description="0 trusts the critic, 1 the rewards that were seen.")
+    lam_alpha: float | None = Field(
+        None,
+        gt=0,
+        description="lam is 1 - 1 / (lam_alpha * sampled tokens) for each trajectory, and `lam` is ignored; 0.05 in "
+        "VAPO. null: use `lam`.",
+    )
     whiten: bool = Field(True, description="Bring the advantages of all sampled tokens to mean 0 and variance 1.")
-    use_step_rewards: Annotated[bool, ReadsStepRewards()] = Field(False, description=STEP_REWARDS)
+    use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
+
+
+class GrpoLengthParams(Params):
+    weight: float = Field(0.1, ge=0, description="Weight of the length term, which is from -0.5 to 0.5.")
+    correct_above: float = Field(0.0, description="Only rewards above this can gain from being short.")
+
+
+class GigpoParams(Params):
+    gamma: float = Field(0.95, ge=0, le=1, description="Discount per step of the rewards of later steps.")
+    step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of steps in an equal state.")
+    norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the standard deviations.")
 
 
 class StepReinforceParams(Params):

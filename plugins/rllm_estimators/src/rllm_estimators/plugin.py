@@ -29,7 +29,9 @@ from rllm_estimators.options import (
     DrGrpoParams,
     GaeParams,
     GdpoParams,
+    GigpoParams,
     GpgParams,
+    GrpoLengthParams,
     GrpoPassKParams,
     MaxRlParams,
     OtbParams,
@@ -72,6 +74,15 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         default_loss="ppo",
     )
     yield EstimatorPlugin(
+        name="gigpo",
+        summary="GRPO of trajectories, plus GRPO of the steps that start in an equal state.",
+        params=GigpoParams,
+        load=load_from("rllm_estimators.grpo_variants", "gigpo"),
+        level="step",
+        needs=frozenset({"step_rewards"}),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
         name="gpg",
         summary="Reward minus group mean, scaled up by the share of rewards that are 0.",
         params=GpgParams,
@@ -81,10 +92,32 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         default_loss="reinforce",
     )
     yield EstimatorPlugin(
+        name="grpo_length",
+        summary="GRPO, with a bonus for short and a malus for long responses of the group.",
+        params=GrpoLengthParams,
+        load=load_from("rllm_estimators.grpo_variants", "grpo_length"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
         name="grpo_passk",
         summary="Only the group's best: by how much it beats the second, / group std (for pass@k).",
         params=GrpoPassKParams,
         load=load_from("rllm_estimators.centred", "grpo_passk"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="hierarchical_grpo",
+        summary="GRPO within each episode for a role with several trajectories there, otherwise within the group.",
+        params=NoParams,
+        load=load_from("rllm_estimators.grpo_variants", "hierarchical_grpo"),
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
+        name="liteppo",
+        summary="(reward - group mean) / std of all rewards of the role.",
+        params=NoParams,
+        load=load_from("rllm_estimators.grpo_variants", "liteppo"),
+        scope="role",
         default_loss="ppo",
     )
     yield EstimatorPlugin(
@@ -145,7 +178,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="step_reinforce",
         summary="Per step, the discounted rewards to come, standardised over the group's steps.",
         params=StepReinforceParams,
-        load=load_from("rllm_estimators.per_step", "step_reinforce"),
+        load=load_from("rllm_estimators.per_token", "step_reinforce"),
         level="step",
         needs=frozenset({"step_rewards"}),
         default_loss="ppo",
@@ -198,13 +231,13 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="dro",
         summary="Log-prob times advantage, with a quadratic penalty on the log-ratio.",
         params=DroParams,
-        load=load_from("rllm_estimators.losses_smooth", "dro"),
+        load=load_from("rllm_estimators.losses_weighted", "dro"),
     )
     yield LossPlugin(
         name="sapo",
         summary=f"A smooth gate in place of PPO's clip; {OF_SEQUENCES}.",
         params=SapoParams,
-        load=load_from("rllm_estimators.losses_smooth", "sapo"),
+        load=load_from("rllm_estimators.losses_weighted", "sapo"),
     )
     yield LossPlugin(
         name="gspo",
