@@ -297,7 +297,7 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: 
     [
         ("gspo", "sequence_eps_clip, sequence_eps_clip_high"),
         ("gmpo", "log_ratio_clip, log_ratio_clip_high"),
-        ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c"),
+        ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c, kl_tau"),
     ],
 )
 def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
