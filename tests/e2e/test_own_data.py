@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from expecting import check_one_error
 
 from rllm.cli.main import main
 from rllm.config.layers import layer_from_file
@@ -179,7 +180,7 @@ def test_what_is_missing_is_said_in_one_paragraph(
     done = rllm_here(*shlex.split(words))
     assert done.returncode != 0
     assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    check_one_error(done.stderr)
 
 
 def test_a_conversation_of_turns_ends_after_the_one_answer(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import check_one_error
 
 from rllm.config.layers import layer_from_file
 from rllm.planning.plan import RunPlan
@@ -108,7 +109,7 @@ def test_what_is_wrong_is_said_in_one_paragraph(
     done = rllm_here("train", "question", "--data", "train.jsonl", "--reward", "exact", *shlex.split(words))
     assert done.returncode == 2
     assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    check_one_error(done.stderr)
 
 
 class Caller:

@@ -40,6 +40,12 @@ def check_printed(text: str, code: str, *values: object) -> None:
     check_values(text[text.index(label) :], *values)
 
 
+def check_one_error(text: str) -> None:
+    """Check that a command printed an error with its hint, and nothing else such as a traceback."""
+    assert text.startswith("error["), text
+    assert text.count("\n") == 1 + ("\nhint: " in text), text
+
+
 def check_values(text: str, *values: object) -> None:
     """Check that a text has each value."""
     missing = [str(value) for value in values if str(value) not in text]

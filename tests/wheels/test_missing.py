@@ -22,10 +22,10 @@ def test_a_run_names_all_that_is_missing(bare: Environment, tmp_path: Path) -> N
     done = bare.run(["rllm", "train", "sum", "rllm/backend=tinker", "tinker_base_url=local"], tmp_path)
 
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    line, hint = done.stderr.splitlines()
     for name in ("tinker,", "rllm-tinker-server"):
         assert name in line
-    assert line.endswith("Run: pip install 'rllm-tinker[local]'")
+    assert hint == "hint: Run: pip install 'rllm-tinker[local]'"
 
 
 def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
@@ -34,10 +34,10 @@ def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
     done = environment.run(["rllm", "tinker", "serve", "--model", "tiny"], tmp_path)
 
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    line, hint = done.stderr.splitlines()
     for name in ("starlette", "peft"):
         assert name in line
-    assert line.endswith("Run: pip install rllm-tinker-server")
+    assert hint == "hint: Run: pip install rllm-tinker-server"
 
 
 def test_a_command_that_is_not_installed_names_its_distribution(bare: Environment, tmp_path: Path) -> None:

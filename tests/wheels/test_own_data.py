@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from expecting import check_one_error
 
 from .environments import Environment
 
@@ -42,4 +43,4 @@ def test_what_takes_more_says_the_line_of_pip(words: list[str], line: str, local
 
     assert done.returncode == 2
     assert line in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+    check_one_error(done.stderr)
