@@ -54,6 +54,8 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.algorithm.rollout_correction.bypass_mode": True,
     "rllm.algorithm.rollout_correction.tis_mode": "token",
     "rllm.algorithm.rollout_correction.tis_beyond_cap": "mask",
+    "rllm.algorithm.rollout_correction.reject": {"token_k1": 1.5},
+    "rllm.algorithm.rollout_correction.preset": "decoupled_token_is",
     "rllm.algorithm.kl_estimator": "k2",
     "rllm.algorithm.on_missing_reward": "drop",
     "rllm.algorithm.on_precomputed_mismatch": "zero",
@@ -300,7 +302,7 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: 
     [
         ("gspo", "sequence_eps_clip, sequence_eps_clip_high"),
         ("gmpo", "log_ratio_clip, log_ratio_clip_high"),
-        ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c"),
+        ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c, kl_tau"),
     ],
 )
 def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
@@ -312,7 +314,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
     for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
         error = refusal(planned, recipe | {key: 0.1}, registry)
         assert error.message == f"`{key}` is 0.1 (from the test), and nothing this run uses acts on it."
-        assert "loss ppo, loss cispo, loss clip_cov, loss vanilla, loss geo_mean." in error.hint
+        assert "loss ppo, loss cispo, loss clip_cov, loss fipo, loss vanilla, loss geo_mean." in error.hint
         assert error.hint.endswith(f"This run uses loss {loss} (its options: {options}).")
 
 
