@@ -24,8 +24,7 @@ from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.http import read_body
-from rllm_gateway.link_policy import LinkPolicy
-from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 

@@ -1,10 +1,9 @@
 """How a word of the command line reaches the plan: ``python benchmarks/word_path.py [FILE]`` prints one line.
 
-Follows one value through the calls into files of ``rllm_core`` that are given it, however deep an argument holds it.
-What one call of a function calls in a loop counts once. Asking an object that holds the value about itself
-(``composed.origin(key)``) hands it to nobody, and does not count. A *stay* is a run of such calls in one file; a
-*return* is a stay in a file that was left before. FILE is a configuration beneath the word, such as the ``config.yaml``
-of a run.
+Follows one value through the calls into files of ``rllm_core`` and ``rllm`` that receive it, however deep an argument
+holds it. What one call of a function calls in a loop counts once. A call that only asks an object with the value about
+itself (``composed.origin(key)``) does not count. A *stay* is a run of such calls in one file; a *return* is a stay in a
+file that was left before. FILE is a configuration below the word, such as the ``config.yaml`` of a run.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
+import rllm
 import rllm_core
 from rllm.cli.configuring import plan_for, read_request
 
 TARGET = 30
 VALUE = "followed-7f3a"
 WORD = f"rllm.trainer.experiment_name={VALUE}"
-ROOT = str(Path(rllm_core.__file__).parent)
+ROOTS = tuple(str(path) for module in (rllm_core, rllm) for path in module.__path__)
 
 
 def holds(value: Any, seen: set[int]) -> bool:
@@ -51,7 +51,7 @@ def path_of_word(files: tuple[str, ...]) -> list[str]:
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(ROOT) or code.co_name.startswith("<"):
+        if event != "call" or not code.co_filename.startswith(ROOTS) or code.co_name.startswith("<"):
             return
         caller = frame.f_back
         while caller is not None and caller.f_code.co_name.startswith("<"):
@@ -61,7 +61,7 @@ def path_of_word(files: tuple[str, ...]) -> list[str]:
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if any(holds(frame.f_locals.get(name), set()) for name in arguments if name != "self"):
             seen.add((caller, code))
-            visited.append(str(Path(code.co_filename).relative_to(ROOT)))
+            visited.append(_name(code.co_filename))
 
     words = (WORD,) if files else ("guess", WORD)
     plan_for(read_request(words, None, files, {}))  # imports everything
@@ -71,6 +71,12 @@ def path_of_word(files: tuple[str, ...]) -> list[str]:
     finally:
         sys.setprofile(None)
     return visited
+
+
+def _name(file: str) -> str:
+    """The path of a source file from its package on: ``rllm/config/merge.py``."""
+    root = next(Path(root) for root in ROOTS if file.startswith(root))
+    return str(Path(file).relative_to(root.parent))
 
 
 def main() -> None:

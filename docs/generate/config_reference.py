@@ -15,7 +15,7 @@ from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.first_party import first_party_distributions
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import ByPlugins, Redundant, Refused
+from rllm_core.schema.section import Rejected
 
 DISTRIBUTIONS = (CORE, "rllm", *sorted(first_party_distributions()))
 """The packages of this repository: their plugins are on the page."""
@@ -75,12 +75,12 @@ def _about(section: KeyPath) -> str:
 
 
 def _acting(registry: Registry, key: Key) -> str:
-    if (refused := key.mark(Refused)) is not None:
-        value = "" if refused.value is None else f"`{refused.value}` "
-        return f"{value}refused: {one_line(refused.reason)}"
-    if (redundant := key.mark(Redundant)) is not None:
-        return f"`{str(redundant.value).lower()}` warned about: {one_line(redundant.reason)}"
-    if key.mark(ByPlugins) is None:
+    if (rejected := key.mark(Rejected)) is not None:
+        if rejected.accepted is not None:
+            return f"`{str(rejected.accepted).lower()}` warned about: {one_line(rejected.reason)}"
+        value = "" if rejected.value is None else f"`{rejected.value}` "
+        return f"{value}refused: {one_line(rejected.reason)}"
+    if key.is_read_by_core:
         return ""
     acting = [entry for entry in acting_plugins(registry, key) if entry.distribution in DISTRIBUTIONS]
     names = ", ".join(f"{entry.kind} `{entry.name}`" for entry in acting)

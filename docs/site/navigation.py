@@ -2,7 +2,7 @@
 
 NAVIGATION: dict[str, dict[str, list[str]]] = {
     "README": {
-        "Start": ["tutorial"],
+        "Start": ["install", "tutorial", "glossary"],
         "How to": [
             "how-to/train",
             "how-to/own-data",
@@ -12,6 +12,8 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/evaluate",
             "how-to/rescore",
             "how-to/look-into-a-run",
+            "how-to/read-metrics",
+            "how-to/debug-learning",
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",
@@ -22,6 +24,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/async",
             "how-to/python",
             "how-to/plugin",
+            "how-to/from-trl",
             "how-to/from-verl",
             "how-to/from-rllm",
         ],
@@ -36,6 +39,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/run-folder",
             "reference/measurements",
         ],
+        "Help": ["compare", "status"],
         "For authors": ["contributing/architecture", "reference/testing", "releasing", "decisions/README"],
     },
     "reference/kinds": {

@@ -150,11 +150,8 @@ def test_a_model_whose_tokenizer_has_more_tokens_than_its_weights_is_refused(
     [
         ("def score(rollout):\n    return (\n", "rewards.py, line 2: syntax error"),
         ("def score(rollout):\n    pass\n", "it returned None"),
-        ("def score(rollout):\n    return float('nan')\n", "it returned nan"),
-        ("def score(rollout):\n    return [1.0]\n", "it returned [1.0], which is no number"),
-        ("def score(rollout):\n    return 1 / 0\n", "rewards.py, line 2: ZeroDivisionError"),
     ],
-    ids=["syntax", "none", "nan", "list", "raises"],
+    ids=["syntax", "none"],
 )
 def test_a_reward_file_that_cannot_score_ends_the_run_and_says_where(
     source: str, said: str, directory: Path, rllm_here: Rllm

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("with_view")
+
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "deployed-agent.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    ((?:rllm|python|pip) .*)$", GUIDE, re.MULTILINE)
 SHORT = ("data.max_response_length=2",)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from chat_server import Scripted, completion, serving
 
+pytestmark = pytest.mark.usefixtures("with_view")
+
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluate.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
 ADDRESS, NAME = "http://127.0.0.1:8000/v1", "NAME"

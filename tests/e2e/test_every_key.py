@@ -24,7 +24,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import BUILT_IN
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import ByPlugins, Redundant, Refused, SharedOption
+from rllm_core.schema.section import Rejected
 
 INSTALLED = Registry.load()
 AGENT = """
@@ -53,12 +53,10 @@ def _choices(key: Key) -> tuple[Any, ...]:
 
 def _is_refused(key: Key) -> bool:
     """Whether no run can act on any other value than the default."""
-    refused = key.mark(Refused)
-    if key.mark(Redundant) or (
-        refused and (refused.value is None or set(_choices(key)) == {key.default, refused.value})
-    ):
+    rejected = key.mark(Rejected)
+    if rejected and (rejected.value is None or set(_choices(key)) == {key.default, rejected.value}):
         return True
-    return key.mark(ByPlugins) is not None and not acting_plugins(INSTALLED, key)
+    return not key.is_read_by_core and not acting_plugins(INSTALLED, key)
 
 
 REFUSED = [name for name, key in KEYS.items() if _is_refused(key)]
@@ -285,7 +283,7 @@ def _record_reads(patch: pytest.MonkeyPatch, reads: list[tuple[BaseModel, str, s
 
 def _places(key: Key, plan: RunPlan) -> list[Any]:
     """Sections and options in which the value of a key reaches whoever acts on it."""
-    if isinstance(key.mark(ByPlugins), SharedOption):
+    if key.options_of and not key.is_read_by_core:
         chosen = [*plan.estimators, *plan.losses, plan.rejection, *plan.trackers]
         return [entry.params for entry in chosen if key.path[-1] in type(entry.params).model_fields]
     for shared in plan.backend.plugin.shared_keys:

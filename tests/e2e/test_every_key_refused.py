@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rllm.config.layers import Tier, layer_from_dotted
 from rllm.planning.plan import RunPlan
-from rllm.planning.unused_keys import SWITCHES, Key, acting_plugins, core_keys
+from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
 from rllm_core.contracts.plugin import NoParams, Params
@@ -21,21 +21,18 @@ from rllm_core.errors import ConfigError
 from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import ByPlugins, Redundant, Refused, TakenOver
+from rllm_core.schema.section import Rejected
 
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 IN_EVERY_RUN = ("rllm.record",)
 """A tracker of every run acts on them, where it is installed."""
-BY_PLUGINS = [name for name, key in KEYS.items() if key.mark(ByPlugins) and name not in IN_EVERY_RUN]
+BY_PLUGINS = [name for name, key in KEYS.items() if not key.is_read_by_core and name not in IN_EVERY_RUN]
 INSTALLED = Registry.load()
 NOBODY_THERE = [name for name in BY_PLUGINS if not acting_plugins(INSTALLED, KEYS[name])]
-REFUSED = [name for name, key in KEYS.items() if key.mark(Refused)]
-REDUNDANT = [name for name, key in KEYS.items() if key.mark(Redundant)]
-SWITCHED = [
-    name
-    for name, key in KEYS.items()
-    if key.path[-1] not in SWITCHES and set(SWITCHES) & set(type(key.section).model_fields)
-]
+REFUSED = [name for name, key in KEYS.items() if key.mark(Rejected) and key.mark(Rejected).accepted is None]
+REDUNDANT = [name for name, key in KEYS.items() if key.mark(Rejected) and key.mark(Rejected).accepted is not None]
+SWITCHES = ("enable", "log_episodes")
+SWITCHED = [name for name, key in KEYS.items() if key.inherited and key.path[-1] not in SWITCHES]
 MASKS = [name for name in SWITCHED if name.startswith("rllm.compact_filtering.") and KEYS[name].default is True]
 """While nothing is filtered, nothing is masked: their other value is what happens anyway."""
 OTHER_VALUES: dict[str, Any] = {
@@ -164,8 +161,8 @@ def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(
 ) -> None:
     error = refusal(planned, {"rllm.env.name": "guess", name: other_value(name)}, registry)
     assert f"{error.message}".endswith("(from the test), and nothing this run uses acts on it.")
-    gateway = "Add workflow agent."
-    assert error.hint == (gateway if name.startswith("rllm.sdk") else "No installed plugin does; leave it out.")
+    by_gateway = "Acting on it: workflow agent."
+    assert error.hint.startswith(by_gateway if name.startswith("rllm.sdk") else "No installed plugin does")
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -176,7 +173,7 @@ def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(
     error = refusal(planned, value, registry)
     assert error.message.startswith(f"`{name}` is ")
     assert error.message.endswith("(from the test), which is refused.")
-    assert error.hint == KEYS[name].mark(Refused).reason
+    assert error.hint == KEYS[name].mark(Rejected).reason
     plan = planned({}, registry, [layer_from_dotted(value, "some environment", Tier.ENVIRONMENT)])
     assert plan.composed.value(name) == KEYS[name].default
 
@@ -185,23 +182,23 @@ def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(
 def test_what_is_always_done_may_be_asked_for_and_is_warned_about(
     name: str, planned: Planned, registry: Registry
 ) -> None:
-    mark = KEYS[name].mark(Redundant)
-    assert planned({name: mark.value}, registry).warnings == (f"`{name}` is true (from the test): {mark.reason}.",)
-    saved = layer_from_dotted({name: mark.value}, "an earlier run", Tier.SAVED)
+    mark = KEYS[name].mark(Rejected)
+    assert planned({name: True}, registry).warnings == (f"`{name}` is true (from the test). {mark.reason}",)
+    saved = layer_from_dotted({name: True}, "an earlier run", Tier.SAVED)
     assert planned({}, registry, [saved]).warnings == ()
 
 
 def test_what_is_always_done_cannot_be_switched_off(planned: Planned, registry: Registry) -> None:
     error = refusal(planned, {"rllm.algorithm.use_rllm": False}, registry)
     assert error.message == "`rllm.algorithm.use_rllm` is false (from the test), which is refused."
-    assert error.hint == "Advantages are always computed here; remove the key"
+    assert error.hint == "Advantages are always computed here. Remove the key."
 
 
 @pytest.mark.parametrize("name", [name for name in SWITCHED if name not in MASKS])
 def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: Planned, registry: Registry) -> None:
     error = refusal(planned, {name: other_value(name)}, registry)
     if name in REFUSED:
-        assert error.hint == KEYS[name].mark(Refused).reason
+        assert error.hint == KEYS[name].mark(Rejected).reason
         return
     section = name.rpartition(".")[0]
     switch = f"{section}.{next(s for s in SWITCHES if s in type(KEYS[name].section).model_fields)}"
@@ -286,7 +283,7 @@ def test_options_of_plugins_that_no_stage_calls_are_refused(
 ) -> None:
     error = refusal(planned, {**setting, "rllm.pipeline.remove": without}, registry)
     assert error.message.endswith("(from the test), and nothing this run uses acts on it.")
-    assert error.hint.endswith("This run uses none of these kinds.") or "stage" in error.hint
+    assert "This run uses none of these kinds." in error.hint or "stage" in error.hint
 
 
 def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: Planned, registry: Registry) -> None:
@@ -315,7 +312,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
         error = refusal(planned, recipe | {key: 0.1}, registry)
         assert error.message == f"`{key}` is 0.1 (from the test), and nothing this run uses acts on it."
         assert "loss ppo, loss cispo, loss clip_cov, loss fipo, loss vanilla, loss geo_mean." in error.hint
-        assert error.hint.endswith(f"This run uses loss {loss} (its options: {options}).")
+        assert f"This run uses loss {loss} (its options: {options})." in error.hint
 
 
 def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, registry: Registry) -> None:
@@ -330,7 +327,7 @@ def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, reg
 def test_every_key_without_a_mark_is_the_core_s_own() -> None:
     """Marked keys are tried above; all others are shown to be read by the core in `test_every_key.py`, those that
     plugins take over besides too."""
-    marked = {*BY_PLUGINS, *REFUSED, *REDUNDANT, *(name for name, key in KEYS.items() if key.mark(TakenOver))}
+    marked = {*BY_PLUGINS, *REFUSED, *REDUNDANT, *(name for name, key in KEYS.items() if key.options_of)}
 
     def acts(key: Key) -> bool:
         return bool(acting_plugins(Registry.load(), key))

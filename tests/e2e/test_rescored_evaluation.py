@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("with_view")
+
 REWARDS = """
 def broken(rollout):
     raise RuntimeError("the grader is down")

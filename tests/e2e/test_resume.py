@@ -20,8 +20,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-STEPS = 25
-STOPPED = 12
+STEPS = 15
+STOPPED = 6
 """Steps after which a run is stopped."""
 WORDS = (
     "train",
@@ -162,17 +162,13 @@ def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_a
     assert max(line.get("batch/rounds", 0) for line in metrics(run)) > 1
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(
-    uninterrupted: Uninterrupted, forked_rllm: Any, tmp_path: Path
-) -> None:
+def test_same_seed_gives_the_same_run(uninterrupted: Uninterrupted, forked_rllm: Any, tmp_path: Path) -> None:
     reference, words = uninterrupted(())
     again = forked_rllm(*words, "rllm.trainer.experiment_name=again")
-    other = forked_rllm(*words, "rllm.trainer.experiment_name=other", "--seed", "1")
-    assert again.returncode == other.returncode == 0, again.stderr + other.stderr
+    assert again.returncode == 0, again.stderr
     runs = tmp_path / "runs" / "rllm-training"
     assert weights(runs / "again") == weights(reference)
     assert metrics(runs / "again") == metrics(reference)
-    assert weights(runs / "other") != weights(reference)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_it_is_said(

@@ -113,15 +113,13 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_new_package_trains_by_name(
-    kind: str, packages: Packages, forked_rllm: Rllm, tmp_path: Path, environ: dict[str, str]
+    kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:
     train = packages.next_commands[kind][2]
-    environ["PYTHONPATH"] = str(packages.site)
-
     # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
     more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else ("rllm.rollout.n=8",)
     assert train[0] == "rllm"
-    trained = forked_rllm(*train[1:], *FEW, *more)
+    trained = rllm_here(*train[1:], *FEW, *more)
     assert trained.returncode == 0, trained.stderr
     steps = steps_of(tmp_path / "runs" / "rllm-training" / "default")
     assert len(steps) == 2

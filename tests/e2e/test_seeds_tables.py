@@ -146,8 +146,8 @@ def test_options_reach_the_environment(train: Any) -> None:
 def test_there_is_always_a_workflow_so_asking_for_one_is_warned_about(train: Any) -> None:
     run = train("sum", {"rllm.workflow.use_workflow": True})
     assert run.warnings == [
-        "`rllm.workflow.use_workflow` is true (from the test): attempts are always made by the workflow "
-        "`rllm.workflow.name`; remove the key."
+        "`rllm.workflow.use_workflow` is true (from the test). Rollouts are always made by the workflow "
+        "`rllm.workflow.name`. Remove the key."
     ]
 
 

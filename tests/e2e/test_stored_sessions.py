@@ -23,6 +23,8 @@ from rllm_gateway.calls import CallReader
 from rllm_gateway.client import deployed_session, get_chat_client
 from rllm_record.steps import StepFiles
 
+pytestmark = pytest.mark.usefixtures("with_view")
+
 ROLLOUTS = 24
 NUMBERS = (3, 7, 11)
 SERVE = ("gateway", "serve", "guess", "--model", "tiny", "--port", "0", "--announce", "at.json")

@@ -22,7 +22,7 @@ from rllm_gateway.calls import CallStore
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.fields import Rules
 from rllm_gateway.gateway import Gateway, GatewayLimits
-from rllm_gateway.policy import AttachedPolicy, PolicyError
+from rllm_gateway.link_policy import AttachedPolicy, PolicyError
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 
@@ -63,9 +63,5 @@ def test_the_limit_counts_rows_of_the_part(read: Read) -> None:
 
 def test_a_part_without_rows_is_refused(read: Read) -> None:
     path = write_parquet("rows.parquet", ROWS[:3])
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "no-rows", "rows.parquet", 3, "'val'", "val_fraction", "1e-09"):
         read(path, val_fraction=1e-9, part="val")
-    assert str(caught.value) == (
-        "rows.parquet has 3 rows, and none of them is in part 'val'. "
-        "Change val_fraction, which is 1e-09, or give more rows."
-    )

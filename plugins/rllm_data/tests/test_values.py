@@ -12,6 +12,7 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_data.values import NotJsonError, json_value
@@ -58,12 +59,8 @@ def test_a_value_without_json_is_refused(value: Any, said: str) -> None:
 
 def test_a_refused_value_is_named_by_file_row_and_column(read: Read) -> None:
     path = write_parquet("rows.parquet", [{"n": 1, "picture": {"bytes": b"\xff"}}])
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "column-not-json", "rows.parquet, row 0", "'picture'", "drop_columns=[picture]"):
         read(path)
-    assert str(caught.value) == (
-        "rows.parquet, row 0: column 'picture' holds 1 bytes that are not UTF-8, which is not JSON. "
-        "Convert it, or leave it out: drop_columns=[picture]."
-    )
 
 
 def test_arrays_and_structs_of_a_data_frame_are_read(read: Read) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.errors import AdvantageError
-from rllm_estimators.recurrence import backward_sums
+from rllm_estimators.per_token import backward_sums
 
 
 def rewards_of_tokens(inputs: AdvantageInput) -> list[float]:

@@ -54,17 +54,12 @@ def test_a_store_that_is_there_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (lambda directory: (directory / "traces.db").mkdir(), "traces.db"),
-        (lambda directory: (directory / "traces.db").write_text("no store" * 200), "traces.db"),
-    ],
+    ("make", "code"),
+    [(Path.mkdir, "not-a-file"), (lambda path: path.write_text("no store" * 200), "damaged-store")],
 )
-def test_a_store_that_is_something_else_is_refused(
-    tmp_path: Path, make: Callable[[Path], object], problem: str
-) -> None:
-    make(tmp_path)
-    with pytest.raises(ConfigError, match=rf"{problem}.*rllm\.sdk\.store\.path"):
+def test_a_store_that_is_something_else_is_refused(tmp_path: Path, make: Callable[[Path], object], code: str) -> None:
+    make(tmp_path / "traces.db")
+    with expect_error(ConfigError, code, "traces.db", "rllm.sdk.store.path"):
         check_sdk(own(tmp_path / "traces.db"))
 
 
@@ -153,8 +148,8 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
         check_sdk(own(tmp_path / "traces.db", host="192.0.2.1"))
 
 
-@pytest.mark.parametrize(("taken", "problem"), [("port", "another program listens there"), ("store", "is no folder")])
-def test_a_model_is_served_after_port_and_store_were_looked_at(taken: str, problem: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("taken", "code"), [("port", "port-unavailable"), ("store", "directory-not-found")])
+def test_a_model_is_served_after_port_and_store_were_looked_at(taken: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = tmp_path / ("file/traces.db" if taken == "store" else "traces.db")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -162,7 +157,7 @@ def test_a_model_is_served_after_port_and_store_were_looked_at(taken: str, probl
         words = ["serve", "--model", str(tmp_path / "no model"), "--store", str(store), "--port", str(port)]
         result = CliRunner().invoke(gateway, [*words, "--token-file", str(tmp_path / "token")])
     assert isinstance(result.exception, ConfigError)
-    assert problem in result.exception.message
+    assert result.exception.code == code
 
 
 @contextmanager
@@ -229,16 +224,17 @@ def test_without_any_token_there_is_no_gateway_to_attach_to(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("sdk", "problem"),
+    ("sdk", "code", "key"),
     [
-        (SdkSection(proxy=ProxySection(admin_token="x")), "the gateway of a run needs none"),
+        (SdkSection(proxy=ProxySection(admin_token="x")), "unused-key", "rllm.sdk.proxy.admin_token"),
         (
             SdkSection(store=StoreSection(path="x"), proxy=ProxySection(mode="external")),
-            "the gateway has a store of its own",
+            "unused-key",
+            "rllm.sdk.store.path",
         ),
-        (SdkSection(proxy=ProxySection(mode="external", port=65535)), "at the next port"),
+        (SdkSection(proxy=ProxySection(mode="external", port=65535)), "port-unavailable", "65535"),
     ],
 )
-def test_keys_that_do_not_go_with_the_mode_are_refused(sdk: SdkSection, problem: str) -> None:
-    with pytest.raises(RllmError, match=problem):
+def test_keys_that_do_not_go_with_the_mode_are_refused(sdk: SdkSection, code: str, key: str) -> None:
+    with expect_error(RllmError, code, key):
         check_sdk(sdk)

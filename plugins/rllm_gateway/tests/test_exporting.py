@@ -19,7 +19,7 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import SessionRow
 from rllm_gateway.command import gateway
-from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.link_policy import AttachedPolicy
 from rllm_gateway.session import OpenedSession
 from rllm_record.steps import PlayedEpisode, StepFiles
 from rllm_record.steps.files import sampler_of
@@ -165,14 +165,14 @@ def test_an_attempt_that_was_tried_again_is_its_last_try(say: Say, export: Any) 
     for retry, reward in ((0, 0.1), (1, 0.2), (0, 0.3)):
         say("hi", rollout="a:0", retry=retry, reward=reward)
     assert [each.episode.trajectories[0].reward for each in export()] == [0.2, 0.3]
-    assert "1 session left out: tried again" in export.said
+    assert ": tried again" in export.said
 
 
 def test_what_validates_is_not_trained_on(say: Say, export: Any) -> None:
     say("hi", rollout="a:0")
     say("hi", rollout="b:0", label="val")
     assert names(export()) == ["a:0"]
-    assert "1 session left out: of validation" in export.said
+    assert ": of validation" in export.said
 
 
 def test_what_has_not_ended_is_left_out_unless_it_is_asked_for(say: Say, export: Any) -> None:
@@ -180,8 +180,8 @@ def test_what_has_not_ended_is_left_out_unless_it_is_asked_for(say: Say, export:
     say("hi", rollout="a:1", close=False)
     say(rollout="a:2")
     assert names(export()) == ["a:0"]
-    assert "1 session left out: open" in export.said
-    assert "1 session left out: without a call" in export.said
+    assert ": open" in export.said
+    assert ": without a call" in export.said
 
 
 def test_sessions_that_are_open_can_be_exported(say: Say, export: Any) -> None:
@@ -272,23 +272,23 @@ def test_sessions_are_selected_by_id_and_time(say: Say, export: Any, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "code"),
     [
-        (("--session", "nobody"), "no session 'nobody'"),
-        (("--since", "2999-01-01"), "None of 1 session was opened between"),
-        (("--before", "2020-01-01"), "None of 1 session was opened between"),
+        (("--session", "nobody"), "unknown-session"),
+        (("--since", "2999-01-01"), "no-sessions"),
+        (("--before", "2020-01-01"), "no-sessions"),
     ],
 )
-def test_a_selection_without_sessions_is_refused(say: Say, export: Any, words: tuple[str, ...], problem: str) -> None:
+def test_a_selection_without_sessions_is_refused(say: Say, export: Any, words: tuple[str, ...], code: str) -> None:
     say("hi")
-    with pytest.raises(ConfigError, match=problem):
+    with expect_error(ConfigError, code):
         export(*words)
 
 
 def test_a_folder_that_holds_files_is_refused(say: Say, export: Any) -> None:
     say("hi")
     export()
-    with pytest.raises(ConfigError, match="holds files already"):
+    with expect_error(ConfigError, "directory-in-use"):
         export()
 
 

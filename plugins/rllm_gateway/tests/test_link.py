@@ -18,9 +18,8 @@ from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
 from rllm_gateway.link_data import FRAMES, completion_as_json, completion_of
-from rllm_gateway.link_policy import LinkPolicy
+from rllm_gateway.link_policy import Failure, LinkPolicy, PolicyError
 from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.policy import Failure, PolicyError
 from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_gateway.session import OpenedSession, Said, SessionSpec, SessionTrace, TracedCall
 

@@ -160,6 +160,6 @@ def test_after_the_last_call_no_other_is_answered(world: World) -> None:
 def test_every_parameter_that_the_client_knows_has_one_class() -> None:
     from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
-    from rllm_gateway.apis.chat_request import RULES
+    from rllm_gateway.apis.chat import RULES
 
     assert_one_class(CompletionCreateParamsNonStreaming.__annotations__, RULES)

@@ -15,8 +15,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError, PluginError
-from rllm_gateway.running.environment import LONGEST, environment_of
-from rllm_gateway.running.runners import CommandRunner, FunctionRunner, Outcome
+from rllm_gateway.running.runners import LONGEST, CommandRunner, FunctionRunner, Outcome, environment_of
 from rllm_gateway.running.target import Target, check_target, sources_of_command, sources_of_function
 from rllm_gateway.session import OpenedSession
 
@@ -59,13 +58,6 @@ def hangs(task):
     open(task["file"], "w").write(f"{os.getpid()} {child.pid}")
     while True:
         pass
-
-def leaks(task):
-    import json
-    before = getattr(json, "leaked", None), os.environ.get("LEAKED"), "leaked" in sys.path
-    json.leaked, os.environ["LEAKED"] = 1, "1"
-    sys.path.append("leaked")
-    return str(before)
 
 def leaves_a_child(task):
     child = subprocess.Popen(["sleep", "1000"])
@@ -134,8 +126,8 @@ def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:
     [
         ("fails", 1, "KeyError: 'no answer'"),
         ("fails", 1, "looking for it"),
-        ("returns_an_object", 1, "give a number, text, or a dict with `reward`"),
-        ("leaves", 1, "the agent left with 3"),
+        ("returns_an_object", 1, "`reward`"),
+        ("leaves", 1, "left with 3"),
         ("dies", -9, "signal 9"),
         ("nowhere", 1, "has no function 'nowhere'"),
     ],
@@ -148,7 +140,7 @@ def test_an_agent_that_fails_is_told_by_its_last_lines(run: Any, function: str, 
 
 def test_a_file_that_fails_on_import_fails_the_attempt(run: Any, agent: Path) -> None:
     agent.write_text("import nothing_like_it\ndef solve(task): pass\n")
-    assert "No module named 'nothing_like_it'" in run("solve").failure
+    assert "'nothing_like_it'" in run("solve").failure
 
 
 def test_attempts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path) -> None:
@@ -163,17 +155,6 @@ def test_attempts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path
     assert [outcome.returned["key"] for outcome in outcomes] == [f"k{n}" for n in range(20)]
     assert len({outcome.returned["pid"] for outcome in outcomes}) == 20
     assert not list(tmp_path.glob("*.json"))
-
-
-def test_what_an_attempt_leaks_no_other_sees(agent: Path, tmp_path: Path) -> None:
-    async def go() -> list[Outcome]:
-        runner = FunctionRunner(Target(str(agent), "leaks"), tmp_path)
-        try:
-            return [await runner.run({}, {}) for _ in range(3)]
-        finally:
-            await runner.close()
-
-    assert {outcome.returned for outcome in asyncio.run(go())} == {"(None, None, False)"}
 
 
 @pytest.mark.parametrize("ends", ["leaves", "dies", "fails"])
@@ -238,13 +219,6 @@ def test_what_an_agent_leaves_behind_ends_with_it(run: Any) -> None:
     wait_until(lambda: not is_alive(pid))
 
 
-def test_an_agent_whose_imports_start_threads_has_a_python_of_its_own(run: Any, agent: Path, tmp_path: Path) -> None:
-    # Installed packages alone are imported ahead; this stands for one of them.
-    agent.write_text("import os\nimport numpy\n" + AGENT)
-    outcome = run("solve", {"OPENAI_API_KEY": "k1"}, n=1)
-    assert (outcome.code, outcome.returned["key"]) == (0, "k1")
-
-
 def test_a_spawned_agent_is_given_the_same(agent: Path, tmp_path: Path) -> None:
     from rllm_gateway.running.fork_server import ForkServer
 
@@ -275,23 +249,23 @@ def test_a_module_is_an_agent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("agent_name", "problem"),
+    ("agent_name", "code", "value"),
     [
-        ("nowhere.py:solve", r"nowhere.py is no file. Paths of agents start from"),
-        ("my_agent.py", r"names no function. .* Functions of the file: solve"),
-        ("my_agent.py:solv", r"has no function 'solv'. Did you mean 'solve'"),
-        ("broken.py:solve", r"broken.py, line 1: syntax error"),
-        ("no_such_module_at_all:solve", r"There is no module 'no_such_module_at_all'"),
-        ("solve", r"Give FILE.py:FUNCTION"),
-        (":solve", r"Give FILE.py:FUNCTION"),
+        ("nowhere.py:solve", "file-not-found", "nowhere.py"),
+        ("my_agent.py", "bad-function-name", "file: solve"),
+        ("my_agent.py:solv", "unknown-function", "'solve'"),
+        ("broken.py:solve", "syntax-error", "broken.py, line 1"),
+        ("no_such_module_at_all:solve", "module-not-found", "'no_such_module_at_all'"),
+        ("solve", "bad-function-name", "FILE.py:FUNCTION"),
+        (":solve", "bad-function-name", "FILE.py:FUNCTION"),
     ],
 )
 def test_an_agent_that_is_not_there_is_refused(
-    agent: Path, monkeypatch: pytest.MonkeyPatch, agent_name: str, problem: str
+    agent: Path, monkeypatch: pytest.MonkeyPatch, agent_name: str, code: str, value: str
 ) -> None:
     (agent.parent / "broken.py").write_text("def (")
     monkeypatch.chdir(agent.parent)
-    with pytest.raises(ConfigError, match=problem):
+    with expect_error(ConfigError, code, value):
         check_target(agent_name)
 
 

@@ -198,7 +198,7 @@ def test_an_unknown_run_is_answered_with_those_there_are(stored: list[str], comm
 
 
 def test_an_unknown_session_is_answered_with_how_to_list_them(stored: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"no session 'task:1'\. `rllm gateway sessions` lists them"):
+    with expect_error(ConfigError, "unknown-session", "'task:1'", "`rllm gateway sessions`"):
         CliRunner().invoke(gateway, ["show", *stored, "task:1"], catch_exceptions=False)
 
 
@@ -229,11 +229,11 @@ def test_thoughts_and_calls_of_tools_are_shown() -> None:
     message = {
         "role": "assistant",
         "content": None,
-        "reasoning_content": "Who knows?",
+        "reasoning_content": "Hm?",
         "tool_calls": [{"id": "c", "function": {"name": "look_up", "arguments": '{"word": "proof"}'}}],
     }
     assert list(message_lines(message)) == [
-        "    assistant thinks: Who knows?",
+        "    assistant thinks: Hm?",
         '    assistant calls look_up: {"word": "proof"}',
     ]
     assert list(message_lines({"role": "tool", "content": "x" * 3000})) == [f"    tool: {'x' * 2000}…"]
@@ -251,11 +251,11 @@ def test_calls_are_exported_with_whole_prompts(stored: list[str], world: World, 
 def test_sessions_are_pruned(stored: list[str], world: World) -> None:
     assert printed("prune", *stored, "--days", "1") == "0 sessions deleted\n"
     assert printed("prune", *stored, "--run", "r") == "1 session deleted\n"
-    assert printed("sessions", *stored) == "The store has no session.\n"
+    assert "no session" in printed("sessions", *stored)
 
 
 def test_prune_wants_to_know_what(stored: list[str]) -> None:
-    with pytest.raises(ConfigError, match="Nothing says which"):
+    with expect_error(ConfigError, "nothing-selected"):
         CliRunner().invoke(gateway, ["prune", *stored], catch_exceptions=False)
 
 

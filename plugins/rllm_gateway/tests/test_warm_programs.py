@@ -102,7 +102,7 @@ def test_preload_that_starts_threads_starts_new_pythons(
     )
     outcomes = play("program.py", preload=("framework", "threaded"), times=2)
     assert [each.returned["answer"][2] for each in outcomes] == ["k0", "k1"]
-    assert "preload has no effect" in capsys.readouterr().err
+    assert "workflow_args.preload" in capsys.readouterr().err
     assert (directory / "framework.count").read_text().count("imported") == 3
 
 

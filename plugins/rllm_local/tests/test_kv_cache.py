@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllm_local.kv_cache import CacheView, SlotCache
-from rllm_local.slot_copies import Copy
+from rllm_local.kv_cache import CacheView, Copy, SlotCache
 
 
 def _view(slots: list[int], queries: int = 1) -> CacheView:

@@ -13,9 +13,8 @@ from hypothesis import given, settings, strategies as st
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_local.engine import LocalEngine
-from rllm_local.prefixes import BLOCK, PrefixIndex, block_keys
-from rllm_local.sessions import Session
-from rllm_local.slot_copies import Copy, together
+from rllm_local.kv_cache import Copy, together
+from rllm_local.slots import BLOCK, PrefixIndex, Session, block_keys
 
 Check = Callable[[Any, list[int], SamplingParams, Completion], None]
 Call = tuple[list[int], SamplingParams, str]

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rllm_local.sessions import Session
-from rllm_local.slots import SlotTable
+from rllm_local.slots import Session, SlotTable
 
 ids = st.lists(st.integers(0, 2), max_size=6)
 

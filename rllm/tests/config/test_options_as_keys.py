@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from expecting import expect_error
 
 from rllm.config.compose import compose
 from rllm.config.layers import layers_from_overrides
@@ -15,21 +16,24 @@ from rllm_core.plugins.registry import Registry
     [
         (
             "rllm.algorithm.clip_ratio_c=3",
-            "`clip_ratio_c` is an option of loss ppo: write rllm.algorithm.loss_fn='{name: ppo, clip_ratio_c: 3}'.",
+            ("unknown-key", "`clip_ratio_c`", "rllm.algorithm.loss_fn=", "'{name: ppo, clip_ratio_c: 3}'"),
         ),
         (
             "rllm.algorithm.dialect=verl",
-            "`dialect` is an option of estimator grpo, reinforce_plus_plus_baseline, rloo: write "
-            "rllm.algorithm.adv_estimator='{name: grpo, dialect: \"verl\"}'.",
+            (
+                "unknown-key",
+                "`dialect`",
+                "reinforce_plus_plus_baseline",
+                "rllm.algorithm.adv_estimator=",
+                "'{name: grpo, dialect: \"verl\"}'",
+            ),
         ),
-        ("rllm.algorithm.nonsense=1", ""),
-        ("rllm.trainer.dialect=verl", ""),
+        ("rllm.algorithm.nonsense=1", ("unknown-key",)),
+        ("rllm.trainer.dialect=verl", ("unknown-key",)),
     ],
 )
-def test_the_choice_that_takes_it_is_named(word: str, told: str) -> None:
+def test_the_choice_that_takes_it_is_named(word: str, told: tuple[str, ...]) -> None:
     registry = Registry.load(allow=["rllm-local"], environ={})
 
-    with pytest.raises(ConfigError, match="is not a key of rllm") as caught:
+    with expect_error(ConfigError, *told):
         compose(registry, layers_from_overrides(["rllm.backend=local", word]))
-
-    assert caught.value.hint == told

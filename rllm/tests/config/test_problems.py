@@ -66,8 +66,8 @@ def _message(composed: Compose, *words: str) -> str:
         ),
         (
             "algorithm.eps_clip=0.1",
-            "`algorithm` (from command line) is not a section of a run with backend local. "
-            "Did you mean `rllm.algorithm.eps_clip`?",
+            "`algorithm` (from command line) is not a section of a run with backend local.\n"
+            "hint: Did you mean `rllm.algorithm.eps_clip`?",
         ),
         (
             "training.betas.x=1",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import check_error, expect_error
 
 from rllm.config.layers import layer_from_dotted
 from rllm.config.run_registry import registry_for
@@ -86,21 +87,20 @@ def test_nothing_is_put_on_the_path_unless_a_module_is_named(module: Callable[..
 )
 def test_a_module_that_cannot_be_imported_is_one_paragraph(module: Callable[..., str], code: str, reason: str) -> None:
     error = failure([module("bad_module", code)])
-    assert error.message.startswith(
-        f"`rllm.plugins.import_modules` names 'bad_module', which cannot be imported: {reason}"
+    check_error(
+        error, "module-not-found", "`rllm.plugins.import_modules`", "'bad_module'", reason, "`import NAME`", Path.cwd()
     )
-    assert error.hint == f"Write it as in `import NAME`; the current folder is {Path.cwd()}."
     assert "\n" not in error.message
 
 
 @pytest.mark.parametrize("name", ["absent_module", "", ".relative", "my_estimators.py"])
 def test_a_name_that_is_no_module_is_said(module: Callable[..., str], name: str) -> None:
     module("my_estimators", "")
-    assert f"names {name!r}, which cannot be imported" in failure([name]).message
+    check_error(failure([name]), "module-not-found", repr(name))
 
 
 def test_what_a_module_registers_wrong_is_said_in_its_own_words(module: Callable[..., str]) -> None:
-    with pytest.raises(PluginError, match="'My-Own': a name is lower-case letters"):
+    with expect_error(PluginError, "bad-plugin-spec", "'My-Own'"):
         registry([module("misnamed", REGISTERING.replace("NAME", "My-Own"))])
 
 

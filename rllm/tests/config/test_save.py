@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from rllm.config.compose import Composed
@@ -72,5 +73,5 @@ def test_saving_again_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> N
 
 
 def test_reading_from_a_folder_without_a_configuration_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"There is no configuration file `.*config\.yaml`"):
+    with expect_error(ConfigError, "file-not-found", "config.yaml"):
         read_config(tmp_path)

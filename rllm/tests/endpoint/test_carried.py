@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm.endpoint import carried
 from rllm.endpoint.carried import CarriedMessages
@@ -30,7 +31,7 @@ def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ids_of_a_tokenizer_are_refused() -> None:
-    with pytest.raises(RolloutError, match="a prompt that its renderer did not make"):
+    with expect_error(RolloutError, "bad-prompt"):
         CarriedMessages().asked([1, 2, 3])
 
 
@@ -43,7 +44,7 @@ def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("message", [{"role": "user", "content": object()}])
 def test_messages_are_json_data(message: Any) -> None:
-    with pytest.raises(RolloutError, match="is not JSON data"):
+    with expect_error(RolloutError, "not-json"):
         CarriedMessages().prompt([message])
 
 

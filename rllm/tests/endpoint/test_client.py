@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_server import MODEL, Scripted, completion, serving
+from expecting import expect_error
 
 from rllm.endpoint.client import EndpointClient
 from rllm.endpoint.engine import EndpointEngine
@@ -98,9 +99,8 @@ def test_what_passes_is_asked_again(status: int) -> None:
 
 def test_what_does_not_pass_ends_with_what_the_server_said() -> None:
     server = Scripted((503, "\nthe model is loading\nplease wait"))
-    with pytest.raises(BackendError, match=r"HTTP 503: the model is loading please wait \(after 3 tries\)") as error:
+    with expect_error(BackendError, "service-failed", "503", "endpoint.retries"):
         ask(server, retries=2)
-    assert "endpoint.retries" in error.value.hint
 
 
 @pytest.mark.parametrize(("status", "hint"), [(400, "extra_body"), (401, "RLLM_API_KEY"), (404, "ends with /v1")])
@@ -147,15 +147,14 @@ def test_no_more_requests_are_sent_at_a_time_than_allowed() -> None:
     ("models", "wanted", "said"),
     [
         (("one", "two"), None, "has the models one, two"),
-        (("large-instruct",), "larg-instruct", "and not 'larg-instruct'. Did you mean 'large-instruct'? Name one"),
+        (("large-instruct",), "larg-instruct", "Did you mean 'large-instruct'?"),
         ((), None, "has the models none"),
     ],
 )
 def test_a_model_that_is_not_there_ends_it_before_the_first_request(models: Any, wanted: Any, said: str) -> None:
     server = Scripted(completion("2"), models=models)
-    with pytest.raises(BackendError) as error:
+    with expect_error(BackendError, "model-not-found", said):
         ask(server, model=wanted)
-    assert said in f"{error.value}"
     assert not server.requests
 
 

@@ -74,7 +74,7 @@ def test_19_of_20_intervals_hold_the_truth_however_alike_attempts_are(alike: flo
 
 def test_19_of_20_intervals_of_a_reward_hold_the_truth() -> None:
     draw = np.random.default_rng(2)
-    estimates = [mean_of(draw.normal(1.0, 2.0, 40).tolist()) for _ in range(2000)]
+    estimates = [mean_of(draw.normal(1.0, 2.0, 8).tolist()) for _ in range(2000)]
     held = [each.low is not None and each.high is not None and each.low <= 1.0 <= each.high for each in estimates]
     assert 0.935 <= np.mean(held) <= 0.965
 
@@ -96,8 +96,8 @@ def test_rewards_of_0_and_1_have_the_interval_of_passes() -> None:
 def test_rewards_that_hardly_vary_have_a_narrow_interval() -> None:
     draw = np.random.default_rng(4)
     rewards = draw.uniform(0.49, 0.51, (200, 1)).tolist()
-    estimate, normal = mean_reward(rewards), mean_of([reward for (reward,) in rewards])
-    assert (estimate.low, estimate.high) == pytest.approx((normal.low, normal.high), abs=1e-4)
+    estimate, student = mean_reward(rewards), mean_of([reward for (reward,) in rewards])
+    assert (estimate.low, estimate.high) == pytest.approx((student.low, student.high), abs=1e-4)
 
 
 @pytest.mark.parametrize("same", [-1.0, 5.0])
@@ -105,10 +105,10 @@ def test_rewards_without_known_bounds_that_are_all_the_same_have_no_interval(sam
     assert mean_reward([[same]] * 9) == Estimate(same, None, None)
 
 
-def test_rewards_beyond_0_to_1_have_the_normal_interval() -> None:
+def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
     rewards = [[2.0], [0.0], [1.0]]
     assert mean_reward(rewards) == mean_of([2.0, 0.0, 1.0])
-    assert mean_reward(rewards).interval == "normal"
+    assert mean_reward(rewards).interval == "student"
 
 
 @pytest.mark.parametrize("chance", [0.01, 0.05, 0.3])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 import pytest
 import yaml
+from expecting import check_printed
 
 from rllm.cli.configuring import FLAGS
 from rllm.cli.main import cli, main
@@ -248,7 +249,7 @@ def test_the_schema_for_people_is_a_table_of_every_key(rllm: Rllm) -> None:
     assert "training.learning_rate" in names
     unknown = rllm("config", "schema", "--backend", "vrel")
     assert unknown.code == 2
-    assert "There is no backend named 'vrel'. Did you mean 'verl'?" in unknown.err
+    check_printed(unknown.err, "unknown-plugin", "'vrel'", "'verl'?")
 
 
 # flags

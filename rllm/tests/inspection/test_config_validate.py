@@ -82,7 +82,7 @@ BAD = [
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),
     ("rllm: {async_training: {enable: true, mini_batch_size: 8}}", "the groups of `data.train_batch_size` tasks"),
     ("rllm: {async_training: {enable: true, staleness_threshold: 0.5}}", "Set it to 1 (no token is older"),
-    ("rllm: {sdk: {proxy: {port: 4001}}}", "Add workflow agent."),
+    ("rllm: {sdk: {proxy: {port: 4001}}}", "set rllm.workflow.name=agent"),
     ("rllm: {trainer: {total_epochs: 2, total_batches: 3}}", "Set one of the two."),
     # what does not fit together
     ("rllm: {pipeline: {remove: [advantages]}}", "Stage 'update' reads 'batch.advantages'"),
@@ -115,14 +115,14 @@ def test_a_mistake_in_a_file_gets_the_same_answer_as_from_a_run(judge: Judge, te
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["absent.yaml"], "There is no configuration file `absent.yaml`."),
-        (["."], "`.` is a folder, not a configuration file."),
-        (["my.yaml"], "No environment is named"),
+        (["absent.yaml"], "[file-not-found]"),
+        (["."], "[not-a-file]"),
+        (["my.yaml"], "[no-environment]"),
         (["my.yaml", "gess"], "Did you mean 'guess'?"),
         (["my.yaml", "sum", "--estimator", "grop"], "Did you mean 'grpo'?"),
         (["my.yaml", "sum", "rllm.rollout.n"], "Write key=value"),
-        (["my.yaml", "sum", "rllm.rollout.n=1,2"], "is a sweep over several values"),
-        (["my.yaml", "sum", "--config", "absent.yaml"], "There is no configuration file `absent.yaml`."),
+        (["my.yaml", "sum", "rllm.rollout.n=1,2"], "a sweep"),
+        (["my.yaml", "sum", "--config", "absent.yaml"], "[file-not-found]"),
     ],
 )
 def test_a_mistake_in_the_words_gets_the_same_answer_as_from_a_run(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm.runs.metrics_file import read_metrics
 from rllm.runs.run_directory import WRITTEN, RunDirectory, run_directory_path
@@ -68,9 +69,8 @@ def test_the_home_folder_may_be_meant(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_a_folder_that_holds_a_run_is_refused_with_the_three_ways_out(
     finished: Path, open_directory: OpenDirectory
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "run-exists", finished) as caught:
         open_directory()
-    assert caught.value.message == f"{finished} holds a run already."
     for way_out in ("--resume", "--overwrite", "resume=True", "overwrite=True", "rllm.trainer.experiment_name=NAME"):
         assert way_out in caught.value.hint
     assert len(read_metrics(finished)) == 3
@@ -101,7 +101,7 @@ def test_opening_to_overwrite_removes_nothing_and_locks(finished: Path, open_dir
     directory = open_directory(overwrite=True)
     assert directory.holds_a_run()
     assert _contents(finished) == before
-    with pytest.raises(RllmError, match="Another process is training"):
+    with expect_error(RllmError, "locked-directory"):
         open_directory(resume=True)
     directory.close()
     assert [line["step"] for line in open_directory(resume=True).history()] == [0, 1, 2]
@@ -165,7 +165,7 @@ def test_a_folder_holds_a_run_once_it_has_begun(open_directory: OpenDirectory) -
     directory.begin({}, [], 3)
     assert directory.holds_a_run()
     directory.close()
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with expect_error(ConfigError, "run-exists"):
         open_directory()
 
 
@@ -179,10 +179,8 @@ def test_a_garbage_line_among_the_metrics_is_an_error_that_names_it(
     file = finished / "metrics.jsonl"
     first, *rest = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(first + garbage + b"".join(rest))
-    with pytest.raises(RllmError) as caught:
+    with expect_error(RllmError, "damaged-file", "2", file):
         open_directory(resume=True).history()
-    assert caught.value.message == f"Line 2 of {file} is not what a run writes."
-    assert "Delete this line" in caught.value.hint
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
@@ -233,7 +231,7 @@ def test_a_killed_process_leaves_no_lock(open_directory: OpenDirectory, trainer:
     with _hold(trainer) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "open\n"
-        with pytest.raises(RllmError, match="Another process is training"):
+        with expect_error(RllmError, "locked-directory"):
             open_directory()
         first.kill()
         first.wait()
@@ -247,10 +245,8 @@ def test_a_file_in_the_way_is_an_error_that_says_what_to_change(
     file = tmp_path / in_the_way
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
-    with pytest.raises(RllmError) as caught:
+    with expect_error(RllmError, "not-writable", tmp_path / "runs/p/e", "rllm.trainer.output_dir=FOLDER"):
         RunDirectory.open(trainer)
-    assert caught.value.message.startswith(f"The run folder {tmp_path / 'runs/p/e'} cannot be written: ")
-    assert caught.value.hint == "Choose another with rllm.trainer.output_dir=FOLDER."
     assert file.read_text() == "mine"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm.tasks.python_reward import python_reward
 from rllm.tasks.reward_options import PythonParams
@@ -139,14 +140,14 @@ def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Pa
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("import no_such_module\ndef score(rollout):\n    pass\n", "line 1: there is no module 'no_such_module'"),
-        ("import os\nos._exit(3)\ndef score(rollout):\n    pass\n", "function_worker` does not start"),
-        ("score = 3\n", "has no function 'score'"),
+        ("import no_such_module\ndef score(rollout):\n    pass\n", ("module-not-found", "'no_such_module'")),
+        ("import os\nos._exit(3)\ndef score(rollout):\n    pass\n", ("process-died", "function_worker")),
+        ("score = 3\n", ("unknown-function", "'score'")),
     ],
 )
-def test_a_file_that_cannot_be_run_is_refused_at_the_start(source: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_run_is_refused_at_the_start(source: str, said: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text(source)
-    with pytest.raises(ConfigError, match=said):
+    with expect_error(ConfigError, *said):
         python_reward(PythonParams(function=f"{tmp_path}/rewards.py:score"))
 
 

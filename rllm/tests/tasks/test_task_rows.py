@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm_core.data.types import Task
@@ -44,23 +45,20 @@ def test_a_row_that_is_changed_later_leaves_its_task_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        (["question"], "train_dataset[0] is 'question'."),
-        ([{}, None], "train_dataset[1] is None."),
-        ([{"id": 1}, {}], "train_dataset[1] has no 'id', and train_dataset[0] has one."),
-        ([{"id": 1}, Task(id="1")], "train_dataset[1] has id '1', as train_dataset[0] has."),
-        ([Task(id="1"), {}], "train_dataset[1] has id '1', as train_dataset[0] has."),
-        ([{"id": None}], "train_dataset[0] has None as its 'id'."),
+        (["question"], ("bad-task", "train_dataset[0]", "'question'")),
+        ([{}, None], ("bad-task", "train_dataset[1]")),
+        ([{"id": 1}, {}], ("bad-task-id", "train_dataset[1]", "'id'", "train_dataset[0]")),
+        ([{"id": 1}, Task(id="1")], ("duplicate-task-id", "train_dataset[1]", "'1'", "train_dataset[0]")),
+        ([Task(id="1"), {}], ("duplicate-task-id", "train_dataset[1]", "'1'", "train_dataset[0]")),
+        ([{"id": None}], ("bad-task-id", "train_dataset[0]", "'id'")),
     ],
 )
-def test_what_is_wrong_with_a_row_is_said_with_its_place(rows: list[Any], complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_is_wrong_with_a_row_is_said_with_its_place(rows: list[Any], complaint: tuple[str, ...]) -> None:
+    with expect_error(ConfigError, *complaint):
         tasks_from_rows(rows, "train_dataset")
-    assert caught.value.message == complaint
 
 
 @pytest.mark.parametrize("rows", [5, "tasks.jsonl", b"rows", {"a": 1}, None, object], ids=repr)
 def test_what_is_no_series_of_rows_is_refused(rows: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "bad-task", "train_dataset", repr(rows)):
         tasks_from_rows(rows, "train_dataset")
-    assert caught.value.message == f"train_dataset is {rows!r}."
-    assert caught.value.hint == "Pass a list of Task records, or of mappings with their data."

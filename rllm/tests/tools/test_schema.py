@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from expecting import expect_error
 from pydantic import BaseModel, ValidationError
 
 from rllm.tools.schema import Arguments, tool_schema
@@ -148,15 +149,14 @@ def _opaque(a: _Opaque) -> None: ...
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (_untyped, "Argument 'a' of tool 'f' has no type"),
-        (_many, "cannot be given by name"),
-        (_any_names, "cannot be given by name"),
-        (_by_place, "cannot be given by name"),
-        (_of_a_class, "no signature that can be read: name 'socketlike' is not defined"),
-        (_opaque, "has arguments that JSON cannot hold"),
+        (_untyped, ("bad-tool", "'a'", "'f'")),
+        (_many, ("bad-tool",)),
+        (_any_names, ("bad-tool",)),
+        (_by_place, ("bad-tool",)),
+        (_of_a_class, ("bad-tool", "'socketlike'")),
+        (_opaque, ("bad-tool",)),
     ],
 )
-def test_functions_that_no_model_can_call_are_refused(function: Any, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as caught:
+def test_functions_that_no_model_can_call_are_refused(function: Any, problem: tuple[str, ...]) -> None:
+    with expect_error(ConfigError, *problem, "def add(a: int, b: int)"):
         Arguments(function, "f")
-    assert "def add(a: int, b: int)" in caught.value.hint

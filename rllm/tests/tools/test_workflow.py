@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm.tools.options import ToolCallingParams
 from rllm.tools.toolbox import runnable
@@ -117,7 +118,7 @@ def test_an_environment_s_tools_may_be_its_methods(scripted: Any, world: Any, co
 
 
 def test_two_tools_of_one_name_end_the_run(scripted: Any, world: Any, context: MakeContext) -> None:
-    with pytest.raises(ConfigError, match="Two tools have the name 'add'"):
+    with expect_error(ConfigError, "duplicate-choice", "'add'"):
         play(context(scripted(["3$"]), world([add]), resource=[runnable(add)]))
 
 

@@ -57,10 +57,8 @@ def test_a_missing_package_stops_the_run_and_says_what_to_install(
     tracker: str, package: str, directory: RunDirectory, run: TrackedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(PluginError) as raised:
+    with expect_error(PluginError, "missing-package", repr(tracker), package, f"pip install 'rllm[{tracker}]'"):
         Trackers(_choose(tracker), directory, run, lambda warning: None)
-    assert raised.value.message == f"tracker {tracker!r} needs the package {package}, which is not installed."
-    assert raised.value.hint == f"pip install 'rllm[{tracker}]'"
 
 
 def test_a_package_that_lacks_another_is_not_called_missing(
@@ -70,7 +68,7 @@ def test_a_package_that_lacks_another_is_not_called_missing(
         raise ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf")
 
     monkeypatch.setattr("rllm.trackers.packages.import_module", broken)
-    with pytest.raises(PluginError, match=r"tensorboard cannot be loaded: .* No module named 'google.protobuf'"):
+    with expect_error(PluginError, "plugin-not-loadable", "'google.protobuf'"):
         Trackers(_choose("tensorboard"), directory, run, lambda warning: None)
 
 

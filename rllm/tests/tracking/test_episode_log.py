@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from expecting import expect_error
 
 from rllm.runs.episode_log import EpisodeLog
 from rllm_core.contracts.train_step import TrainStep
@@ -82,11 +83,9 @@ def test_episodes_of_another_run_are_neither_deleted_nor_mixed_with(tmp_path: Pa
     if not marked:
         (directory / "run.json").unlink()
     before = {file: file.read_bytes() for file in directory.iterdir()}
-    with pytest.raises(RllmError) as caught:
-        EpisodeLog(directory, tmp_path / "runs" / "p" / "e")
     whose = f"the run in {other}" if marked else "another run"
-    assert caught.value.message == f"{directory} is where {whose} keeps its episodes."
-    assert "rllm.episode_logging.episode_log_dir=FOLDER" in caught.value.hint
+    with expect_error(RllmError, "directory-in-use", directory, whose, "rllm.episode_logging.episode_log_dir=FOLDER"):
+        EpisodeLog(directory, tmp_path / "runs" / "p" / "e")
     assert {file: file.read_bytes() for file in directory.iterdir()} == before
 
 
@@ -94,7 +93,7 @@ def test_a_run_that_began_in_the_meantime_keeps_the_folder(tmp_path: Path) -> No
     directory = tmp_path / "episodes"
     late = EpisodeLog(directory, tmp_path / "late")
     _logged(directory, tmp_path / "early", range(1))
-    with pytest.raises(RllmError, match="early keeps its episodes"):
+    with expect_error(RllmError, "directory-in-use"):
         late.on_train_start(4, 0)
     assert (directory / "step_000000.jsonl.gz").exists()
 

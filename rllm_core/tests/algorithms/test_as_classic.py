@@ -67,11 +67,8 @@ def test_the_config_and_options_by_keyword_become_the_estimator_s_options() -> N
 def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups(make_groups: MakeGroups) -> None:
     groups = make_groups([[0, 0], [0]], said=[[1, 2], [3]])
     rewards = [np.array([1.0, 2.0]), np.array([3.0])]
-    with pytest.raises(AdvantageError) as caught:
+    with expect_error(AdvantageError, "missing-estimator-input", "'mine'", "response_lengths", "traj_groups="):
         classic(by_length)(rewards)
-    assert str(caught.value) == (
-        "estimator 'mine' looks at response_lengths, and is given rewards alone. Pass the groups as well: traj_groups=…"
-    )
     advantages, _ = classic(by_length)(rewards, traj_groups=groups)
     assert lists(advantages) == [[1, 4], [9]], "the rewards that are given count, not those of the trajectories"
 
@@ -94,15 +91,14 @@ def test_parts_of_the_reward_are_for_the_estimator_to_miss(make_groups: MakeGrou
     parts = frozenset({"reward_components"})
     advantages, _ = classic(without_parts, needs=parts)([np.ones(2)], traj_groups=make_groups([[1, 1]]))
     assert lists(advantages) == [[2, 2]]
-    with pytest.raises(AdvantageError, match="looks at reward_components, and is given rewards alone"):
+    with expect_error(AdvantageError, "missing-estimator-input", "reward_components"):
         classic(without_parts, needs=parts)([np.ones(2)])
 
 
 @pytest.mark.parametrize(("rewards", "shape"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [1.0]], "[1, 1]"), ([], "[]")])
 def test_rewards_that_do_not_fit_the_groups_are_said(make_groups: MakeGroups, rewards: Any, shape: str) -> None:
-    with pytest.raises(AdvantageError) as caught:
+    with expect_error(AdvantageError, "bad-estimator-signature", len(rewards), shape, "1", "2"):
         classic(doubled)(rewards, traj_groups=make_groups([[1, 1]]))
-    assert f"is given {len(rewards)} arrays of {shape} rewards for 1 groups of [2] trajectories." in str(caught.value)
 
 
 def test_rewards_in_a_matrix_within_the_list_are_refused() -> None:
@@ -111,11 +107,11 @@ def test_rewards_in_a_matrix_within_the_list_are_refused() -> None:
 
 
 def test_an_estimator_that_returns_too_few_numbers_is_named() -> None:
-    with pytest.raises(AdvantageError, match=r"'mine' returned advantages of shape \(1,\) for 2 trajectories"):
+    with expect_error(AdvantageError, "bad-estimator-signature", "'mine'", "(1,)"):
         classic(lambda inputs, params: Advantages(values=np.ones(1)))([np.ones(2)])
 
 
 @pytest.mark.parametrize("level", ["step", "token"])
 def test_advantages_per_step_or_token_have_no_place_in_the_classic_signature(level: Any) -> None:
-    with pytest.raises(PluginError, match=f"gives one advantage per {level}; in the classic signature"):
+    with expect_error(PluginError, "bad-estimator-signature", level):
         classic(doubled, level=level)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm_core.algorithms.classic import FromClassic, require_classic
 from rllm_core.algorithms.classic_call import NORM, reads
@@ -122,17 +123,16 @@ def test_what_it_returns_wrong_names_the_estimator_the_group_and_the_shapes(
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda rewards: rewards, "cannot be called as f(rewards, algorithm_config, traj_groups=…): too many"),
-        (lambda inputs, params: inputs, "register it with register_rllm_estimator, if it is one of (inputs, params)"),
-        (3, "estimator 'mine' is 3."),
+        (lambda rewards: rewards, ("bad-estimator-signature", "algorithm_config", "traj_groups=")),
+        (lambda inputs, params: inputs, ("bad-estimator-signature", "register_rllm_estimator")),
+        (3, ("bad-estimator-signature", "'mine'")),
     ],
 )
 def test_what_cannot_be_called_in_the_classic_signature_is_said_when_it_is_registered(
-    function: Any, message: str
+    function: Any, message: tuple[str, ...]
 ) -> None:
-    with pytest.raises(PluginError) as caught:
+    with expect_error(PluginError, *message):
         require_classic("mine", function)
-    assert message in str(caught.value)
 
 
 def test_a_coroutine_function_is_no_classic_estimator() -> None:

@@ -72,7 +72,7 @@ def test_an_error_of_ours_goes_on_as_it_is() -> None:
 
 @pytest.mark.parametrize("wrong", [None, {"id": "a"}, Task(id="b")])
 def test_what_is_made_must_be_the_task_of_that_id(wrong: object) -> None:
-    with pytest.raises(PluginError, match="its id was said to be 'a'"):
+    with expect_error(PluginError, "bad-task-id", "'a'"):
         LazyTasks(["a"], lambda index: wrong)[0]  # type: ignore[arg-type, return-value]
 
 

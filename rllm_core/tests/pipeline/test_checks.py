@@ -7,6 +7,7 @@ from inspect import getmembers, isfunction, isgeneratorfunction
 from types import ModuleType
 
 import pytest
+from expecting import expect_error
 
 from rllm.planning import group_checks, idle_checks, plugin_checks, term_checks
 from rllm.planning.checks import CHECKS
@@ -43,7 +44,7 @@ def test_the_first_that_stops_the_run_is_an_error(problem: Problem) -> None:
 
 def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
     assert settle([WARNING, UNUSED], "warn") == ["it may not be meant", "It has no effect.\nhint: Set a.b."]
-    with pytest.raises(ConfigError, match="It cannot be"):
+    with expect_error(ConfigError, "some-mistake", "It cannot be"):
         settle([UNUSED, REFUSED], "warn")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from pydantic import Field
 
 from rllm.config.compose import compose
@@ -81,17 +82,15 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
 
 def test_keeping_thoughts_has_no_effect_in_one_turn(make: MakePlan) -> None:
     key = "rllm.accumulate_reasoning"
-    with pytest.raises(ConfigError, match=f"`{key}` is true .*, and nothing this run uses acts on it") as caught:
+    with expect_error(ConfigError, "unused-key", key, "multi_turn_workflow"):
         make({key: True, "rllm.workflow.name": "single_turn_workflow"})
-    assert "workflow multi_turn_workflow" in caught.value.hint
     assert make({key: True, "rllm.workflow.name": "multi_turn_workflow"}).config.rllm.accumulate_reasoning
 
 
 def test_keeping_thoughts_has_no_effect_where_attempts_end_after_one_turn(make: MakePlan) -> None:
     key, turns = "rllm.accumulate_reasoning", "rllm.agent.max_steps"
-    with pytest.raises(ConfigError, match=f"`{key}` is true .* has no effect: {turns} is 1") as caught:
+    with expect_error(ConfigError, "unused-key", key, turns, "1"):
         make({key: True, turns: 1, "rllm.workflow.name": "multi_turn_workflow"})
-    assert caught.value.hint == f"Raise {turns}, or leave it out."
     assert make({key: True, turns: 2, "rllm.workflow.name": "multi_turn_workflow"}).config.rllm.accumulate_reasoning
     assert make({key: False, turns: 1, "rllm.workflow.name": "multi_turn_workflow"}).warnings == ()
 
@@ -128,7 +127,7 @@ def test_what_is_typed_for_training_is_refused_where_nothing_is_trained(typed: M
     of_core = {"rllm.rollout.n": 4, "rllm.algorithm.adv_estimator": "rloo", "data.train_batch_size": 9}
     of_backend = {"dealt.minibatches": 2}
     for key, value in (of_core | of_backend).items():
-        with pytest.raises(ConfigError, match=f"`{key}` is .* rllm.trainer.val_only is true, and nothing is trained"):
+        with expect_error(ConfigError, "unused-key", key, "rllm.trainer.val_only"):
             typed(validates | {key: value})
         (line,) = typed(validates | {key: value, "rllm.unused_keys": "warn"}).warnings
         assert line.startswith(f"`{key}` is ")
@@ -159,6 +158,6 @@ def test_more_minibatches_than_rows_are_said(make: MakePlan, said: Any, tasks: A
 
 
 def test_a_run_without_training_tasks_is_refused(make: MakePlan) -> None:
-    with pytest.raises(ConfigError, match="There are no training tasks"):
+    with expect_error(ConfigError, "no-training-tasks"):
         check_to_train(make({}), [], TASKS)
     check_to_train(make({"rllm.trainer.val_only": True}), [], TASKS)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
@@ -135,12 +136,8 @@ def test_state_of_stages_that_are_gone_is_an_error(bench: Any) -> None:
     made = bench({"rllm.pipeline.remove": ["reject"]})
     assert made.pipeline.state_dict() == {}
     made.pipeline.load_state_dict({})
-    with pytest.raises(CheckpointError) as caught:
+    with expect_error(CheckpointError, "run-changed", "rllm-core/reject", "rllm.pipeline"):
         made.pipeline.load_state_dict(state)
-    assert caught.value.message == (
-        "The checkpoint holds state of rllm-core/reject; this pipeline keeps state in none."
-    )
-    assert caught.value.hint == "Resume with the rllm.pipeline the run was started with."
 
 
 def test_stages_that_are_new_or_gone_are_an_error_and_moved_ones_are_not(bench: Any, add_stage: Any) -> None:
@@ -150,7 +147,7 @@ def test_stages_that_are_new_or_gone_are_an_error_and_moved_ones_are_not(bench: 
     moved = bench({"rllm.pipeline.insert": [{"stage": "counter", "before": "generate"}]}).pipeline
     for saved, resumed in ((usual, more), (more, usual)):
         before = resumed.state_dict()
-        with pytest.raises(CheckpointError, match="The checkpoint holds state of"):
+        with expect_error(CheckpointError, "run-changed"):
             resumed.load_state_dict(saved.state_dict())
         assert resumed.state_dict() == before
     moved.load_state_dict(more.state_dict())
@@ -224,9 +221,8 @@ class Plain:
 
 def test_a_stage_that_is_no_coroutine_function_is_told_so(bench: Any, step: MakeStep, add_stage: Any) -> None:
     add_stage("plain", Plain)
-    with pytest.raises(PipelineError, match="Stage in-process/plain is called and gives None") as caught:
+    with expect_error(PipelineError, "stage-not-async", "in-process/plain", "`async def __call__`"):
         _run(bench({"rllm.pipeline.stages": ["plain"]}), step())
-    assert caught.value.hint == "Write `async def __call__`."
 
 
 def test_a_batch_is_asked_for_only_when_there_is_one(step: MakeStep) -> None:

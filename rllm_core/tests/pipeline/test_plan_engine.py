@@ -63,27 +63,29 @@ def test_it_is_named_as_every_plugin_is(plan: MakePlan, choice: Any, threads: in
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("quick", "rllm.rollout.engine: There is no engine named 'quick'"),
-        ("", "rllm.rollout.engine: '' is no engine"),
-        ("vllm", "engine 'vllm' cannot be used: rllm-vllm is blocked"),
-        ({"name": "fast", "thread": 3}, "rllm.rollout.engine.thread is 3: engine 'fast' has no such option"),
-        ({"name": "fast", "threads": "3"}, "rllm.rollout.engine.threads is '3'"),
+        ("quick", ("unknown-plugin", "rllm.rollout.engine", "'quick'")),
+        ("", ("bad-choice", "rllm.rollout.engine")),
+        ("vllm", ("blocked-plugin", "'vllm'")),
+        ({"name": "fast", "thread": 3}, ("unknown-option", "rllm.rollout.engine.thread", "'fast'")),
+        ({"name": "fast", "threads": "3"}, ("wrong-value", "rllm.rollout.engine.threads", "'3'")),
     ],
 )
-def test_a_choice_that_cannot_be_used_is_refused(plan: MakePlan, choice: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_choice_that_cannot_be_used_is_refused(plan: MakePlan, choice: Any, message: tuple[str, ...]) -> None:
+    with expect_error(ConfigError, *message):
         plan({"rllm.backend": "host", KEY: choice})
-    assert message in caught.value.message
 
 
 def test_a_backend_that_hosts_none_ends_the_run_naming_key_and_backends(plan: MakePlan) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(
+        ConfigError,
+        "unused-key",
+        "`rllm.rollout.engine`",
+        '"fast"',
+        "my.yaml",
+        "config_keys={",
+        "'rllm.rollout.engine'",
+    ):
         plan({KEY: "fast"})
-    assert caught.value.message.startswith('`rllm.rollout.engine` is "fast" (from my.yaml), and nothing')
-    assert caught.value.hint == (
-        "Acting on it: backend host. This run uses backend probe. Remove rllm.rollout.engine, or set "
-        "rllm.backend=host. If backend probe reads the key, register it with config_keys={'rllm.rollout.engine'}."
-    )
 
 
 def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(registry: Registry) -> None:

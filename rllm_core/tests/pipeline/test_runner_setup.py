@@ -79,9 +79,8 @@ def test_an_environment_with_tools_needs_a_workflow_that_calls_them(
     if calls_tools:
         check_plugins(made)
         return
-    with pytest.raises(ConfigError, match="Environment 'armed' has tools, and workflow 'calling' calls none") as caught:
+    with expect_error(ConfigError, "workflow-without-tools", "'armed'", "'calling'", "rllm.workflow.name=tool_calling"):
         check_plugins(made)
-    assert "rllm.workflow.name=tool_calling" in caught.value.hint
 
 
 def test_the_tasks_of_a_split_are_a_list(plan_with: Callable[..., RunPlan]) -> None:
@@ -97,19 +96,14 @@ def test_the_tasks_of_a_split_are_a_list(plan_with: Callable[..., RunPlan]) -> N
 def test_a_run_without_tasks_is_told_to_name_an_environment_or_a_dataset(
     plan: Callable[..., RunPlan], split: Split
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "no-environment", "`rllm train NAME`", split, "_dataset={name"):
         tasks_of(plan(), split)
-    assert caught.value.message == "No environment is named, and no dataset."
-    assert "`rllm train NAME`" in caught.value.hint
-    assert f"data.{split}_dataset={{name: jsonl, path: FILE}}" in caught.value.hint
 
 
 @pytest.mark.parametrize("stranger", [{"id": "a"}, "a", None])
 def test_what_is_no_task_is_refused_and_shown(plan_with: Callable[..., RunPlan], stranger: Any) -> None:
-    with pytest.raises(PluginError) as caught:
+    with expect_error(PluginError, "bad-task", "'mine'", repr(stranger), "Return Task records."):
         tasks_of(plan_with(lambda split: [Task(id="good"), stranger]), "train")
-    assert caught.value.message == f"Environment 'mine' gave {stranger!r} as a train task."
-    assert caught.value.hint == "Return Task records."
 
 
 def _fail(split: Split) -> Sequence[Task]:
@@ -133,14 +127,13 @@ def test_tasks_that_cannot_be_given_are_an_error_that_names_environment_and_spli
 
 
 def test_no_list_of_tasks_at_all_is_an_error_that_names_the_environment(plan_with: Callable[..., RunPlan]) -> None:
-    with pytest.raises(PluginError, match="Environment 'mine' could not give its train tasks: TypeError"):
+    with expect_error(PluginError, "tasks-failed", "'mine'", "TypeError"):
         tasks_of(plan_with(lambda split: None), "train")
 
 
 def test_two_tasks_of_one_id_are_refused(plan_with: Callable[..., RunPlan]) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with expect_error(ConfigError, "duplicate-task-id", "'mine'", "'a'"):
         tasks_of(plan_with(lambda split: [Task(id="a"), Task(id="b"), Task(id="a")]), "train")
-    assert caught.value.message == "Environment 'mine' has two train tasks with id 'a'."
 
 
 def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[..., RunPlan]) -> None:
@@ -155,7 +148,7 @@ def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[.
     tasks = tasks_of(planned, "train")
     assert (len(tasks), made) == (2, [])
     assert tasks[1] == Task(id="t1")
-    with pytest.raises(ConfigError, match="Environment 'mine' has two val tasks with id 't0'"):
+    with expect_error(ConfigError, "duplicate-task-id", "'mine'", "'t0'"):
         tasks_of(planned, "val")
     assert made == [1]
 
@@ -193,7 +186,7 @@ def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
 
     registry.add(DatasetPlugin(name="sums", summary="For tests.", params=Sums, load=lambda: None, check=check))
     check_plugins(plan({"data.train_dataset": "sums"}))
-    with pytest.raises(ConfigError, match="10 terms are too many"):
+    with expect_error(ConfigError, "made-up", "10"):
         check_plugins(plan({"data.train_dataset": {"name": "sums", "terms": 10}}))
 
 
@@ -216,11 +209,8 @@ def test_an_environment_that_cannot_be_loaded_is_named(plan: Callable[..., RunPl
         raise ImportError("No module named 'pygame'")
 
     registry.add(EnvironmentPlugin(name="mine", summary="For tests.", params=NoParams, load=fail))
-    with pytest.raises(PluginError) as caught:
+    with expect_error(PluginError, "plugin-not-loadable", "in-process/mine", "ImportError", "'pygame'"):
         tasks_of(plan({"rllm.env.name": "mine"}), "train")
-    assert caught.value.message == (
-        "environment in-process/mine cannot be loaded: ImportError: No module named 'pygame'."
-    )
 
 
 @pytest.fixture
@@ -293,19 +283,19 @@ def test_a_run_that_trains_on_a_dataset_alone_has_no_validation_tasks(
 ) -> None:
     offer(ours=_named("a"))
     assert list(tasks_of(plan({"data.train_dataset": "ours"}), "val")) == []
-    with pytest.raises(ConfigError, match="No environment is named, and no dataset"):
+    with expect_error(ConfigError, "no-environment"):
         tasks_of(plan({"data.val_dataset": "ours"}), "train")
 
 
 @pytest.mark.parametrize(
     ("tasks", "error", "message"),
     [
-        (_named("a", "b", "a"), ConfigError, "Dataset 'ours' has two train tasks with id 'a'."),
-        (lambda: [{"id": "a"}], PluginError, "Dataset 'ours' gave {'id': 'a'} as a train task."),
+        (_named("a", "b", "a"), ConfigError, ("duplicate-task-id", "'ours'", "'a'")),
+        (lambda: [{"id": "a"}], PluginError, ("bad-task", "'ours'", "'id'", "'a'")),
         (
             lambda: None,
             PluginError,
-            "Dataset 'ours' could not give its train tasks: TypeError: 'NoneType' object is not iterable.",
+            ("tasks-failed", "'ours'", "TypeError", "'NoneType'"),
         ),
     ],
 )
@@ -314,12 +304,11 @@ def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
     offer: Callable[..., None],
     tasks: Callable[[], Any],
     error: type[RllmError],
-    message: str,
+    message: tuple[str, ...],
 ) -> None:
     offer(ours=tasks)
-    with pytest.raises(error) as caught:
+    with expect_error(error, *message):
         tasks_of(plan({"data.train_dataset": "ours"}), "train")
-    assert caught.value.message == message
 
 
 class Echoes:
@@ -427,7 +416,7 @@ def test_an_agent_that_cannot_be_loaded_is_named_before_anything_is_played(
 
     registry.add(AgentPlugin(name="solver", summary="For tests.", params=NoParams, load=fail))
     engine = Echoes()
-    with pytest.raises(PluginError, match="agent in-process/solver cannot be loaded: ImportError"):
+    with expect_error(PluginError, "plugin-not-loadable", "in-process/solver", "ImportError"):
         play({"rllm.agent.name": "solver"}, engine)
     assert engine.prompts == []
 
@@ -574,7 +563,7 @@ def test_a_check_that_breaks_is_named(plan: Callable[..., RunPlan], registry: Re
         raise KeyError("x")
 
     registry.add(DatasetPlugin(name="sums", summary="For tests.", load=lambda: None, check=check))
-    with pytest.raises(PluginError, match="The check of dataset in-process/sums failed: KeyError"):
+    with expect_error(PluginError, "plugin-failed", "in-process/sums", "KeyError"):
         check_plugins(plan({"data.train_dataset": "sums"}))
 
 
@@ -590,7 +579,7 @@ def test_a_reward_has_no_option_of_the_name_of_its_weight(registry: Registry) ->
     class Heavy(Params):
         weight: float = 1.0
 
-    with pytest.raises(PluginError, match="`weight` beside its name is the core's"):
+    with expect_error(PluginError, "bad-plugin-spec", "`weight`"):
         registry.add(RewardPlugin(name="heavy", summary="For tests.", params=Heavy, load=lambda: None))
 
 

@@ -2,6 +2,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from expecting import check_error
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -85,17 +86,17 @@ def test_options_are_validated_by_the_plugins_model(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("epsilon", "1e-3", "input should be a valid number"),
-        ("epsilon", True, "input should be a valid number"),
-        ("norm_adv_by_std_in_grpo", 1, "input should be a valid boolean"),
-        ("norm_adv_by_std_in_grpo", "true", "input should be a valid boolean"),
-        ("inner", [1], "input should be an object"),
+        ("epsilon", "1e-3", "valid number"),
+        ("epsilon", True, "valid number"),
+        ("norm_adv_by_std_in_grpo", 1, "valid boolean"),
+        ("norm_adv_by_std_in_grpo", "true", "valid boolean"),
+        ("inner", [1], "an object"),
     ],
 )
 def test_a_value_of_another_type_is_not_converted(registry: Registry, option: str, value, expected: str) -> None:
-    message = _error(registry, {"name": "grpo", option: value}).message
+    error = _error(registry, {"name": "grpo", option: value})
 
-    assert message == f"{WHERE}.{option} is {value!r}: {expected} (option of estimator 'grpo')."
+    check_error(error, "wrong-value", f"{WHERE}.{option} is {value!r}: ", expected, "'grpo'")
 
 
 def test_options_may_have_types_that_json_lacks(registry: Registry) -> None:
@@ -113,10 +114,10 @@ def test_options_may_lie_elsewhere_than_the_name(registry: Registry) -> None:
     wrong = _error(registry, {"name": "grpo", "epsilon": 0}, options_at=place, starts=place)
     missing = _error(registry, "required", options_at=place, starts=place)
 
-    assert unknown.message == f"{place}.epsilom is 1: estimator 'grpo' has no such option."
-    assert wrong.message.startswith(f"{place}.epsilon is 0: input should be greater than 0")
+    check_error(unknown, "unknown-option", f"{place}.epsilom is 1", "'grpo'")
+    check_error(wrong, "wrong-value", f"{place}.epsilon is 0", "greater than 0")
     assert missing.hint == f"Set {place}.target=VALUE."
-    assert _error(registry, "grop", options_at=place).message.startswith(f"{WHERE}: There is no estimator")
+    check_error(_error(registry, "grop", options_at=place), "unknown-plugin", f"{WHERE}: ")
 
 
 def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: Registry) -> None:
@@ -130,28 +131,26 @@ def test_an_option_takes_the_shared_value_unless_the_choice_gives_one(registry: 
 def test_an_unknown_option_gets_the_closest_one(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "norm_adv_by_std": False})
 
-    assert error.message == f"{WHERE}.norm_adv_by_std is False: estimator 'grpo' has no such option."
-    assert error.hint == "Did you mean 'norm_adv_by_std_in_grpo'?"
+    check_error(error, "unknown-option", WHERE, "norm_adv_by_std", "'grpo'", "'norm_adv_by_std_in_grpo'")
 
 
 def test_an_option_unlike_any_other_gets_all_options(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "zzz": 1})
 
     assert error.hint == "Its options are norm_adv_by_std_in_grpo, epsilon, inner."
-    assert _error(registry, {"name": "old", "zzz": 1}).hint == "It has no options."
+    check_error(_error(registry, {"name": "old", "zzz": 1}), "unknown-option")
 
 
 def test_an_unknown_option_inside_another_gets_the_closest_one(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "inner": {"dept": 2}})
 
-    assert error.message == f"{WHERE}.inner.dept is 2: estimator 'grpo' has no such option."
-    assert error.hint == "Did you mean 'depth'?"
+    check_error(error, "unknown-option", WHERE, "inner.dept", "'grpo'", "'depth'")
 
 
 def test_no_plugin_can_drop_an_option_silently(registry: Registry) -> None:
-    message = _error(registry, {"name": "careless", "epsilom": 1}).message
+    error = _error(registry, {"name": "careless", "epsilom": 1})
 
-    assert message == f"{WHERE}.epsilom is 1: estimator 'careless' has no such option."
+    check_error(error, "unknown-option", f"{WHERE}.epsilom is 1", "'careless'")
 
 
 def test_a_plugin_that_takes_any_option_gets_them_all(registry: Registry) -> None:
@@ -163,16 +162,13 @@ def test_a_plugin_that_takes_any_option_gets_them_all(registry: Registry) -> Non
 def test_a_bad_value_is_named_with_what_is_expected(registry: Registry) -> None:
     error = _error(registry, {"name": "grpo", "epsilon": -1})
 
-    assert error.message == f"{WHERE}.epsilon is -1: input should be greater than 0 (option of estimator 'grpo')."
+    check_error(error, "wrong-value", WHERE, "'grpo'")
 
 
 def test_a_bad_shared_value_says_that_it_is_shared(registry: Registry) -> None:
     error = _error(registry, "grpo", shared={"epsilon": "much"})
 
-    assert error.message == (
-        f"{WHERE}: the shared config key 'epsilon' is 'much', which estimator 'grpo' takes over: "
-        "input should be a valid number."
-    )
+    check_error(error, "wrong-value", WHERE, "'epsilon'", "'much'", "'grpo'")
 
 
 def test_everything_wrong_with_a_choice_is_said_at_once(registry: Registry) -> None:
@@ -185,15 +181,13 @@ def test_everything_wrong_with_a_choice_is_said_at_once(registry: Registry) -> N
 def test_a_missing_option_is_named(registry: Registry) -> None:
     error = _error(registry, "required")
 
-    assert error.message == f"{WHERE}.target is not set, and estimator 'required' needs it."
-    assert error.hint == "Write {name: NAME, target: VALUE}."
+    check_error(error, "wrong-value", WHERE, "'required'", "Write {name: NAME, target: VALUE}.")
 
 
 def test_an_unknown_name_carries_the_config_path(registry: Registry) -> None:
     error = _error(registry, "grop")
 
-    assert error.message == f"{WHERE}: There is no estimator named 'grop'."
-    assert error.hint.startswith("Did you mean 'grpo'?")
+    check_error(error, "unknown-plugin", WHERE, "'grop'", "'grpo'")
 
 
 def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry, estimator) -> None:
@@ -207,7 +201,7 @@ def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry, estim
 
 @pytest.mark.parametrize("choice", [{"epsilon": 1}, {"name": ""}, {"name": 3}])
 def test_options_without_a_name_are_refused(registry: Registry, choice) -> None:
-    assert "does not say which estimator" in _error(registry, choice).message
+    check_error(_error(registry, choice), "bad-choice")
 
 
 @pytest.mark.parametrize("choice", [3, "", None, ["grpo"], True])
@@ -259,21 +253,20 @@ def test_a_family_may_hold_colons_and_slashes(families: Registry) -> None:
 
 def test_a_family_of_a_plugin_without_any_is_refused(registry: Registry) -> None:
     error = _error(registry, "grpo:chess")
-    assert error.message == f"{WHERE}: 'grpo:chess' names a family, and estimator 'grpo' has none."
-    assert error.hint == "Write grpo."
+    check_error(error, "bad-choice", WHERE, "'grpo:chess'", "'grpo'", "Write grpo.")
 
 
 def test_an_empty_family_is_refused(families: Registry) -> None:
-    assert _error(families, "games:").message == f"{WHERE}: 'games:' names an empty family."
+    check_error(_error(families, "games:"), "bad-choice", WHERE, "'games:'")
 
 
 def test_a_family_that_is_missing_is_asked_for_behind_the_name(families: Registry) -> None:
-    assert _error(families, "games").hint == "Write games:TARGET in place of games."
+    check_error(_error(families, "games"), "wrong-value", "games:TARGET")
 
 
 def test_a_family_is_chosen_once(families: Registry) -> None:
     error = _error(families, {"name": "games:chess", "target": "go"})
-    assert error.message == f"{WHERE}: 'games:chess' and its option 'target' both choose a family."
+    check_error(error, "conflicting-keys", WHERE, "'games:chess'", "'target'")
 
 
 def test_choosing_a_deprecated_plugin_warns_once(registry: Registry, capsys) -> None:

@@ -11,7 +11,6 @@ from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateR
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, CheckpointError, ConfigError
 from rllm_core.seeding import derive_seed
-from rllm_tinker.api_key import api_key_for
 from rllm_tinker.checks import check_url
 from rllm_tinker.client import Sampler, Service, Trainer
 from rllm_tinker.columns import fill_columns
@@ -19,11 +18,42 @@ from rllm_tinker.engine import TinkerEngine
 from rllm_tinker.health import HttpHealth
 from rllm_tinker.local_server import LocalServer
 from rllm_tinker.settings import LOCAL, TinkerConfig
-from rllm_tinker.started_from import check_saved_model
-from rllm_tinker.state import SavedState, read_state, state_named_by, write_state
+from rllm_tinker.state import SavedState, check_saved_model, read_state, state_named_by, write_state
 from rllm_tinker.tokenizer import renderer_setup
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
+
+VARIABLE = "TINKER_API_KEY"
+OTHER_VARIABLE = "TINKER_CREDENTIAL_CMD"
+STORED = Path("~/.tinker/credentials.json")
+"""Where `tinker auth login` puts a key."""
+PREFIXES = ("tml-", "eyJ")
+
+
+def api_key_for(url: str) -> str | None:
+    """The key for a service; None when the client has another place to take one from.
+
+    Raises:
+        ConfigError: there is none, or it cannot be one.
+    """
+    key = os.environ.get(VARIABLE, "").strip()
+    if not key and (os.environ.get(OTHER_VARIABLE) or STORED.expanduser().is_file()):
+        return None
+    if not key:
+        raise ConfigError(
+            "missing-api-key",
+            f"There is no API key for {url}: the environment variable {VARIABLE} is not set.",
+            f"export {VARIABLE}=tml-…, or train offline with tinker_base_url=local.",
+        )
+    if not key.startswith(PREFIXES):
+        raise ConfigError(
+            "bad-api-key",
+            f"The API key in {VARIABLE} is malformed: keys start with tml- (tokens with eyJ).",
+            "Copy it again from the service's console; for a server of your own any key that starts with tml- will do "
+            "unless it was given another.",
+        )
+    return key
+
 
 URL_VARIABLE = "TINKER_BASE_URL"
 SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"

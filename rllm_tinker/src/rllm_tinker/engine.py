@@ -13,11 +13,38 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError
+from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_tinker.client import Sampler
 from rllm_tinker.exchange import SampledSequence
-from rllm_tinker.served_samplers import ServedSamplers
+
+
+class ServedSamplers:
+    """One sampler for each of the versions that were published last."""
+
+    def __init__(self, *, versions: int) -> None:
+        """Start with none. `versions`: how many are served at a time."""
+        self._versions = versions
+        self._samplers: dict[int, Sampler] = {}
+
+    def sync_weights(self, sampler: Sampler, version: int) -> None:
+        """Serve a version. Those that are too old go; requests under way keep their sampler."""
+        self._samplers[version] = sampler
+        for old in [each for each in self._samplers if each <= version - self._versions]:
+            del self._samplers[old]
+
+    def find(self, version: int | None) -> tuple[int, Sampler]:
+        """A version and its sampler. None: the newest.
+
+        Raises:
+            RolloutError: that version is not served any more.
+        """
+        found = max(self._samplers) if version is None else version
+        if found not in self._samplers:
+            served = ", ".join(map(str, sorted(self._samplers)))
+            raise RolloutError("weights-gone", f"Version {found} of the weights is not served; {served} are.")
+        return found, self._samplers[found]
+
 
 QUIET_TURNS = 3
 """Turns of the event loop without a new call after which the calls so far are sent."""

@@ -1,21 +1,26 @@
-"""One policy update: minibatches, the gradients of their losses, and an optimiser step for each."""
+"""One policy update: minibatches, the gradients of their losses, and an optimiser step for each.
+
+The service computes its own losses, and `dro` with a forward pass before it, because the quadratic term counts every
+position of a row. All other losses are computed here, from the log-probs that the service returns.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from asyncio import Task
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss import RoleLosses, loss_terms, sampled_entropy
+from rllm_backend_kit.loss import RoleLosses, loss_terms, sampled_entropy, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
-from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
+from rllm_backend_kit.overflow import gradient_error, overflow_cause
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
@@ -24,12 +29,62 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
 from rllm_tinker.client import Asked, Trainer
-from rllm_tinker.custom_loss import custom_loss, loss_input
 from rllm_tinker.datums import Rows
-from rllm_tinker.dro import submit_dro, uniform_weight
 from rllm_tinker.exchange import Adam, Gradient
 from rllm_tinker.native import NativeLoss, columns_of, native_loss
 from rllm_tinker.settings import TrainingSection
+
+
+def custom_loss(
+    rows: Rows, weights: NDArray[np.float32], plan: UpdatePlan, role_losses: RoleLosses, seed: int
+) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The loss of rows as a function of the log-probs of their targets, a tensor (n_target,) for each row.
+
+    Args:
+        rows: whole rows of a batch with `advantages` and `old_logprobs`.
+        weights: (n_token of the batch,) weight of each sampled token.
+        plan: losses and terms.
+        role_losses: computes the policy losses.
+        seed: for losses that draw.
+    """
+    shares = torch.from_numpy(weights[rows.sampled])
+    masks = [torch.from_numpy(rows.batch.loss_mask[start:end]) for start, end in rows.spans]
+
+    def loss(logprobs: Sequence[Tensor]) -> Tensor:
+        sampled = torch.cat([row[mask] for row, mask in zip(logprobs, masks, strict=True)])
+        inputs = loss_input(rows, sampled, seed)
+        policy_losses = role_losses(rows.batch, inputs, plan)
+        objective = token_objective(policy_losses, loss_terms(inputs, plan), sampled_entropy(inputs), plan)
+        return (objective * shares).sum()
+
+    return loss
+
+
+def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:
+    """What losses are given of the sampled tokens of rows, whose log-probs are `logprobs`, (n_sampled,)."""
+    lengths = [int(rows.batch.loss_mask[start:end].sum()) for start, end in rows.spans]
+    row_ids = torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths))
+    return LossInput.from_batch(rows.batch, rows.sampled, logprobs, row_ids, seed)
+
+
+def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
+    """The weight of every sampled token of the rows; None when they differ, which `dro` cannot express."""
+    found = weights[rows.sampled]
+    return float(found[0]) if len(found) and np.all(found == found[0]) else None
+
+
+async def submit_dro(
+    trainer: Trainer, rows: Rows, loss: NativeLoss, weight: float, columns: Mapping[str, NDArray[np.float32]]
+) -> Asked[Gradient]:
+    """Ask for the gradient of `dro`, once a forward pass has given the prompts' log-probs; await again for the result.
+
+    The loss is A logprob - beta / 2 (logprob - old)^2 per token; `columns` hold weight * A already, and a weight on the
+    quadratic term is one on beta.
+    """
+    forward = await trainer.forward(rows.datums(weights=np.zeros_like(columns["logprobs"])))
+    old_logprobs = np.where(rows.batch.loss_mask, columns["logprobs"], rows.column(forward.logprobs))
+    config = {"beta": loss.config["beta"] * weight}
+    return trainer.forward_backward(rows.datums(**{**columns, "logprobs": old_logprobs}), loss.name, config)
 
 
 class Updater:
@@ -67,10 +122,8 @@ class Updater:
         except BaseExceptionGroup as several:
             # What was asked for beside what failed has been let go.
             error = several.exceptions[0]
-            cause = overflow_cause(batch) if "not finite" in str(error) else None
-            if cause is not None:
-                message = f"A gradient of step {plan.global_step} is not finite: {cause}."
-                raise BackendError("gradient-not-finite", message, SCALE_DOWN) from error
+            if "not finite" in str(error) and overflow_cause(batch) is not None:
+                raise gradient_error(batch, plan.global_step, "") from error
             raise error from None
         for number, step in enumerate(steps):
             said = {} if step is None else step.result()

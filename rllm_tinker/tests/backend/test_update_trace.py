@@ -16,10 +16,9 @@ from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, U
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace
 from rllm_tinker import update as update_module
-from rllm_tinker.custom_loss import custom_loss
 from rllm_tinker.datums import Rows
 from rllm_tinker.settings import TrainingSection
-from rllm_tinker.update import Updater
+from rllm_tinker.update import Updater, custom_loss
 
 NATIVE = ["importance_sampling", "reinforce", "cispo", "dro", {"name": "ppo", "eps_clip": 0.01}]
 EVERYTHING: dict[str, Any] = {

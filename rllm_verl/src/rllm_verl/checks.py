@@ -9,16 +9,29 @@ from rllm_backend_kit.model_files import model_directory, path_or_hub_id
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_verl.adapters import find_adapter
-from rllm_verl.attention import check_attention
+from rllm_verl.attention import FSDP, check_attention
 from rllm_verl.fetching import holds_parts
 from rllm_verl.fused import warn_of_logits
 from rllm_verl.logprobs import OF_THE_CPU, VLLM, check_logprobs
 from rllm_verl.placement import check_placement
-from rllm_verl.precision import warn_of_weights_below_float32
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import ACTOR, LEARNING_RATE, MODEL, ROLLOUT
 from rllm_verl.vllm_on_cpu import INSTALL as INSTALL_CPU_BUILD, check_vllm_on_cpu, on_cpu
 from rllm_verl.vllm_pin import check_vllm
+
+MODEL_DTYPE = f"{ACTOR}.fsdp_config.model_dtype"
+FLOAT32 = frozenset({"fp32", "float32"})
+
+
+def warn_of_weights_below_float32(native: dict[str, Any]) -> None:
+    """AdamW moves the weights in the dtype that FSDP keeps them in; verl's default is float32."""
+    actor = native["actor_rollout_ref"]["actor"]
+    if actor["strategy"] in FSDP and (dtype := actor["fsdp_config"]["model_dtype"]) not in FLOAT32:
+        warn_once(
+            f"`{MODEL_DTYPE}` is {dtype}: AdamW keeps weights and moments in it, and most updates of a small learning "
+            "rate round to nothing. Leave it out for float32; FSDP computes in bfloat16 anyway."
+        )
+
 
 TINY = "tiny"
 STRATEGIES = ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan")

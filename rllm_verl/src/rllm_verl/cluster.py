@@ -1,11 +1,13 @@
-"""The Ray cluster of a run: one of its own on this machine, or one that is there already."""
+"""The Ray cluster of a run, started on this machine or already running, and the watch over its processes."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,41 @@ from ray._private import ray_constants
 
 from rllm_core.errors import BackendError, ConfigError
 from rllm_core.notices import warn_once
-from rllm_verl.daemon_watch import DaemonWatch
 from rllm_verl.processes import dead_daemon
+
+LOOK_SECONDS = 0.02
+
+
+class DaemonWatch:
+    """Looks from a thread, from its making to `stop`."""
+
+    def __init__(self, find_end: Callable[[], str | None], tell: Callable[[str], None]) -> None:
+        """Begin to look.
+
+        Args:
+            find_end: says what has ended, as `processes.dead_daemon` does.
+            tell: gets that, once.
+        """
+        self._find_end = find_end
+        self._tell = tell
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="rllm-verl-daemons", daemon=True)
+        self._thread.start()
+        # Before Ray's own, which was registered earlier and ends its processes.
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Look no more: Ray is about to be ended."""
+        atexit.unregister(self.stop)
+        self._stopped.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stopped.wait(LOOK_SECONDS):
+            if (gone := self._find_end()) is not None:
+                self._tell(gone)
+                return
+
 
 REACH_SECONDS = 5.0
 """How long a cluster's address may take to answer."""

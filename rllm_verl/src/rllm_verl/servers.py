@@ -1,4 +1,4 @@
-"""verl's rollout servers, and bringing the trainer's weights to them."""
+"""verl's rollout servers, on the GPUs that train or on other GPUs, and bringing the trainer's weights to them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.util.placement_group import remove_placement_group
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from rllm_verl.processes import Process, process_of
+from rllm_verl.sockets import name_socket
 
 if TYPE_CHECKING:
     from verl.workers.rollout.llm_server import LLMServerClient
@@ -75,3 +77,67 @@ class Servers(ABC):
             for handle in replica.servers:
                 ray.kill(handle)
         ray.kill(self._manager.global_load_balancer)
+
+
+class ServersOnSharedGpus(Servers):
+    """On the GPUs that train: a server for each worker, or for several that split a model.
+
+    It sleeps while they train.
+    """
+
+    def __init__(self, config: Any, workers: WorkerGroup) -> None:
+        super().__init__(config, workers)
+        self._sleeps = bool(config.actor_rollout_ref.rollout.free_cache_engine)
+        self.asleep = True
+        self._transfer.sleep_replicas()
+
+    @staticmethod
+    def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
+        return LLMServerManager.create(config=config, worker_group=workers.group, rollout_resource_pool=workers.pool)
+
+    def make_room(self) -> None:
+        """Put weights and caches away: the memory is needed for training."""
+        if self._sleeps and not self.asleep:
+            self._transfer.sleep_replicas()
+            self.asleep = True
+
+    def sync_weights(self, version: int) -> None:
+        super().sync_weights(version)
+        self.asleep = False
+
+
+class ServersApart(Servers):
+    """On other GPUs: verl's standalone replicas, which sample while workers train.
+
+    Next to each server, a process for each of its GPUs receives weights.
+    `sync_weights` cuts replies off, brings weights and lets the servers go on: who asked asks for the rest.
+    """
+
+    def __init__(self, config: Any, workers: WorkerGroup) -> None:
+        super().__init__(config, workers)
+        receivers = [each for replica in self._manager.get_replicas() for each in replica.workers]
+        ray.get([each.__ray_call__.remote(_name_socket) for each in receivers])
+        self.processes = [
+            *self.processes,
+            *(process_of(f"receiver of weights {number}", handle) for number, handle in enumerate(receivers)),
+        ]
+
+    @staticmethod
+    def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
+        return LLMServerManager.create(config=config)
+
+    def make_room(self) -> None:
+        """Nothing: training has its own memory."""
+
+    def kill(self) -> None:
+        super().kill()
+        for replica in self._manager.get_replicas():
+            for handle in replica.workers:
+                ray.kill(handle)
+            for placement_group in replica.resource_pool.pgs or ():
+                remove_placement_group(placement_group)
+
+
+def _name_socket(receiver: Any) -> None:
+    """In the process that hands weights on to vLLM."""
+    name_socket(receiver.server_adapter, ray.get_runtime_context().get_job_id())

@@ -19,9 +19,7 @@ from rllm_verl.native import SHARDED_BY_US, column_settings, needs_reference_wor
 from rllm_verl.placement import gpus_apart, servers_apart
 from rllm_verl.processes import Process, dead_daemon, kill_workers, unnamed_processes
 from rllm_verl.rollouts import VerlEngine
-from rllm_verl.servers import Servers
-from rllm_verl.servers_apart import ServersApart
-from rllm_verl.servers_on_shared_gpus import ServersOnSharedGpus
+from rllm_verl.servers import Servers, ServersApart, ServersOnSharedGpus
 from rllm_verl.sockets import new_run
 from rllm_verl.update import Updater
 from rllm_verl.worker_group import WorkerGroup

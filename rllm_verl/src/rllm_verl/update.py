@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
-from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
+from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means
 from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import BackendError
 from rllm_core.seeding import derive_seed
 from rllm_verl.policy_loss import NOTES, Notes, ShippedLoss
 from rllm_verl.rows import DealtRows, MicroBatching
@@ -127,16 +126,11 @@ class Updater:
         means.add("actor/grad_norm", norm)
         if not math.isfinite(norm):
             # verl has made no step and would go on without a word.
-            cause = overflow_cause(batch)
-            if cause is not None:
-                raise BackendError(
-                    "gradient-not-finite", f"A gradient of step {plan.global_step} is not finite: {cause}.", SCALE_DOWN
-                )
-            raise BackendError(
-                "gradient-not-finite",
-                f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
+            raise gradient_error(
+                batch,
+                plan.global_step,
                 "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower the learning rate "
-                "(actor_rollout_ref.actor.optim.lr), and go on from the newest checkpoint with --resume.",
+                "(actor_rollout_ref.actor.optim.lr).",
             )
         return norm
 

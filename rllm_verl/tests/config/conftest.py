@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,7 +42,10 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="session")
 def run(registry: Registry) -> Run:
-    """Compose words (``key=value``) and layers, in order; the backend is chosen beneath them."""
+    """Compose words (``key=value``) and layers, in order; the backend is chosen beneath them.
+
+    Words are composed once per process. `cache_clear` forgets all.
+    """
     chosen = layer_from_dotted({"rllm.backend": "verl"}, COMMAND_LINE, Tier.COMMAND_LINE)
 
     def composed(*given: str | Layer) -> Composed:
@@ -50,7 +53,23 @@ def run(registry: Registry) -> Run:
         return compose(registry, [chosen, *layers])
 
     of_words = lru_cache(composed)
-    return lambda *given: (of_words if all(isinstance(each, str) for each in given) else composed)(*given)
+
+    def run(*given: str | Layer) -> Composed:
+        return (of_words if all(isinstance(each, str) for each in given) else composed)(*given)
+
+    run.cache_clear = of_words.cache_clear  # type: ignore[attr-defined]
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _forget_patched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep no composition across a test that patches something."""
+    patches = {"monkeypatch", "run"} <= set(request.fixturenames)
+    if patches:
+        request.getfixturevalue("run").cache_clear()
+    yield
+    if patches:
+        request.getfixturevalue("run").cache_clear()
 
 
 @pytest.fixture(scope="session")

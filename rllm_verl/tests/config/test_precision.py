@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rllm_core.notices import forget_warnings
-from rllm_verl.precision import MODEL_DTYPE, warn_of_weights_below_float32
+from rllm_verl.checks import MODEL_DTYPE, warn_of_weights_below_float32
 
 
 @pytest.mark.parametrize(

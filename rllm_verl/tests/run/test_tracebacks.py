@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rllm_verl.tracebacks import last_cause, place_in, plain, points_elsewhere, process_in
+from rllm_verl.failures import last_cause, place_in, plain, points_elsewhere, process_in
 
 OF_VLLM = """
 (EngineCore_DP0 pid=77) INFO 10-31 12:00:00 [core.py:58] Initializing a V1 LLM engine

@@ -1,4 +1,4 @@
-"""Why a gradient is not finite: advantages or returns that are too large for float32."""
+"""The error about a gradient that is not finite, with advantages or returns that are too large for float32."""
 
 from __future__ import annotations
 
@@ -7,13 +7,36 @@ from typing import Literal
 import numpy as np
 
 from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import BackendError
 
 LARGE = 1e12
 """Float32 holds squares of numbers up to 1.8e19: advantages from here on can bring a gradient's norm above that."""
-SCALE_DOWN = (
-    "Scale the rewards down, for example to numbers from -1 to 1, or choose an estimator that does: "
-    "rllm.algorithm.adv_estimator=grpo."
-)
+
+
+def gradient_error(
+    batch: TokenBatch, step: int, advice: str, column: Literal["advantages", "returns"] = "advantages"
+) -> BackendError:
+    """Make the error about a gradient of a training step that is not finite.
+
+    Args:
+        batch: the batch of the step.
+        step: its number.
+        advice: the hint if no value of the column is too large.
+        column: the values that scale the loss.
+    """
+    cause = overflow_cause(batch, column)
+    if cause is None:
+        return BackendError(
+            "gradient-not-finite",
+            f"A gradient of step {step} is not finite; the run ends before it reaches the weights.",
+            f"{advice} Then continue from the newest checkpoint with --resume.",
+        )
+    return BackendError(
+        "gradient-not-finite",
+        f"A gradient of step {step} is not finite: {cause}.",
+        "Scale the rewards down, for example to numbers from -1 to 1, or choose an estimator that does: "
+        "rllm.algorithm.adv_estimator=grpo.",
+    )
 
 
 def overflow_cause(batch: TokenBatch, column: Literal["advantages", "returns"] = "advantages") -> str | None:

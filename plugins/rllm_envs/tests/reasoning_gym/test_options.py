@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from expecting import check_values
 from hypothesis import given, strategies as st
 from reasoning_gym.factory import CURRICULA
 from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.reasoning_gym.answers import answer_of
-from rllm_envs.reasoning_gym.examples import solved
+from rllm_envs.reasoning_gym.environment import answer_of, solved
 from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.resolving import check, config_of, system_prompt_of
 
@@ -22,27 +22,28 @@ def _params(generator: str = "chain_sum", **options: Any) -> ReasoningGymParams:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "values"),
     [
-        ({"generator": "chain_summ"}, r"no generator 'chain_summ'. Did you mean 'chain_sum'"),
-        ({"config": {"min_term": 3}}, r"config\.min_term: .* no such option. Did you mean 'min_terms'"),
-        ({"config": {"min_terms": "3"}}, r"config\.min_terms is '3': input should be a valid integer"),
-        ({"config": {"min_terms": 9, "max_terms": 3}}, r"refuses its options .*: max_terms must be >= min_terms"),
-        ({"config": {"seed": 3}}, r"config\.seed: another key sets this\. Set rllm\.env\.env_args\.seed"),
-        ({"config": {"size": 3}}, r"Set rllm\.env\.env_args\.train_size and val_size"),
-        ({"level": 99}, r"level is 99, and the curriculum of 'chain_sum' ends with level"),
-        ({"generator": "acre", "level": 1}, r"level is set, and generator 'acre' has no curriculum"),
-        ({"generator": "acre", "curriculum": {"x": 1}}, r"curriculum is set, and generator 'acre' has no curriculum"),
-        ({"curriculum": {"num_digit": 1}}, r"curriculum\.num_digit: .* Did you mean 'num_digits'"),
-        ({"curriculum": {"num_digits": 99}}, r"Levels of this attribute go from 0 to \d"),
-        ({"level": 1, "config": {"min_terms": 3}}, r"both set option 'min_terms'"),
-        ({"system_prompt": "simpel"}, r"no prompt 'simpel'. Did you mean 'simple'"),
-        ({"generator": "caesar_cipher", "level": 3}, r"rotation must be in range"),
+        ({"generator": "chain_summ"}, ["'chain_summ'", "'chain_sum'"]),
+        ({"config": {"min_term": 3}}, ["config.min_term", "'min_terms'"]),
+        ({"config": {"min_terms": "3"}}, ["config.min_terms", "'3'", "valid integer"]),
+        ({"config": {"min_terms": 9, "max_terms": 3}}, ["max_terms must be >= min_terms"]),
+        ({"config": {"seed": 3}}, ["config.seed", "rllm.env.env_args.seed"]),
+        ({"config": {"size": 3}}, ["rllm.env.env_args.train_size", "val_size"]),
+        ({"level": 99}, ["level", "99", "'chain_sum'"]),
+        ({"generator": "acre", "level": 1}, ["level", "'acre'"]),
+        ({"generator": "acre", "curriculum": {"x": 1}}, ["curriculum", "'acre'"]),
+        ({"curriculum": {"num_digit": 1}}, ["curriculum.num_digit", "'num_digits'"]),
+        ({"curriculum": {"num_digits": 99}}, ["99", "from 0 to"]),
+        ({"level": 1, "config": {"min_terms": 3}}, ["'min_terms'"]),
+        ({"system_prompt": "simpel"}, ["'simpel'", "'simple'"]),
+        ({"generator": "caesar_cipher", "level": 3}, ["rotation must be in range"]),
     ],
 )
-def test_what_is_wrong_is_said_before_a_run(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_options_are_refused_before_a_run(options: dict[str, Any], values: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
         check(_params(**options))
+    check_values(str(caught.value), *values)
 
 
 def test_config_reaches_the_generator(play: Callable[..., Any]) -> None:

@@ -106,7 +106,8 @@ class ReinforceKlParams(Params):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.ratio_clamp_max is not None and self.ratio_clamp_max < (self.ratio_clamp_min or 0.0):
+        low, high = self.ratio_clamp_min, self.ratio_clamp_max
+        if low is not None and high is not None and low > high:
             raise ValueError("ratio_clamp_min must not exceed ratio_clamp_max")
         return self
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.section import ReadsStepRewards
+from rllm_core.schema.section import Means
 
 STEP_REWARDS = (
     "Every step's own reward counts, on the last token it sampled, and the trajectory's is ignored. A step without a "
@@ -49,7 +49,7 @@ class GdpoParams(Params):
 
 class ReinforcePlusPlusParams(Params):
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
-    use_step_rewards: Annotated[bool, ReadsStepRewards()] = Field(False, description=STEP_REWARDS)
+    use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
 
 
 class GaeParams(Params):
@@ -62,7 +62,7 @@ class GaeParams(Params):
         "VAPO. null: use `lam`.",
     )
     whiten: bool = Field(True, description="Bring the advantages of all sampled tokens to mean 0 and variance 1.")
-    use_step_rewards: Annotated[bool, ReadsStepRewards()] = Field(False, description=STEP_REWARDS)
+    use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
 
 
 class GrpoLengthParams(Params):

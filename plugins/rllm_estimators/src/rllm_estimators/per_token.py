@@ -1,9 +1,10 @@
-"""Estimators of one number per token: what is still to come from there, across everything the model only read.
+"""Estimators of one number per token or step: what is still to come, across everything the model only read.
 
 Prompts and observations between sampled tokens neither discount nor restart anything. A trajectory's reward sits on its
 last sampled token; with `use_step_rewards` each step's reward sits on the last token of that step (a step that sampled
 nothing: on the token before it), the trajectory's own reward is ignored, and a step without a reward is an error.
 Values are (n_token,) float64, 0 where the model sampled nothing.
+Estimators of one number per step return (n_step,) float64, in the order in which trajectories hold their steps.
 """
 
 from __future__ import annotations
@@ -12,14 +13,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.normalisation import whiten
+from rllm_core.algorithms.normalisation import EPSILON, whiten
 from rllm_core.algorithms.segments import Offsets, Values
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.errors import AdvantageError
-from rllm_estimators.options import GaeParams, ReinforcePlusPlusParams
+from rllm_estimators.options import GaeParams, ReinforcePlusPlusParams, StepReinforceParams
 from rllm_estimators.parts import runs
-from rllm_estimators.recurrence import backward_sums, sum_backward, unless_last
-from rllm_estimators.sampled import final_rewards, rewards_of_steps, sampled_offsets, scatter
+from rllm_estimators.sampled import check_step_rewards, final_rewards, rewards_of_steps, sampled_offsets, scatter
+
+CHUNK = 65_536
+"""How many elements are worked on at a time: what is needed for them stays in the processor's cache."""
+SHORT = 64
+"""So few are added one by one."""
+
+
+def backward_sums(terms: Values, coefficients: Values) -> Values:
+    """(n,) y with y[t] = terms[t] + coefficients[t] * y[t + 1].
+
+    Coefficients are from 0 to 1; 0 ends a sequence, so sequences that lie end to end do not touch, and the last
+    coefficient must be 0. Nothing is divided, and the time is linear.
+    """
+    result = terms.copy()
+    sum_backward(result, coefficients)
+    return result
+
+
+def sum_backward(terms: Values, coefficients: Values) -> None:
+    """`backward_sums` in place of the terms."""
+    following = 0.0
+    for end in range(len(terms), 0, -CHUNK):
+        start = max(0, end - CHUNK)
+        terms[end - 1] += coefficients[end - 1] * following
+        _sum_chunk(terms[start:end], coefficients[start:end])
+        following = terms[start]
+
+
+def _sum_chunk(terms: Values, coefficients: Values) -> None:
+    """The same for so few, with nothing after the last.
+
+    Neighbours are joined in pairs, which gives the same recurrence of half the length: 2 n additions in log2(n) rounds.
+    """
+    if len(terms) <= SHORT:
+        running = 0.0
+        sums = []
+        for term, coefficient in zip(terms.tolist()[::-1], coefficients.tolist()[::-1], strict=True):
+            running = term + coefficient * running
+            sums.append(running)
+        terms[:] = sums[::-1]
+        return
+    pairs = len(terms) // 2
+    near, reach = terms[::2].copy(), coefficients[::2].copy()
+    near[:pairs] += reach[:pairs] * terms[1::2]
+    reach[:pairs] *= coefficients[1::2]
+    _sum_chunk(near, reach)
+    terms[::2] = near
+    between = len(near) - 1
+    terms[1::2][:between] += coefficients[1::2][:between] * near[1:]
+
+
+def unless_last(coefficient: float, offsets: Offsets) -> Values:
+    """(n,) coefficients for `backward_sums`: the same one, but 0 at the last element of each piece."""
+    coefficients = np.full(int(offsets[-1]), coefficient)
+    coefficients[offsets[1:][segments.sizes(offsets) > 0] - 1] = 0.0
+    return coefficients
+
+
+def step_reinforce(inputs: AdvantageInput, params: StepReinforceParams) -> Advantages:
+    """(G - mean) / (std + 1e-6), G_k = r_k + gamma G_{k+1}, over all steps of the group, ddof 1 (ROLL).
+
+    G_k is what a step and those after it in its trajectory earned; trajectories' own rewards are ignored. With
+    `norm_adv_by_std_in_grpo` false nothing is divided. Exactly 0 where all G of a group are equal, so also in a
+    group with one step; ROLL gives 0 as well where the std is at most 1e-6.
+
+    Raises:
+        AdvantageError: a step has no finite reward.
+    """
+    check_step_rewards(inputs, "choose an estimator that goes by the rewards of trajectories")
+    returns = backward_sums(inputs.step_rewards, unless_last(params.gamma, inputs.step_offsets))
+    offsets = inputs.step_offsets[inputs.group_offsets]
+    values = segments.centred(returns, offsets)
+    if params.norm_adv_by_std_in_grpo:
+        deviations = segments.standard_deviations(returns, offsets, ddof=1)
+        values /= segments.spread(deviations + EPSILON, offsets)
+    return Advantages(values=values, level="step")
 
 
 def reinforce_plus_plus(inputs: AdvantageInput, params: ReinforcePlusPlusParams) -> Advantages:

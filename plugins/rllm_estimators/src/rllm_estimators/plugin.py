@@ -178,7 +178,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         name="step_reinforce",
         summary="Per step, the discounted rewards to come, standardised over the group's steps.",
         params=StepReinforceParams,
-        load=load_from("rllm_estimators.per_step", "step_reinforce"),
+        load=load_from("rllm_estimators.per_token", "step_reinforce"),
         level="step",
         needs=frozenset({"step_rewards"}),
         default_loss="ppo",
@@ -231,13 +231,13 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         name="dro",
         summary="Log-prob times advantage, with a quadratic penalty on the log-ratio.",
         params=DroParams,
-        load=load_from("rllm_estimators.losses_smooth", "dro"),
+        load=load_from("rllm_estimators.losses_weighted", "dro"),
     )
     yield LossPlugin(
         name="sapo",
         summary=f"A smooth gate in place of PPO's clip; {OF_SEQUENCES}.",
         params=SapoParams,
-        load=load_from("rllm_estimators.losses_smooth", "sapo"),
+        load=load_from("rllm_estimators.losses_weighted", "sapo"),
     )
     yield LossPlugin(
         name="gspo",

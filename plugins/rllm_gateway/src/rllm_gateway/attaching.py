@@ -18,8 +18,7 @@ from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import one_line
 from rllm_gateway.admin_token import is_token
 from rllm_gateway.gateway import Gateway, SessionError
-from rllm_gateway.link_policy import LinkPolicy
-from rllm_gateway.policy import AttachedPolicy
+from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 
 SECONDS_TO_SAY_HELLO = 10.0

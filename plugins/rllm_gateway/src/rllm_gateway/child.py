@@ -52,8 +52,7 @@ async def serve(settings: ChildSettings) -> int:
     from rllm_gateway.calls import CallStore
     from rllm_gateway.deployment import DeployedSessions, Deployment
     from rllm_gateway.gateway import Gateway
-    from rllm_gateway.link_policy import LinkPolicy
-    from rllm_gateway.policy import AttachedPolicy
+    from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
 
     stop = Stop()
     stop.set_with_parent()

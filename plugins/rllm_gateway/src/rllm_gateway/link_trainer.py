@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rllm_core.errors import BackendError, RllmError, UnsupportedSamplingError, described
 from rllm_gateway.link_data import FRAMES, MAX_BYTES, completion_as_json, trace_of
-from rllm_gateway.policy import Failure, PolicyError
+from rllm_gateway.link_policy import Failure, PolicyError
 from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.connection import Connection, SendPart

@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import RolloutSeconds
+from rllm_core.schema.section import Means
 
 requires_api = 1
 
@@ -35,7 +35,7 @@ class AgentParams(Params):
         description="Modules that a Python program in `command` imports, such as [litellm]. One process imports them "
         "once, and each rollout is a fork of it.",
     )
-    timeout: Annotated[float, RolloutSeconds()] = Field(
+    timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
         3600.0, gt=0, description="Seconds an attempt may take, unless `rllm.agent.trajectory_timeout` is shorter."
     )
     unsupported: Literal["refuse", "ignore"] = Field(

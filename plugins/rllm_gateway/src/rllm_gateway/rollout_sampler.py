@@ -14,7 +14,7 @@ from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, Samp
 from rllm_core.data.types import Step
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError
-from rllm_gateway.policy import PolicyError
+from rllm_gateway.link_policy import PolicyError
 
 
 class SamplingContext(Protocol):

@@ -18,8 +18,8 @@ from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice
 from rllm_gateway.fields import IGNORE
+from rllm_gateway.link_policy import AttachedPolicy, PolicyError
 from rllm_gateway.live_session import LiveSession, Place, RequestKey
-from rllm_gateway.policy import AttachedPolicy, PolicyError
 from rllm_gateway.refusals import RefusedError, invalid
 from rllm_gateway.rendering import choice_of, render
 from rllm_gateway.row_log import RowLog

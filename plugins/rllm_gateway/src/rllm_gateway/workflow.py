@@ -17,8 +17,7 @@ from rllm_gateway.episodes import traced
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.rewarding import Returned, add_score, pay, read_returned, rollout_of
 from rllm_gateway.rollout_sampler import RolloutSampler
-from rllm_gateway.running.environment import environment_of
-from rllm_gateway.running.runners import Outcome
+from rllm_gateway.running.runners import Outcome, environment_of
 from rllm_gateway.session import SessionSpec, SessionTrace
 
 NO_CALL = "the agent made no call of the gateway; does its client have an address of its own?"

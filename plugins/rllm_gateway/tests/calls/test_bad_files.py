@@ -228,7 +228,6 @@ def test_damage_in_a_record_is_that_record(copied: Path) -> None:
     with CallReader.open(copied) as reader:
         (damage,) = reader.check()
         assert (damage.table, damage.first, damage.sessions) == ("calls", damage.last, ("s",))
-        assert damage.reason == "it is not what was written"
         with expect_error(DamagedError, "damaged-store", damage.first):
             reader.calls("s")
         assert len(reader.calls("t")) == CALLS // 2
@@ -295,4 +294,4 @@ def test_a_record_that_vanished_is_missed(path: Path) -> None:
         (damage,) = reader.check()
 
     assert (damage.table, damage.last - damage.first, damage.sessions) == ("calls", 1, ("s",))
-    assert damage.reason == "it is not there"
+    assert "not there" in damage.reason

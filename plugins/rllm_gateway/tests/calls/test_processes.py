@@ -80,7 +80,8 @@ def test_a_full_disk_refuses_rows_and_loses_none(path: Path) -> None:
         *acknowledged, refused, after = rest_of(process)
         assert process.wait() == 0
 
-    assert refused.startswith(f"s refused The store of calls {path} cannot be written: ")
+    assert refused.startswith("s refused ")
+    assert str(path) in refused
     assert after == "s after"
     with CallReader.open(path) as reader:
         assert [f"s {row.id}" for row in reader.calls("s")] == [*acknowledged, after]

@@ -130,8 +130,8 @@ def test_a_call_has_a_log_prob_per_token() -> None:
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([VersionSpan(3, 1)], r"version spans of \[1\] tokens, none empty, must add up to a response of 2"),
-        ([VersionSpan(4, 2)], "weight_version is 3, and the oldest version span is of version 4"),
+        ([VersionSpan(3, 1)], r"\[1\] tokens.* 2$"),
+        ([VersionSpan(4, 2)], "weight_version is 3.* 4$"),
     ],
 )
 def test_version_spans_of_a_call_cover_its_response(spans: list[VersionSpan], message: str) -> None:

@@ -30,8 +30,7 @@ from rllm_local.same_bits import (
     is_batch_invariant,
     positions_to_read,
 )
-from rllm_local.sampling_half import InWorker, SamplesFromCopy, SamplesInPlace, SamplingHalf
-from rllm_local.served_versions import ServedVersions
+from rllm_local.sampling_half import InWorker, SamplesFromCopy, SamplesInPlace, SamplingHalf, ServedVersions
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.training_process import TrainingProcess

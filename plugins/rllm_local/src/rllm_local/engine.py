@@ -25,14 +25,10 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.kv_cache import AS_NEEDED, PassShape, SlotCache
-from rllm_local.prefixes import BLOCK, leading
-from rllm_local.request import Request
+from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, together
+from rllm_local.request import Request, Stops, stop_rule
 from rllm_local.sampling import Draws
-from rllm_local.sessions import Session
-from rllm_local.slot_copies import Copy, together
-from rllm_local.slots import SlotTable
-from rllm_local.stop_rules import Stops, stop_rule
+from rllm_local.slots import BLOCK, Session, SlotTable, leading
 
 FIRST_POSITIONS = 64
 """Room per slot at first; doubled whenever a conversation outgrows it."""

@@ -10,11 +10,10 @@ from rllm_backend_kit.renderers import make_renderer, options_without_thinking
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.seeding import derive_seed
-from rllm_local.context import check_max_length
 from rllm_local.engine import LocalEngine
 from rllm_local.kv_cache import PassShape
 from rllm_local.memory import GIB
-from rllm_local.model import LoadedModel, load_model_to_sample
+from rllm_local.model import LoadedModel, check_max_length, load_model_to_sample
 from rllm_local.same_bits import fold_last_product, is_batch_invariant
 from rllm_local.settings import LocalConfig
 

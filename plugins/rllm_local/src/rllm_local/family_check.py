@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import ConfigError
+from rllm_local.attention import FULL, SLIDING, layer_types, window_masks
 from rllm_local.forward import Row, last_logits
 from rllm_local.kv_cache import SlotCache
 from rllm_local.logprobs import additive
-from rllm_local.windows import FULL, SLIDING, layer_types, window_masks
 
 NEAR = 1e-3
 """Largest difference of logits, relative to the largest logit."""

@@ -97,7 +97,7 @@ def _device(name: str) -> tuple[str, int]:
     """The device that a run would take, and its bytes of memory."""
     import torch
 
-    from rllm_local.device import find_device
+    from rllm_local.model import find_device
 
     device = find_device(name)
     if device.type == "cuda":

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from rllm_backend_kit.grammars import Grammar
 from rllm_core.contracts.engine import SamplingParams
-from rllm_local.attention import over_slots
+from rllm_local.attention import over_slots, window_masks
 from rllm_local.kv_cache import CacheView, SlotCache
 from rllm_local.sampling import Draws, draw
-from rllm_local.windows import window_masks
 
 
 @dataclass(frozen=True, eq=False)

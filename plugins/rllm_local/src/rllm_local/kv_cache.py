@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
-from rllm_local.slot_copies import Copy
+
+class Copy(NamedTuple):
+    """The first `length` positions of a slot, for others."""
+
+    source: int
+    targets: list[int]
+    length: int
+
+
+def together(copies: Sequence[Copy]) -> list[Copy]:
+    """The same copies in the same order, neighbours from one source as one."""
+    merged: list[Copy] = []
+    for copy in copies:
+        if merged and merged[-1][::2] == copy[::2]:
+            merged[-1].targets.extend(copy.targets)
+        else:
+            merged.append(Copy(copy.source, list(copy.targets), copy.length))
+    return merged
+
 
 WORTH_READING = 2
 """A range of slots is read as it is up to this many times the slots that are needed of it."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rllm_local import vocabulary
+from rllm_local.attention import window_masks
 from rllm_local.rows import MicroBatch
 from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
-from rllm_local.windows import window_masks
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,14 +13,67 @@ from rllm_backend_kit.hub import only_cached
 from rllm_backend_kit.model_files import check_vocabulary, stop_ids
 from rllm_core.errors import ConfigError
 from rllm_local.adapter_files import BaseModel, adapter_directory, read_base
-from rllm_local.context import longest_context, longrope_limit
-from rllm_local.device import find_device
 from rllm_local.family_check import check_family
 from rllm_local.fingerprints import fingerprint
 from rllm_local.lora import Adapter, merge_into
 from rllm_local.masters import Masters, cast_weights
 from rllm_local.model_name import TINY, directory_of, how_to_name_a_model
 from rllm_local.settings import ModelSection, TrainedModelSection
+
+
+def longest_context(config: Any, default: int) -> int:
+    """Return the most tokens of a row. `default` is for models without `max_position_embeddings`.
+
+    The scale of `dynamic` rope changes beyond `max_position_embeddings` only, so it needs no separate limit.
+    """
+    longest = int(getattr(config, "max_position_embeddings", 0) or default)
+    return min(longest, longrope_limit(config) or longest)
+
+
+def longrope_limit(config: Any) -> int | None:
+    """Return the length from which longrope uses its long factors, None for models without longrope.
+
+    transformers switches all tokens of a pass when the longest row of the pass exceeds the length. Cached keys keep
+    their old angles, so log-probs beyond the length would depend on other rows and on the cache.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Some models have rope parameters per type of layer.
+    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    limits = [part["original_max_position_embeddings"] for part in parts if part.get("rope_type") == "longrope"]
+    return min(map(int, limits)) if limits else None
+
+
+def check_max_length(name: str, max_length: int, rope_changes_beyond: int | None) -> None:
+    """Raise ConfigError if conversations may become longer than longrope computes exactly."""
+    if rope_changes_beyond is not None and max_length > rope_changes_beyond:
+        raise ConfigError(
+            "context-too-long",
+            f"training.max_length={max_length}, and model.name={name!r} has longrope: beyond {rope_changes_beyond} "
+            "tokens it rotates all tokens by other angles, so log-probs depend on the cache and on other rows.",
+            f"Set training.max_length={rope_changes_beyond} or lower.",
+        )
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name; `auto` is CUDA where there is one.
+
+    Raises:
+        ConfigError: there is none of that name, or it cannot be used.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "no-gpu", f"model.device={name!r}, and torch finds no CUDA device.", "Use model.device=auto or =cpu."
+        )
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            "bad-value", f"model.device={name!r} cannot be used: {error}.", "Use auto, cpu or cuda."
+        ) from error
+    return device
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,12 +8,24 @@ from pathlib import Path
 from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
 from rllm_core.contracts.finding import Finding
+from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
+from rllm_core.schema.run_config import RunConfig
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig, TrainingSection
-from rllm_local.training_process_check import check_training_process
+
+
+def check_training_process(run: RunConfig, settings: LocalConfig) -> None:
+    """Raise ConfigError where one process is asked for, and there is one anyway."""
+    if not settings.local.training_process and not run.rllm.async_training.staleness:
+        raise ConfigError(
+            "unused-key",
+            "`local.training_process` is false and has no effect: rollouts and updates take turns, in one process.",
+            "Leave it out, or set rllm.async_training.enable=true and rllm.async_training.staleness_threshold=1.",
+        )
+
 
 requires_api = 1
 

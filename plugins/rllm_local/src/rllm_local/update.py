@@ -13,21 +13,19 @@ from torch import Tensor
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss import RoleLosses, loss_terms, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
-from rllm_backend_kit.overflow import SCALE_DOWN, overflow_cause
+from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
-from rllm_core.errors import RllmError
 from rllm_core.seeding import derive_seed
-from rllm_local.critic import Critic, critic_metrics
+from rllm_local.critic import Critic, ValueGradient, critic_metrics
 from rllm_local.logprobs import token_outputs
 from rllm_local.masters import Masters
 from rllm_local.recomputing import recomputing
 from rllm_local.rows import MicroBatch, micro_batches
 from rllm_local.settings import TrainingSection
-from rllm_local.value_gradient import ValueGradient
 
 
 class Updater:
@@ -113,18 +111,11 @@ class Updater:
         for name, norm in norms.items():
             means.add(f"{name}/grad_norm", float(norm))
             if not torch.isfinite(norm):
-                cause = overflow_cause(batch, "advantages" if name == "actor" else "returns")
-                if cause is not None:
-                    raise RllmError(
-                        "gradient-not-finite",
-                        f"A gradient of step {plan.global_step} is not finite: {cause}.",
-                        SCALE_DOWN,
-                    )
-                raise RllmError(
-                    "gradient-not-finite",
-                    f"A gradient of step {plan.global_step} is not finite; the run ends before it reaches the weights.",
-                    f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate, "
-                    "and go on from the newest checkpoint with --resume.",
+                raise gradient_error(
+                    batch,
+                    plan.global_step,
+                    f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate.",
+                    "advantages" if name == "actor" else "returns",
                 )
         if trace is not None:
             trace.end_step(

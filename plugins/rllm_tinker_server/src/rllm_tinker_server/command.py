@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -96,25 +96,14 @@ def tinker() -> None:
 @click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
 @click.option("--end-with-stdin", is_flag=True, help="End when standard input closes, as it does when a parent dies.")
 def serve(
-    model: str,
-    names: tuple[str, ...],
     port: int,
     host: str,
     api_key: str | None,
-    checkpoints: Path,
-    max_context: int | None,
-    threads: int,
-    device: str,
-    dtype: Literal["float32", "bfloat16"],
-    seed: int,
     max_models: int,
     max_snapshots: int,
-    max_merged: int,
-    merged_dtype: Literal["float32", "model"],
-    kv_cache_gib: float,
-    max_concurrency: int,
     announce: Path | None,
     end_with_stdin: bool,
+    **model: Any,
 ) -> int:
     """Serve a model to Tinker programs: they train LoRA models on it and sample from them, on this machine.
 
@@ -145,26 +134,12 @@ def serve(
             "Run: pip install rllm-tinker-server",
         ) from error
     where = TinkerServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
-    what = ModelOptions(
-        model=model,
-        checkpoints=checkpoints,
-        names=names,
-        max_context=max_context,
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        seed=seed,
-        max_merged=max_merged,
-        merged_dtype=merged_dtype,
-        kv_cache_gib=kv_cache_gib,
-        max_concurrency=max_concurrency,
-        limits=TinkerLimits(max_models=max_models, max_snapshots=max_snapshots),
-    )
+    what = ModelOptions(**model, limits=TinkerLimits(max_models=max_models, max_snapshots=max_snapshots))
 
     def ready(url: str) -> None:
         key = "tml-local" if api_key is None else "YOUR_KEY"
-        click.echo(f"serving {model} at {url}; clients call it {' or '.join(service.names)}")
-        click.echo(f"checkpoints: {checkpoints.resolve()}")
+        click.echo(f"serving {what.model} at {url}; clients call it {' or '.join(service.names)}")
+        click.echo(f"checkpoints: {what.checkpoints.resolve()}")
         if api_key is not None:
             click.echo("clients must send the key of --api-key or TINKER_API_KEY; without one any would do")
         click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")

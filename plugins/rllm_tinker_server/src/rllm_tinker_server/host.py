@@ -20,7 +20,7 @@ from rllm_local.model import LoadedModel
 from rllm_tinker_server import checkpoint_files
 from rllm_tinker_server.checkpoint_files import BaseWeights
 from rllm_tinker_server.learner import MAX_LOGITS, Learner
-from rllm_tinker_server.lora import AdapterWeights, LoraModel, merged_copy
+from rllm_tinker_server.lora import AdapterWeights, LoraModel, merged_copy, sharing_copy
 from rllm_tinker_server.messages import (
     AdamStep,
     BaseModel,
@@ -31,7 +31,6 @@ from rllm_tinker_server.messages import (
     Scores,
 )
 from rllm_tinker_server.prompts import score
-from rllm_tinker_server.shared_copy import sharing_copy
 
 
 class Host:

@@ -17,7 +17,7 @@ from rllm_core.errors import RolloutError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
 from rllm_local.engine import LocalEngine
-from rllm_local.stop_rules import Stops, stop_rule
+from rllm_local.request import Stops, stop_rule
 from rllm_tinker_server.example_checks import check_ids
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights

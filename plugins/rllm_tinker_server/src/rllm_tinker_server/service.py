@@ -30,8 +30,7 @@ from rllm_tinker_server.messages import (
     Scores,
 )
 from rllm_tinker_server.refusals import NotFound, ServerError
-from rllm_tinker_server.sessions import Session, Sessions, TrainedModel
-from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.sessions import Session, Sessions, Snapshots, TrainedModel
 from rllm_tinker_server.turns import Backlog, Turns
 
 T = TypeVar("T")

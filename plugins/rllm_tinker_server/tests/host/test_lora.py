@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from rllm_tinker_server.host import Host
-from rllm_tinker_server.lora import ALPHA, LoraModel, merged_copy
-from rllm_tinker_server.lora_targets import target_names
+from rllm_tinker_server.lora import ALPHA, LoraModel, merged_copy, target_names
 from rllm_tinker_server.messages import ForwardBackward, LoraSpec, RequestRefused
 
 IDS = torch.tensor([[5, 9, 31, 4, 4, 60, 12]])

@@ -17,7 +17,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.updates import losses as core_losses
-from rllm_estimators import losses_sequence, losses_smooth, losses_weighted
+from rllm_estimators import losses_sequence, losses_weighted
 from rllm_estimators.loss_options import CispoParams, DroParams, GspoParams
 from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater
@@ -35,7 +35,7 @@ SHARED: list[tuple[str, PolicyLoss, Any, dict[str, float]]] = [
     ("ppo", core_losses.ppo, PpoParams(eps_clip=0.1, eps_clip_high=0.15), CLIP),
     ("cispo", losses_weighted.cispo, CispoParams(eps_clip=0.1, eps_clip_high=0.15), CLIP),
     ("gspo", losses_sequence.gspo, GspoParams(sequence_eps_clip=0.1, sequence_eps_clip_high=0.15), CLIP),
-    ("dro", losses_smooth.dro, DroParams(beta=0.3), {"beta": 0.3}),
+    ("dro", losses_weighted.dro, DroParams(beta=0.3), {"beta": 0.3}),
 ]
 
 

@@ -23,10 +23,10 @@ from tinker import types
 from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.checkpoints import Checkpoints
 from rllm_tinker_server.downloads import VALID, Downloads
+from rllm_tinker_server.lora import sharing_copy
 from rllm_tinker_server.refusals import Forbidden
 from rllm_tinker_server.serve import TinkerServeOptions, running_server
 from rllm_tinker_server.service import Service
-from rllm_tinker_server.shared_copy import sharing_copy
 from rllm_tinker_server.tinker_path import TinkerPath
 
 from .conftest import DEADLINE, KEY

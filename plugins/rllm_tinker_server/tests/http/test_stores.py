@@ -14,7 +14,7 @@ from rllm_tinker_server.futures import Answer, Futures
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
 from rllm_tinker_server.refusals import Gone, NotFound, ServerError
-from rllm_tinker_server.snapshots import Snapshots
+from rllm_tinker_server.sessions import Snapshots
 from rllm_tinker_server.tinker_path import TinkerPath
 
 PATH = TinkerPath("a-b:train:0", "weights", "one")

@@ -47,7 +47,7 @@ __all__ = ["AgentTrainer", "UnifiedTrainer", "rLLMAdvantageEstimator"]
 
 CONFIG_INSTEAD = {
     "agent_flow": "Set in `config`: rllm.workflow.name=agent and rllm.workflow.workflow_args.agent=FILE.py:FUNCTION.",
-    "evaluator": "Return the reward from your agent, or set in `config`: rllm.reward=[FILE.py:FUNCTION].",
+    "evaluator": "Return the reward from your agent, or set rllm.reward=[{name: python, function: FILE.py:FUNCTION}].",
 }
 """Arguments of rLLM's trainer that this one lacks, with the config keys to set instead."""
 Dataset = Iterable[Task | Mapping[str, Any]]

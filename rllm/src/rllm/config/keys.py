@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rllm.config.paths import KeyPath
-from rllm_core.schema.section import ActsIn, HoldsChoice, Names
+from rllm_core.schema.section import ActsIn, Names
 
 ANY_KEY = "*"
 """Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
@@ -50,7 +50,8 @@ def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
         for variant in _variants(field.annotation):
             if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
                 patterns.add((*path, ANY_KEY))
-                patterns |= {(*path, ANY_KEY, mark.key) for mark in field.metadata if isinstance(mark, HoldsChoice)}
+                inner = (mark.inner_choice for mark in field.metadata if isinstance(mark, Names))
+                patterns |= {(*path, ANY_KEY, key) for key in inner if key}
         if _is_choice(field.annotation):
             patterns.add(path)
     return frozenset(patterns)

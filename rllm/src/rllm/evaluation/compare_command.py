@@ -55,7 +55,7 @@ def _print(comparisons: Sequence[Comparison]) -> None:
     headings = ("environment", "tasks", "metric", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])
     click.echo(
-        "\nIntervals are 95 %, normal, or Tango's if no task differs; p is from a sign-flip test; "
+        "\nIntervals are 95 %, Student's, or Tango's where no task differs; p is that of a sign-flip test; "
         "both are paired by task."
     )
 

@@ -28,9 +28,9 @@ def print_metrics(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, fl
 def _which(metrics: Sequence[Metrics]) -> str:
     """What the intervals of the table are."""
     of_rewards = {each.reward.interval for each in metrics if each.reward is not None}
-    if "normal" not in of_rewards:
+    if "student" not in of_rewards:
         return ", Wilson's"
-    return ", normal for rewards beyond 0 to 1, Wilson's for all others"
+    return ", Student's of rewards beyond 0 to 1, Wilson's of all others"
 
 
 def metrics_as_json(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

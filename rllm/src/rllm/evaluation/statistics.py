@@ -9,12 +9,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 Z = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 FEWEST_TASKS = 2
 """One task says nothing about others."""
-Interval = Literal["wilson", "normal", "tango"]
+Interval = Literal["wilson", "student", "tango"]
 """Which interval it is; see `share`, `mean_of` and `difference_of`."""
 
 
@@ -56,8 +57,8 @@ def share(values: Sequence[float], rollouts: int) -> Estimate:
     """The mean of values from 0 to 1, one per task, with Wilson's score interval on the effective sample size.
 
     The effective size is the number of independent attempts with the standard error clustered by task (Miller 2024,
-    arXiv:2411.00640, section 2.2; Kish 1965). It is at least the number of tasks and at most `rollouts`. With one
-    attempt per task it is Wilson's interval.
+    arXiv:2411.00640, section 2.2; Kish 1965), corrected for the few tasks that it is measured on (Korn and Graubard
+    1998). It is at least the number of tasks and at most `rollouts`. With one attempt per task it is Wilson's interval.
 
     Args:
         values: such as the share of correct attempts, by task.
@@ -67,7 +68,7 @@ def share(values: Sequence[float], rollouts: int) -> Estimate:
     mean, tasks = float(of_tasks.mean()), len(of_tasks)
     if tasks < FEWEST_TASKS:
         return Estimate(mean, None, None)
-    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts)), "wilson")
+    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts, rollouts)), "wilson")
 
 
 def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
@@ -89,11 +90,11 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
         return Estimate(low, *wilson(low, tasks), "wilson")
     # As many passes as vary as little as these rewards would if attempts at one task were not alike.
     most = rollouts * mean * (1 - mean) / float(all_of_them.var())
-    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, max(most, rollouts))), "wilson")
+    return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts, max(most, rollouts))), "wilson")
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """The mean of any numbers, one per task, with the normal interval on the standard error clustered by task.
+    """The mean of any numbers, one per task, with Student's interval on the standard error clustered by task.
 
     Where all are the same there is no interval: they do not tell how far others may be off.
     """
@@ -101,8 +102,8 @@ def mean_of(values: Sequence[float]) -> Estimate:
     mean = float(of_tasks.mean())
     if len(of_tasks) < FEWEST_TASKS or of_tasks.min() == of_tasks.max():
         return Estimate(mean, None, None)
-    half = Z * standard_error(of_tasks)
-    return Estimate(mean, mean - half, mean + half, "normal")
+    half = _student_quantile(len(of_tasks) - 1) * standard_error(of_tasks)
+    return Estimate(mean, mean - half, mean + half, "student")
 
 
 def difference_of(differences: Sequence[float]) -> Estimate:
@@ -131,7 +132,7 @@ def standard_error(of_tasks: NDArray[np.float64]) -> float:
     return float(of_tasks.std(ddof=1)) / math.sqrt(len(of_tasks))
 
 
-def _effective_size(of_tasks: NDArray[np.float64], most: float) -> float:
+def _effective_size(of_tasks: NDArray[np.float64], rollouts: int, most: float) -> float:
     """Independent passes that vary as the mean of `of_tasks` does, at least their number and at most `most`."""
     tasks, mean = len(of_tasks), float(of_tasks.mean())
     error = standard_error(of_tasks)
@@ -139,4 +140,10 @@ def _effective_size(of_tasks: NDArray[np.float64], most: float) -> float:
     if spread <= 0:
         return float(tasks)  # every attempt ended alike: how alike attempts at one task are cannot be told
     size = min(spread / error**2, most) if error else most
-    return float(min(max(size, tasks), most))
+    few = (_student_quantile(rollouts - 1) / _student_quantile(tasks - 1)) ** 2
+    return float(min(max(size * few, tasks), most))
+
+
+def _student_quantile(freedom: int) -> float:
+    """Return the 97.5 % point of Student's t distribution."""
+    return float(stdtrit(freedom, 0.975))

@@ -24,7 +24,7 @@ from rllm_core.errors import did_you_mean
 from rllm_core.plugins.first_party import home_of
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import Redundant, Refused
+from rllm_core.schema.section import Rejected
 
 BACKEND, MODEL, PROFILE, TRACKERS = "rllm.backend", "model.name", "rllm.profile", "rllm.trainer.logger"
 OF_VERL, OF_RLLM = "actor_rollout_ref", "rllm"
@@ -136,9 +136,7 @@ def _refused(key: str, value: Any) -> str | None:
     """Why a value of the core's own keys is taken nowhere, or is always so."""
     about = fields_of(RunConfig).get(path_of(key))
     for mark in about.metadata if about else ():
-        if isinstance(mark, Redundant) and value == mark.value:
-            return mark.reason
-        if isinstance(mark, Refused) and about and value != about.default and mark.value in (None, value):
+        if isinstance(mark, Rejected) and about and value != about.default and mark.value in (None, value):
             return mark.reason
     return None
 

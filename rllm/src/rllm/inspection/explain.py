@@ -27,7 +27,7 @@ from rllm.planning import RunPlan, acting_plugins, core_key
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import AsPackaged, ByPlugins, Names, Redundant, Refused
+from rllm_core.schema.section import AsPackaged, Names, Rejected
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     acting = acting_plugins(registry, known) if known else []
     used = {(entry.kind, entry.qualified_name) for entry in plan.registered()}
     in_this_run = [entry for entry in acting if (entry.kind, entry.qualified_name) in used]
-    by_plugins = known is not None and known.mark(ByPlugins) is not None
+    by_plugins = known is not None and not known.is_read_by_core
     backends = registry.all("backend")
     if known is None:
         of_backend: type[BaseModel] = plan.backend.plugin.params
@@ -80,10 +80,10 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         honouring = honouring if acting else []
     else:
         acts, honouring = "the core", backends
-    refused = [mark.reason for mark in field.metadata if isinstance(mark, Refused)]
+    refused = [mark.reason for mark in field.metadata if isinstance(mark, Rejected)]
     if instead := idle_reason(plan.backend.plugin, dotted, plan.config.rllm.profile):
         acts, honouring, refused = "nobody", [], [*refused, instead]
-    if known and (known.mark(Redundant) or (refused and known.mark(Refused).value is None)):
+    if known and refused and known.mark(Rejected).value is None:
         acts, honouring = "nobody", []
     about = describe_field(dotted, field)
     facts = {
@@ -97,7 +97,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         "in this run": (_names(in_this_run) or "nothing") if by_plugins and acting else "",
         "backends": ", ".join(entry.name for entry in honouring) or "none",
         "also known as": ", ".join(_shared_as(dotted, plan, backends)),
-        "refused": " ".join([*refused, *(m.reason for m in field.metadata if isinstance(m, Redundant))]),
+        "refused": " ".join(refused),
     }
     return Explanation(about, {label: fact for label, fact in facts.items() if fact})
 

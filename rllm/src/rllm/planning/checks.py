@@ -34,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     term_checks.column_sections_are_needed,
     idle_checks.options_have_an_environment,
     idle_checks.step_rewards_are_read,
+    idle_checks.dividing_advantages_has_a_divisor,
     idle_checks.something_is_trained,
     idle_checks.reasoning_has_later_prompt,
     idle_checks.rejection_rejects,

@@ -17,7 +17,7 @@ from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.plugins.discovery import CORE
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import ReadsStepRewards, ShapesStepRewards, marked
+from rllm_core.schema.section import Means, marked
 
 NEVER = (0, -1)
 """Values of a frequency that mean never."""
@@ -42,8 +42,10 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
     params = plan.workflow.params
     if any(_reads_step_rewards(entry) for entry in plan.estimators):
         return
-    switches = sorted({name for entry in plan.estimators for name in marked(type(entry.params), ReadsStepRewards)})
-    for name in marked(type(params), ShapesStepRewards):
+    switches = sorted(
+        {name for entry in plan.estimators for name in marked(type(entry.params), Means.READS_STEP_REWARDS)}
+    )
+    for name in marked(type(params), Means.SHAPES_STEP_REWARDS):
         key = f"rllm.workflow.workflow_args.{name}"
         if getattr(params, name) and key in plan.composed.by_user:
             names = ", ".join(dict.fromkeys(entry.plugin.name for entry in plan.estimators))
@@ -58,7 +60,7 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _reads_step_rewards(estimator: PluginChoice[EstimatorPlugin[Any]]) -> bool:
-    switches = marked(type(estimator.params), ReadsStepRewards)
+    switches = marked(type(estimator.params), Means.READS_STEP_REWARDS)
     return "step_rewards" in estimator.plugin.needs and all(getattr(estimator.params, name) for name in switches)
 
 
@@ -110,6 +112,18 @@ def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
             key,
             f"{plan.composed.given(key)} and rllm.trainer.save_freq is {trainer.save_freq}: the run makes one "
             "checkpoint, at its end. Set save_freq to make more",
+        )
+
+
+def dividing_advantages_has_a_divisor(plan: RunPlan) -> Iterator[Problem]:
+    """The switch of a section of which every value has its default."""
+    key, section = "rllm.stepwise_advantage.enable", plan.config.rllm.stepwise_advantage
+    if section.enable and not section.normalize_by_steps and plan.composed.is_by_user(key):
+        yield warning(
+            "redundant-key",
+            key,
+            f"{plan.composed.given(key)} and changes nothing: every step has its trajectory's advantage anyway, and "
+            "normalize_by_steps is false.",
         )
 
 

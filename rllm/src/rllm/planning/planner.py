@@ -29,7 +29,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import ROLE_LOSS, Choice, Names, OptionsOf, Section
+from rllm_core.schema.section import ROLE_LOSS, Choice, Names, Section
 
 
 def make_plan(composed: Composed, registry: Registry) -> RunPlan:
@@ -188,8 +188,8 @@ class _Planner:
     ) -> PluginChoice[Any] | None:
         """The agent or environment that options of the workflow choose; ``rllm.<section>`` must not choose as well."""
         fields, args = type(workflow.params).model_fields, "rllm.workflow.workflow_args"
-        for named in (name for name, field in fields.items() if Names(kind) in field.metadata):
-            held = next((name for name, field in fields.items() if OptionsOf(named) in field.metadata), None)
+        marks = ((name, mark) for name, field in fields.items() for mark in field.metadata if isinstance(mark, Names))
+        for named, held in ((name, mark.options) for name, mark in marks if mark.kind == kind):
             name, options = getattr(workflow.params, named), getattr(workflow.params, held) if held else {}
             if name is None and not options:
                 continue

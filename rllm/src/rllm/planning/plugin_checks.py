@@ -10,7 +10,7 @@ from rllm.planning.problem import Problem, refused
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.plugins.discovery import CORE, IN_PROCESS
 from rllm_core.plugins.first_party import home_of
-from rllm_core.schema.section import TasksPerBatch, marked
+from rllm_core.schema.section import Means, marked
 
 ADVANTAGES = "batch.advantages"
 LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
@@ -119,7 +119,7 @@ def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
 def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
     """Batches that are larger than what a mode fills would leave a surplus that grows with every step."""
     multiplier, mode = plan.config.rllm.rejection_sample.multiplier, plan.rejection
-    if multiplier > 1 and any(marked(type(mode.params), TasksPerBatch)):
+    if multiplier > 1 and any(marked(type(mode.params), Means.TASKS_PER_BATCH)):
         key = "rllm.rejection_sample.multiplier"
         yield refused(
             "conflicting-keys",

@@ -28,24 +28,11 @@ from rllm_core.plugins.discovery import IN_PROCESS
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import (
-    ByPlugins,
-    ChangesNothing,
-    IdleWhen,
-    IdleWithout,
-    Names,
-    Redundant,
-    Refused,
-    TakenOver,
-    WhileOff,
-    WhileOffAs,
-)
+from rllm_core.schema.section import Names, NoEffect, ReadBy, Rejected
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 REFUSED = ", which is refused."
 NOBODY = ", and nothing this run uses acts on it."
-SWITCHES = ("enable", "log_episodes")
-"""A section with such a key is idle while that is false."""
 CHOSEN_BY = {
     "estimator": "rllm.algorithm.adv_estimator",
     "loss": "rllm.algorithm.loss_fn",
@@ -65,6 +52,8 @@ class Key:
     field: FieldInfo
     value: Any
     section: BaseModel
+    inherited: tuple[NoEffect, ...] = ()
+    """Marks of its section."""
 
     @property
     def dotted(self) -> str:
@@ -74,18 +63,37 @@ class Key:
     def default(self) -> Any:
         return self.field.get_default(call_default_factory=True)
 
+    @property
+    def options_of(self) -> tuple[str, ...]:
+        """Kinds of plugins that receive the value as an option."""
+        read_by = self.mark(ReadBy)
+        return read_by.options_of if read_by else ()
+
+    @property
+    def is_read_by_core(self) -> bool:
+        """True if the key has an effect without any plugin."""
+        read_by = self.mark(ReadBy)
+        return read_by is None or bool(read_by.core)
+
+    @property
+    def no_effect(self) -> NoEffect | None:
+        """The first mark whose test passes: a mark of its own, or of its section."""
+        own = (mark for mark in self.field.metadata if isinstance(mark, NoEffect))
+        return next((mark for mark in (*own, *self.inherited) if mark.test(self.section)), None)
+
     def mark(self, kind: type[Any]) -> Any:
         return next((mark for mark in self.field.metadata if isinstance(mark, kind)), None)
 
 
-def core_keys(config: BaseModel, at: KeyPath = ()) -> Iterator[Key]:
-    """Every key of a configuration that holds a value and not a section."""
+def core_keys(config: BaseModel, at: KeyPath = (), inherited: tuple[NoEffect, ...] = ()) -> Iterator[Key]:
+    """Every key of a configuration that holds a value and not a section. `inherited`: marks of `config`."""
     for name, field in type(config).model_fields.items():
         value = config.__dict__[name]
         if isinstance(value, BaseModel):
-            yield from core_keys(value, (*at, name))
+            marks = tuple(mark for mark in field.metadata if isinstance(mark, NoEffect))
+            yield from core_keys(value, (*at, name), marks)
         else:
-            yield Key((*at, name), field, value, config)
+            yield Key((*at, name), field, value, config, inherited)
 
 
 def core_key(config: RunConfig, path: KeyPath) -> Key | None:
@@ -112,8 +120,8 @@ def settle_effects(
         if key.value == key.default:
             continue
         given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
-        if (redundant := key.mark(Redundant)) and key.value == redundant.value:
-            problems += [warning("redundant-key", key.dotted, f"{given}: {redundant.reason}.")] if by_user else []
+        if (rejected := key.mark(Rejected)) and key.value == rejected.accepted:
+            problems += [warning("redundant-key", key.dotted, f"{given}. {rejected.reason}")] if by_user else []
             continue
         acts = any(_acts_by_itself(entry, key) for entry in chosen) or any(_takes_over(c, key) for c in taking)
         why = _why_idle(key, chosen, registry, acts)
@@ -137,8 +145,6 @@ def settle_effects(
             idle.append(key)
             if why[0] == NOBODY and any(composed.tiers[name] is Tier.SAVED for name in composed.beneath(key.dotted)):
                 problems.append(warning("unused-key", key.dotted, f"{given}{NOBODY} It is back to its default."))
-        elif by_user and (same := key.mark(ChangesNothing)) and same.test(key.section):
-            problems.append(warning("redundant-key", key.dotted, f"{given} and changes nothing: {same.because}."))
     return _with_defaults(composed, idle), problems
 
 
@@ -172,8 +178,8 @@ def _lists(plugin: Any, key: str) -> bool:
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
     """Values of the core that plugins of a kind take over as options, by name; null leaves the plugin's own default."""
-    keys = ((key, key.mark(TakenOver)) for key in core_keys(config))
-    return {key.path[-1]: key.value for key, mark in keys if mark and kind in mark.kinds and key.value is not None}
+    keys = core_keys(config)
+    return {key.path[-1]: key.value for key in keys if kind in key.options_of and key.value is not None}
 
 
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
@@ -196,15 +202,14 @@ def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
     A backend that has the core's own key, the choice of a plugin, or the option of one, under another name does not act
     on it.
     """
-    through = key.mark(ByPlugins)
-    own = through is None or key.mark(TakenOver) or key.mark(Names)
+    read_by = key.mark(ReadBy)
+    own = read_by is None or read_by.options_of or key.mark(Names)
     acts = _lists if own else config_keys
-    return acts(entry.plugin, key.dotted) and (through is None or through.kind in (None, entry.kind))
+    return acts(entry.plugin, key.dotted) and (read_by is None or read_by.kind in (None, entry.kind))
 
 
 def _has_option(entry: Registered[Any], key: Key) -> bool:
-    mark = key.mark(TakenOver)
-    return mark is not None and entry.kind in mark.kinds and key.path[-1] in entry.plugin.params.model_fields
+    return entry.kind in key.options_of and key.path[-1] in entry.plugin.params.model_fields
 
 
 def _takes_over(chosen: PluginChoice[Any], key: Key) -> bool:
@@ -214,29 +219,16 @@ def _takes_over(chosen: PluginChoice[Any], key: Key) -> bool:
 
 def _why_idle(key: Key, chosen: Sequence[Registered[Any]], registry: Registry, acts: bool) -> tuple[str, str] | None:
     """What is wrong and what to do; None when somebody acts on the key. `acts`: a chosen plugin does."""
-    refused = key.mark(Refused)
-    if key.mark(Redundant) or (refused and refused.value in (None, key.value)):
-        reason = refused.reason if refused else key.mark(Redundant).reason[:1].upper() + key.mark(Redundant).reason[1:]
-        return REFUSED, reason
-    if name := _switched_off(key):
-        on, off = ".".join((*key.path[:-1], name)), getattr(key.section, name)
-        shown = show_value(off).removesuffix(".0")
-        return (
-            f" and has no effect while {on} is {shown}.",
-            f"Set {on}{'=true' if off is False else ''} as well, or leave it out.",
-        )
-    if (when := key.mark(IdleWhen)) and when.test(key.section):
-        return f" and has no effect: {when.because.format(**dict(key.section))}.", when.remedy
-    if acts or key.mark(ByPlugins) is None:
+    rejected = key.mark(Rejected)
+    if rejected and rejected.value in (None, key.value):
+        return REFUSED, rejected.reason
+    if mark := key.no_effect:
+        values = {name: show_value(value).removesuffix(".0") for name, value in key.section}
+        values["section"] = ".".join(key.path[:-1])
+        return f" and has no effect{mark.because.format(**values)}.", mark.remedy.format(**values)
+    if acts or key.is_read_by_core:
         return None
     return NOBODY, _who_would(key, chosen, registry)
-
-
-def _switched_off(key: Key) -> str | None:
-    """The switch of a key, where it is off: the one it is marked with, or that of its section."""
-    needed = key.mark(IdleWithout)
-    switch = needed.key if needed else next((name for name in SWITCHES if name in type(key.section).model_fields), None)
-    return switch if switch and key.path[-1] != switch and not getattr(key.section, switch) else None
 
 
 def _happens_anyway(key: Key, taking: Sequence[PluginChoice[Any]]) -> bool:
@@ -248,16 +240,14 @@ def _happens_anyway(key: Key, taking: Sequence[PluginChoice[Any]]) -> bool:
 def _in_force(key: Key, taking: Sequence[PluginChoice[Any]]) -> Iterator[Any]:
     """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
     plugin does not say."""
-    if _switched_off(key):
-        if mark := key.mark(WhileOff):
-            yield mark.value
-        if other := key.mark(WhileOffAs):
-            yield getattr(key.section, other.key)
-    elif mark := key.mark(TakenOver):
-        for kind in mark.kinds:
-            values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
-            if any(value is not ABSENT for value in values):
-                yield from values
+    if mark := key.no_effect:
+        if mark.instead:
+            yield mark.instead(key.section)
+        return
+    for kind in key.options_of:
+        values = [_acted_by(entry, key) for entry in taking if entry.registered.kind == kind]
+        if any(value is not ABSENT for value in values):
+            yield from values
 
 
 def _acted_by(chosen: PluginChoice[Any], key: Key) -> Any:
@@ -270,8 +260,6 @@ def _acted_by(chosen: PluginChoice[Any], key: Key) -> Any:
 
 def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) -> str:
     acting = acting_plugins(registry, key)
-    if key.dotted.startswith("rllm.sdk."):
-        return "rllm.sdk belongs to a gateway plugin, and none is installed." if not acting else _list("Add", acting)
     if not acting and key.dotted == "rllm.record":
         return "rllm-record does: pip install rllm-record. Without it nothing is recorded."
     if not acting:
@@ -292,7 +280,7 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
 
 def _used(entry: Registered[Any], key: Key) -> str:
     """A plugin of the run, with the options that it has where the key would have been one."""
-    options = ", ".join(entry.plugin.params.model_fields) if key.mark(TakenOver) else ""
+    options = ", ".join(entry.plugin.params.model_fields) if key.options_of else ""
     return f"{entry.kind} {entry.name}" + (f" (its options: {options})" if options else "")
 
 

@@ -21,7 +21,7 @@ from rllm_core.rollout.calls import call
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.rollout.scoring import Scorer
-from rllm_core.schema.section import RolloutSeconds, marked
+from rllm_core.schema.section import Means, marked
 
 ScoreRollout = Callable[[Rollout], Awaitable[Score]]
 MakeScore = Callable[[], ScoreRollout | None]
@@ -180,5 +180,5 @@ def _always(score: ScoreRollout | None) -> MakeScore:
 def _time_limit(plan: RunPlan) -> float | None:
     """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
     limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
-    own = [getattr(params, name) for name in marked(type(params), RolloutSeconds)]
+    own = [getattr(params, name) for name in marked(type(params), Means.ROLLOUT_SECONDS)]
     return min([*own, *([] if limit is None else [limit])], default=None)

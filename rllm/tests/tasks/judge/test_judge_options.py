@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 import pytest
+from expecting import expect_error
 from pydantic import ValidationError
 
 from rllm.tasks.judge_options import JudgeParams, check_judge
@@ -41,7 +42,7 @@ def test_the_check_wants_the_key_and_no_network(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket.socket, "connect", lambda *arguments: pytest.fail("it connects"))
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     params = JudgeParams(url=URL, model="m", api_key_env="JUDGE_KEY")
-    with pytest.raises(ConfigError, match="environment variable JUDGE_KEY, which is not set"):
+    with expect_error(ConfigError, "missing-api-key", "JUDGE_KEY"):
         check_judge(params)
     monkeypatch.setenv("JUDGE_KEY", "k")
     check_judge(params)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params, ParamsT
-from rllm_core.schema.section import TasksPerBatch, marked
+from rllm_core.schema.section import Means, marked
 
 
 class GrpoParams(Params):
@@ -66,10 +66,12 @@ class GroupRejectionParams(Params):
 
 class DynamicRejectionParams(GroupRejectionParams):
     max_gen_batches: int = Field(10, gt=0, description="Batches of tasks played in one step at most.")
-    train_batch_size: Annotated[int, TasksPerBatch()] = Field(64, gt=0, description="Tasks whose groups fill a batch.")
+    train_batch_size: Annotated[int, Means.TASKS_PER_BATCH] = Field(
+        64, gt=0, description="Tasks whose groups fill a batch."
+    )
 
 
 def clamp_tasks_per_batch(params: ParamsT, tasks: int) -> ParamsT:
     """A rejection mode's options; one that fills batches is told of no more tasks than there are."""
-    sizes = {name: tasks for name in marked(type(params), TasksPerBatch) if getattr(params, name) > tasks}
+    sizes = {name: tasks for name in marked(type(params), Means.TASKS_PER_BATCH) if getattr(params, name) > tasks}
     return params.model_copy(update=sizes) if sizes else params

@@ -108,7 +108,7 @@ class EstimatorPlugin(Plugin[ParamsT]):
     """Columns that must be filled before it runs: by the backend (``old_logprobs``, ``ref_logprobs``, ``values``,
     ``sum_pi_squared``), by a stage (``greedy_rewards``), or with the trajectories: ``sampling_logprobs`` always,
     ``step_rewards`` and ``reward_components`` where the workflow reports them. An estimator that can do with and
-    without step rewards needs ``step_rewards`` and marks the option that says so with `ReadsStepRewards` (see
+    without step rewards needs ``step_rewards`` and marks the option that says so with `Means.READS_STEP_REWARDS` (see
     `rllm_core.schema.section`): where that is false, settings that shape them are refused."""
     rescales_components: bool = False
     """Whether it brings each of the `reward_components` to one scale, so that the size of a reward's weight is lost. A

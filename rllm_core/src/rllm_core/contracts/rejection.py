@@ -51,7 +51,7 @@ class RejectionPlugin(Plugin[ParamsT]):
     """Offers a rejection mode. Chosen by ``--rejection`` or ``rllm.rejection_sample.mode``.
 
     `load` returns a factory that takes the options and makes the mode for one run. The option of a mode that fills
-    batches of tasks is marked with `TasksPerBatch` of `rllm_core.schema.section`.
+    batches of tasks is marked with `Means.TASKS_PER_BATCH` of `rllm_core.schema.section`.
     """
 
     kind: ClassVar[str] = "rejection"

@@ -104,8 +104,8 @@ class Workflow(ABC):
 class WorkflowPlugin(Plugin[ParamsT]):
     """Offers a workflow. Chosen by ``rllm.workflow.name``; its options are ``rllm.workflow.workflow_args``.
 
-    Marks of `rllm_core.schema.section` say what an option means to a run: `Names` and `OptionsOf` (the agent or the
-    environment that plays), `RolloutSeconds`, `ShapesStepRewards`.
+    Marks of `rllm_core.schema.section` say what an option means to a run: `Names` (the agent or the environment that
+    the option names), `Means.ROLLOUT_SECONDS`, `Means.SHAPES_STEP_REWARDS`.
     """
 
     kind: ClassVar[str] = "workflow"

@@ -9,12 +9,11 @@ from pydantic import Field
 from rllm_core.schema.section import (
     PLAYING,
     TRAINING,
-    ByPlugins,
     Choice,
     Names,
     PositiveInt,
+    ReadBy,
     Section,
-    TakenOver,
     section,
 )
 
@@ -30,7 +29,7 @@ class DataSection(Section):
         None,
         description="Validation tasks: name of a dataset, or a file that one reads; null means the environment's own.",
     )
-    train_batch_size: Annotated[PositiveInt, TakenOver(("rejection",)), TRAINING] = Field(
+    train_batch_size: Annotated[PositiveInt, ReadBy(options_of=("rejection",), core=True), TRAINING] = Field(
         64, description="Tasks per training step; never more than there are."
     )
     val_batch_size: Annotated[PositiveInt, PLAYING] = Field(32, description="Tasks per validation batch.")
@@ -45,11 +44,9 @@ class DataSection(Section):
 class TrainSamplingSection(Section):
     """How tokens are drawn in training."""
 
-    temperature: Annotated[float, ByPlugins()] = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
-    top_p: Annotated[float, ByPlugins()] = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
-    top_k: Annotated[int, ByPlugins()] = Field(
-        -1, ge=-1, description="Sample among the k likeliest tokens; -1 means all."
-    )
+    temperature: Annotated[float, ReadBy()] = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: Annotated[float, ReadBy()] = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
+    top_k: Annotated[int, ReadBy()] = Field(-1, ge=-1, description="Sample among the k likeliest tokens; -1 means all.")
 
 
 class ValSamplingSection(Section):

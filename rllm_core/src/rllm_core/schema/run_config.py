@@ -32,14 +32,16 @@ from rllm_core.schema.sdk_section import SdkSection
 from rllm_core.schema.section import (
     PLAYING,
     TRAINING,
-    ByPlugins,
     Choice,
     Names,
-    Refused,
+    ReadBy,
+    Rejected,
     Section,
-    SharedOption,
+    no_effect_without,
     section,
 )
+
+SWITCH = no_effect_without("enable=true")
 
 
 class RllmSection(Section):
@@ -62,47 +64,49 @@ class RllmSection(Section):
     rollout: RolloutSection = section(RolloutSection)
     trainer: TrainerSection = section(TrainerSection)
     algorithm: Annotated[AlgorithmSection, TRAINING] = section(AlgorithmSection)
-    stepwise_advantage: Annotated[StepwiseAdvantageSection, TRAINING] = section(StepwiseAdvantageSection)
-    reward: Annotated[list[Choice], ByPlugins(), Names("reward"), PLAYING] = Field(
+    stepwise_advantage: Annotated[StepwiseAdvantageSection, TRAINING, SWITCH] = section(StepwiseAdvantageSection)
+    reward: Annotated[list[Choice], ReadBy(), Names("reward"), PLAYING] = Field(
         default_factory=list,
         description="Rewards of an attempt, by name, added to what the environment gives: `[exact]`, or "
         "`[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
-    renderer: Annotated[Choice | None, ByPlugins(), Names("renderer"), PLAYING] = Field(
+    renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), PLAYING] = Field(
         None,
         description="How messages become tokens, and tokens replies, by name. null: `auto` if rllm-renderers is "
         "installed and `accumulate_reasoning` is off, else `template`.",
     )
-    disable_thinking: Annotated[bool, ByPlugins(), PLAYING] = Field(
+    disable_thinking: Annotated[bool, ReadBy(), PLAYING] = Field(
         False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."
     )
-    accumulate_reasoning: Annotated[bool, ByPlugins("workflow"), PLAYING] = Field(
+    accumulate_reasoning: Annotated[bool, ReadBy("workflow"), PLAYING] = Field(
         False,
         description="Keep what the model thought (up to `</think>`) in prompts after the user has spoken again. While "
         "it calls tools its thoughts stay anyway.",
     )
-    mask_truncated_samples: Annotated[bool, ByPlugins(), TRAINING] = Field(
+    mask_truncated_samples: Annotated[bool, ReadBy(), TRAINING] = Field(
         False, description="Take trajectories whose last answer was cut off out of the gradient."
     )
     filter_token_mismatch: Annotated[
         bool,
-        Refused(
+        Rejected(
             "What the model sampled is never decoded and tokenised again, so no trajectory can mismatch and there is "
             "no filter to switch off. Remove the key."
         ),
     ] = Field(True, description="Accepted for configurations of rLLM; mismatches cannot happen here.")
-    compact_filtering: Annotated[CompactFilteringSection, TRAINING] = section(CompactFilteringSection)
+    compact_filtering: Annotated[CompactFilteringSection, TRAINING, SWITCH] = section(CompactFilteringSection)
     transform: Annotated[TransformSection, TRAINING] = section(TransformSection)
-    rejection_sample: Annotated[RejectionSection, TRAINING] = section(RejectionSection)
+    rejection_sample: Annotated[RejectionSection, TRAINING, SWITCH] = section(RejectionSection)
     pipeline: Annotated[PipelineSection, TRAINING] = section(PipelineSection)
-    episode_logging: Annotated[EpisodeLoggingSection, TRAINING] = section(EpisodeLoggingSection)
-    record: Annotated[Literal["off", "fates", "tokens"] | None, SharedOption(("tracker",)), TRAINING] = Field(
+    episode_logging: Annotated[EpisodeLoggingSection, TRAINING, no_effect_without("log_episodes=true")] = section(
+        EpisodeLoggingSection
+    )
+    record: Annotated[Literal["off", "fates", "tokens"] | None, ReadBy(options_of=("tracker",)), TRAINING] = Field(
         None,
         description="What is kept of every step, in `record/` of the run folder: `fates` (ids, numbers and rules: what "
         "became of each trajectory, and why), `tokens` (texts and tokens too) or `off`. null: `fates` where "
         "`rllm-record` is installed.",
     )
-    async_training: AsyncTrainingSection = section(AsyncTrainingSection)
+    async_training: Annotated[AsyncTrainingSection, SWITCH] = section(AsyncTrainingSection)
     sdk: Annotated[SdkSection, PLAYING] = section(SdkSection)
     unused_keys: Literal["error", "warn"] = Field(
         "error",

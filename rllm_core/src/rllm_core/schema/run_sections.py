@@ -9,28 +9,27 @@ from pydantic import Field
 from rllm_core.schema.section import (
     PLAYING,
     TRAINING,
-    ByPlugins,
     Choice,
-    IdleWhen,
     Names,
+    NoEffect,
     NonNegativeInt,
     PositiveInt,
-    Redundant,
-    Refused,
+    ReadBy,
+    Rejected,
     Section,
 )
 
 NO_ENVIRONMENT = "custom"
 """Value of ``rllm.env.name`` when none is chosen by name: the workflow brings its own world."""
 
-WHILE_COUNTED_IN_BATCHES = IdleWhen(
+WHILE_COUNTED_IN_BATCHES = NoEffect(
     lambda trainer: trainer.total_batches > 0,
-    "rllm.trainer.total_batches is {total_batches}",
+    ": rllm.trainer.total_batches is {total_batches}",
     "Set one of the two.",
 )
-WHILE_TAKING_TURNS = IdleWhen(
+WHILE_TAKING_TURNS = NoEffect(
     lambda section: section.enable and not section.staleness_threshold,
-    "staleness_threshold is 0, so that rollouts and updates take turns",
+    ": staleness_threshold is 0, so that rollouts and updates take turns",
     "Set staleness_threshold to 1 or more, or leave it out.",
 )
 
@@ -38,18 +37,16 @@ WHILE_TAKING_TURNS = IdleWhen(
 class AgentSection(Section):
     """Who plays: from what the environment says to chat messages, and from the model's words to an action."""
 
-    name: Annotated[str, ByPlugins(), Names("agent")] = Field("math_agent", description="Agent, by name.")
-    max_steps: Annotated[PositiveInt, ByPlugins()] = Field(20, description="Most turns of an attempt.")
+    name: Annotated[str, ReadBy(), Names("agent")] = Field("math_agent", description="Agent, by name.")
+    max_steps: Annotated[PositiveInt, ReadBy()] = Field(20, description="Most turns of an attempt.")
     trajectory_timeout: float | None = Field(
         None, gt=0, description="Seconds an attempt may take before it ends with reason `timeout`; null means no limit."
     )
-    overlong_filter: Annotated[bool, ByPlugins()] = Field(
+    overlong_filter: Annotated[bool, ReadBy()] = Field(
         False, description="Mask attempts that ran out of room, turns or time, besides what `compact_filtering` masks."
     )
-    agent_args: Annotated[dict[str, Any], ByPlugins()] = Field(
-        default_factory=dict, description="Options of the agent."
-    )
-    engine_args: Annotated[dict[str, Any], ByPlugins()] = Field(
+    agent_args: Annotated[dict[str, Any], ReadBy()] = Field(default_factory=dict, description="Options of the agent.")
+    engine_args: Annotated[dict[str, Any], ReadBy()] = Field(
         default_factory=dict, description="Options of the backend's rollout engine, for backends that take any here."
     )
 
@@ -69,7 +66,7 @@ class WorkflowSection(Section):
     """How an attempt is made."""
 
     use_workflow: Annotated[
-        bool, Redundant(True, "attempts are always made by the workflow `rllm.workflow.name`; remove the key")
+        bool, Rejected("Rollouts are always made by the workflow `rllm.workflow.name`. Remove the key.", accepted=True)
     ] = Field(False, description="Accepted for configurations of rLLM; the agent loop is a workflow itself here.")
     name: Annotated[str, Names("workflow")] = Field(
         "single_turn_workflow", description="Workflow that makes an attempt at a task, by name."
@@ -85,9 +82,9 @@ class WorkflowSection(Section):
 class RolloutSection(Section):
     """How many attempts are made, and by which engine."""
 
-    n: Annotated[PositiveInt, ByPlugins(), TRAINING] = Field(8, description="Rollouts per task during training.")
+    n: Annotated[PositiveInt, ReadBy(), TRAINING] = Field(8, description="Rollouts per task during training.")
     n_val: Annotated[PositiveInt, PLAYING] = Field(1, description="Rollouts per task during validation.")
-    engine: Annotated[Choice | None, ByPlugins(), Names("engine")] = Field(
+    engine: Annotated[Choice | None, ReadBy(), Names("engine")] = Field(
         None, description="Rollout engine that the backend hosts, by name; null means the backend's own."
     )
 
@@ -153,17 +150,17 @@ class AsyncTrainingSection(Section):
         "they end. true: they go on with new weights as soon as there are any, also within a reply.",
     )
     mini_batch_size: Annotated[
-        PositiveInt, TRAINING, Refused("A step trains on the groups of `data.train_batch_size` tasks; set that.")
+        PositiveInt, TRAINING, Rejected("A step trains on the groups of `data.train_batch_size` tasks; set that.")
     ] = Field(64, description="Accepted at its default, for configurations of rLLM.")
     fwd_bwd_group_size: Annotated[
         PositiveInt | None,
         TRAINING,
-        Refused("The backend divides a step into micro-batches by keys of its own; see its page."),
+        Rejected("The backend divides a step into micro-batches by keys of its own; see its page."),
     ] = Field(None, description="Accepted at its default, for configurations of rLLM.")
     trigger_parameter_sync_step: Annotated[
         PositiveInt,
         TRAINING,
-        Refused(
+        Rejected(
             "Weights are synced after every update. For k optimiser steps between two syncs, set "
             "`data.train_batch_size` to k times as many tasks, and the backend's number of minibatches to k."
         ),
@@ -171,12 +168,12 @@ class AsyncTrainingSection(Section):
     episode_offload_dir: Annotated[
         str | None,
         TRAINING,
-        Refused("Nothing waits in a queue; `rllm.episode_logging.log_episodes` keeps episodes on disk."),
+        Rejected("Nothing waits in a queue; `rllm.episode_logging.log_episodes` keeps episodes on disk."),
     ] = Field(None, description="Accepted at its default, for configurations of rLLM.")
     trajectory_group_offload_dir: Annotated[
         str | None,
         TRAINING,
-        Refused("Nothing waits in a queue; `rllm.record` keeps what became of every trajectory on disk."),
+        Rejected("Nothing waits in a queue; `rllm.record` keeps what became of every trajectory on disk."),
     ] = Field(None, description="Accepted at its default, for configurations of rLLM.")
 
     @property

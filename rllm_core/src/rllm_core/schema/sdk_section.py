@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rllm_core.schema.section import ByPlugins, Section, section
+from rllm_core.schema.section import ReadBy, Section, section
 
 PUBLIC_TOKEN = "my-shared-secret"
 """What rLLM ships as default token, so everybody knows it."""
@@ -16,7 +16,7 @@ PUBLIC_TOKEN = "my-shared-secret"
 class StoreSection(Section):
     """Where traces are kept."""
 
-    path: Annotated[str | None, ByPlugins()] = Field(
+    path: Annotated[str | None, ReadBy()] = Field(
         None, description="Database of traces; null means `gateway/traces.db` in the run folder."
     )
 
@@ -24,19 +24,19 @@ class StoreSection(Section):
 class ProcessingSection(Section):
     """How traces become trajectories."""
 
-    groupby_key: Annotated[str | None, ByPlugins()] = Field(None, description="Key that groups trajectories.")
-    traj_name_key: Annotated[str | None, ByPlugins()] = Field(None, description="Key that names trajectories.")
+    groupby_key: Annotated[str | None, ReadBy()] = Field(None, description="Key that groups trajectories.")
+    traj_name_key: Annotated[str | None, ReadBy()] = Field(None, description="Key that names trajectories.")
 
 
 class ProxySection(Section):
     """The proxy between an agent and the model."""
 
-    host: Annotated[str, ByPlugins()] = Field("127.0.0.1", description="Address the proxy listens on.")
-    port: Annotated[int, ByPlugins()] = Field(4000, gt=0, lt=65536, description="Port the proxy listens on.")
-    mode: Annotated[Literal["subprocess", "external"], ByPlugins()] = Field(
+    host: Annotated[str, ReadBy()] = Field("127.0.0.1", description="Address the proxy listens on.")
+    port: Annotated[int, ReadBy()] = Field(4000, gt=0, lt=65536, description="Port the proxy listens on.")
+    mode: Annotated[Literal["subprocess", "external"], ReadBy()] = Field(
         "subprocess", description="Whether the run starts the proxy or finds it running."
     )
-    admin_token: Annotated[str | None, ByPlugins()] = Field(
+    admin_token: Annotated[str | None, ReadBy()] = Field(
         None, min_length=1, description="Token of the proxy's administration; null means one made at first use."
     )
 

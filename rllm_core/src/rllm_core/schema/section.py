@@ -1,13 +1,15 @@
-"""What all sections of the configuration are made of, and marks that say who acts on a key.
+"""The base class of all sections of the configuration, and the marks of keys.
 
-A key without a mark is read by the core itself. A mark makes the others checkable: a value that nobody would act on
-stops the run (see ``rllm.planning.unused_keys``).
+A key needs three facts: which part of rllm reads it, when it has no effect, and the message for that. A key without a
+mark is read by the core itself. A value that no part of rllm would read stops the run (see
+``rllm.planning.unused_keys``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from inspect import getdoc
 from typing import Annotated, Any, Literal
 
@@ -36,97 +38,70 @@ TRAINING, PLAYING = ActsIn("training"), ActsIn("playing")
 
 
 @dataclass(frozen=True)
-class ByPlugins:
-    """The key acts through a chosen plugin that lists it in `config_keys` or, for backends, in `shared_keys`."""
+class ReadBy:
+    """The key is read by chosen plugins that list it in `config_keys` or, for backends, in `shared_keys`."""
 
     kind: str | None = None
-    """The one kind of plugins that can act on it; None: any."""
+    """The one kind of plugins that can read it; None: any."""
+    options_of: tuple[str, ...] = ()
+    """Kinds of plugins that receive the value as their option of the key's name, unless the value is null or the
+    plugin's own mapping sets the option."""
+    core: bool = False
+    """True if the core reads the key too."""
 
 
 @dataclass(frozen=True)
-class TakenOver:
-    """Chosen plugins of certain kinds that have an option of the key's name take its value over, unless it is null or
-    their own mapping sets the option."""
+class NoEffect:
+    """The key, or every key of the section, has no effect if the section's values pass a test."""
 
-    kinds: tuple[str, ...]
+    test: Callable[[Any], bool]
+    """A function of the section."""
+    because: str
+    """The end of the sentence "KEY has no effect", without a full stop. ``{name}`` is replaced by a value of the
+    section, and ``{section}`` by the section's dotted name."""
+    remedy: str
+    """A sentence with the same replacements."""
+    instead: Callable[[Any], Any] | None = None
+    """A function of the section that returns the value that applies instead of the key's."""
+
+
+def no_effect_without(switch: str, instead: Callable[[Any], Any] | None = None) -> NoEffect:
+    """Return the mark of a key that has no effect while another key of its section is false, 0 or null.
+
+    Args:
+        switch: the other key, such as ``tis_mode``, or the word that turns it on, such as ``enable=true``.
+        instead: as in `NoEffect`.
+    """
+    name = switch.partition("=")[0]
+    return NoEffect(
+        lambda section: not getattr(section, name),
+        f" while {{section}}.{name} is {{{name}}}",
+        f"Set {{section}}.{switch} as well, or leave it out.",
+        instead,
+    )
 
 
 @dataclass(frozen=True)
-class SharedOption(ByPlugins, TakenOver):
-    """The key acts through plugins alone, also as an option of theirs."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The key, or one value of it, cannot be honoured by anything there is."""
+class Rejected:
+    """The key, or one value of it, is rejected because no part of rllm can do what it requests."""
 
     reason: str
     """Why, and what to do instead: one or two sentences."""
     value: object = None
-    """The one value that is refused; None means every value but the default."""
-
-
-@dataclass(frozen=True)
-class Redundant:
-    """One value of the key asks for what is always done: it is accepted with a warning, any other is refused."""
-
-    value: object
-    reason: str
-
-
-@dataclass(frozen=True)
-class IdleWithout:
-    """The key has no effect while another one of its section is false, 0 or null."""
-
-    key: str
-
-
-@dataclass(frozen=True)
-class IdleWhen:
-    """The key has no effect where other values of its section pass a test."""
-
-    test: Callable[[Any], bool]
-    """Takes the section."""
-    because: str
-    """Why, without a full stop; ``{name}`` stands for a value of the section."""
-    remedy: str
-
-
-@dataclass(frozen=True)
-class ChangesNothing:
-    """A value that is acted on and leaves all as it is, where its section passes a test; users of rLLM may have set it
-    for what is always done here."""
-
-    test: Callable[[Any], bool]
-    because: str
-
-
-@dataclass(frozen=True)
-class WhileOff:
-    """What counts in place of the key's value while the switch of its section is off."""
-
-    value: object
-
-
-@dataclass(frozen=True)
-class WhileOffAs:
-    """Another key of its section counts in place of it while the key's switch is off."""
-
-    key: str
+    """The one value that is rejected; None means every value but the default."""
+    accepted: object = None
+    """A value that requests what is always done: it is accepted with a warning. None: no such value."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """The value is, or holds, names of plugins of this kind."""
+    """The value is, or contains, names of plugins of this kind."""
 
     kind: str
-
-
-@dataclass(frozen=True)
-class HoldsChoice:
-    """Each mapping in the value may itself hold a plugin choice, under this key."""
-
-    key: str
+    options: str | None = None
+    """The option of the same plugin that contains the named plugin's options."""
+    inner_choice: str | None = None
+    """The key under which each mapping in the value may contain a second plugin choice."""
 
 
 @dataclass(frozen=True)
@@ -140,37 +115,23 @@ class AsPackaged:
     """Keys that the YAML leaves out."""
 
 
-@dataclass(frozen=True)
-class OptionsOf:
-    """The value holds the options of the plugin that another option of the same record names."""
+class Means(Enum):
+    """The meaning of a plugin's option for the run."""
 
-    key: str
-
-
-@dataclass(frozen=True)
-class RolloutSeconds:
-    """An option of a workflow: seconds after which an attempt ends."""
-
-
-@dataclass(frozen=True)
-class ShapesStepRewards:
-    """An option of a workflow that changes the rewards of steps and not those of trajectories; 0 changes none."""
+    ROLLOUT_SECONDS = auto()
+    """Of a workflow: seconds after which a rollout ends."""
+    SHAPES_STEP_REWARDS = auto()
+    """Of a workflow: it changes the rewards of steps, not the rewards of trajectories; 0 changes none."""
+    READS_STEP_REWARDS = auto()
+    """Of an estimator that needs ``step_rewards``: if it is false, the estimator reads none of them."""
+    TASKS_PER_BATCH = auto()
+    """Of a rejection mode: the number of tasks in a full batch, never more than the run has."""
 
 
-@dataclass(frozen=True)
-class ReadsStepRewards:
-    """An option of an estimator that needs ``step_rewards``: where it is false, it reads none of them."""
-
-
-@dataclass(frozen=True)
-class TasksPerBatch:
-    """An option of a rejection mode: how many tasks it fills a batch with. It is given no more than there are."""
-
-
-def marked(model: type[BaseModel], mark: type[Any]) -> Iterator[str]:
-    """Names of the keys or options with a mark."""
+def marked(model: type[BaseModel], meaning: Means) -> Iterator[str]:
+    """Yield the names of the options with a meaning."""
     for name, field in model.model_fields.items():
-        if any(isinstance(each, mark) for each in field.metadata):
+        if meaning in field.metadata:
             yield name
 
 

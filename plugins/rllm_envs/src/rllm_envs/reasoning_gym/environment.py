@@ -2,20 +2,71 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal
 
 from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import RolloutError
-from rllm_envs.reasoning_gym.answers import answer_of, written
-from rllm_envs.reasoning_gym.examples import solved
-from rllm_envs.reasoning_gym.options import SEEDS, ReasoningGymParams
+from rllm_envs.reasoning_gym.options import EXAMPLES_FROM, SEEDS, ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import GeneratorFailedError, TooLongError, ask
 from rllm_envs.reasoning_gym.resolving import config_of, system_prompt_of
+
+How = Literal["auto", "tags", "response"]
+TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def answer_of(response: str, how: How) -> str | None:
+    """The answer in a reply, without white space around it; None where there is none.
+
+    Tags are read as by ``reasoning_gym.utils.extract_answer``: the last pair counts.
+    """
+    tagged = TAGGED.findall(response) if how != "response" else []
+    if not tagged and how == "tags":
+        return None
+    answer: str = tagged[-1] if tagged else response
+    return answer.strip() or None
+
+
+def written(answer: str, how: How) -> str:
+    """A reply that gives `answer` in the shortest form that is read."""
+    return f"<answer>{answer}</answer>" if how == "tags" else answer
+
+
+def solved(params: ReasoningGymParams, config: dict[str, Any], seconds: float) -> tuple[tuple[str, str], ...]:
+    """``params.examples`` pairs of a question and its answer; of a seed that neither split has.
+
+    Raises:
+        RolloutError: the generator keeps no answer to its entries.
+        TooLongError: one takes longer than `seconds` to generate.
+    """
+    if not params.examples:
+        return ()
+    return _solved(params.generator, json.dumps(config), params.seed + EXAMPLES_FROM, params.examples, seconds)
+
+
+@lru_cache(16)
+def _solved(generator: str, config: str, seed: int, count: int, seconds: float) -> tuple[tuple[str, str], ...]:
+    source = {"generator": generator, "config": json.loads(config), "seed": seed, "size": count}
+    made = []
+    for index in range(count):
+        asked = {"source": source | {"index": index}, "seconds": seconds}
+        question, answer = (ask({"ask": what, **asked}) for what in ("question", "answer"))
+        if answer is None:
+            raise RolloutError(
+                "no-example-answers",
+                f"{generator} keeps no answer to its entries, so none can be shown as an example.",
+                "Leave rllm.env.env_args.examples out.",
+            )
+        made.append((question, str(answer)))
+    return tuple(made)
+
 
 SECONDS_TO_GENERATE = 300.0
 SECONDS_TO_SCORE = 10.0

@@ -1,25 +1,179 @@
-"""OpenAI's chat-completions API: answers and events."""
+"""OpenAI's chat-completions API: requests, answers and events."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
-from rllm_gateway.apis.chat_request import read
-from rllm_gateway.apis.openai import error_body, error_object
-from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.refusals import RefusedError
+from rllm_gateway import fields
+from rllm_gateway.apis.openai import error_body, error_object, must_call, tool_choice, without_known_choice
+from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.fields import Outcome, Rules, refuse_unless_ignored
+from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.structured import schema_of, wanted
 
 DONE = b"data: [DONE]\n\n"
+RULES = Rules(
+    honoured=frozenset(
+        (
+            "messages",
+            "max_tokens",
+            "max_completion_tokens",
+            "stop",
+            "n",
+            "tools",
+            "stream",
+            "stream_options",
+            "logprobs",
+            "top_logprobs",
+            "response_format",
+            "user",
+            "metadata",
+        )
+    ),
+    overruled=frozenset(("model", "temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")),
+    ignored=frozenset(
+        (
+            "verbosity",
+            "reasoning_effort",
+            "parallel_tool_calls",
+            "store",
+            "service_tier",
+            "prediction",
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "safety_identifier",
+        )
+    ),
+    refused={
+        "audio": (),
+        "function_call": (),
+        "functions": ([],),
+        "logit_bias": ({},),
+        "modalities": (["text"],),
+        "moderation": (),
+        "tool_choice": (),
+        "web_search_options": (),
+    },
+)
+MOST_STOPS = 16
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+SHOWN = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"))
+"""Parts of a message that become part of the prompt."""
+
+
+def _read(body: dict[str, Any], unsupported: Any) -> Asked:
+    """Raises RefusedError."""
+    chosen = tool_choice(body, "function")
+    outcomes = RULES.outcomes(without_known_choice(body, chosen), unsupported)
+    if chosen is not None:
+        outcomes["tool_choice"] = "honoured"
+    reader = _Messages(unsupported, outcomes)
+    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(fields.objects(body, "tools"))]
+    most = [fields.whole(body, key, 1, 1 << 31) for key in ("max_tokens", "max_completion_tokens")]
+    fields.mapping(body, "stream_options")
+    form = fields.mapping(body, "response_format")
+    holder = fields.mapping(form, "json_schema", "response_format")
+    schema = schema_of(form, holder, "response_format") if form else None
+    tools = [] if chosen is not None and chosen.none else tools
+    messages = [reader.message(each, f"messages[{at}]") for at, each in enumerate(fields.objects(body, "messages"))]
+    if not messages:
+        raise invalid("messages is empty; send at least one.", "messages")
+    return Asked(
+        messages=messages,
+        tools=tools,
+        wanted=wanted("response_format", schema, tools, **must_call(chosen)),
+        n=fields.whole(body, "n", 1, MOST_CHOICES) or 1,
+        max_tokens=min((each for each in most if each is not None), default=None),
+        stop=fields.stop_texts(body, "stop", MOST_STOPS),
+        stream=fields.truth(body, "stream"),
+        logprobs=fields.truth(body, "logprobs"),
+        top_logprobs=(fields.whole(body, "top_logprobs", 0, MOST_TOP) or 0) if body.get("logprobs") else 0,
+        model=fields.optional_text(body, "model"),
+        metadata=fields.mapping(body, "metadata"),
+        sent={name: value for name, value in body.items() if name != "messages"},
+        outcomes=outcomes,
+    )
+
+
+def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if tool.get("type", "function") != "function":
+        raise invalid(
+            f"{where}.type is {tool['type']!r:.80}; only functions are offered to the model.", f"{where}.type"
+        )
+    function = fields.mapping(tool, "function", where)
+    fields.text(function, "name", f"{where}.function")
+    fields.optional_text(function, "description", f"{where}.function")
+    fields.mapping(function, "parameters", f"{where}.function")
+    return {
+        "type": "function",
+        "function": {key: value for key, value in function.items() if value is not None and key != "strict"},
+    }
+
+
+class _Messages:
+    """Reads messages; what they hold beside texts and calls is refused, or noted as ignored."""
+
+    def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
+        self._unsupported = unsupported
+        self._outcomes = outcomes
+
+    def message(self, found: Mapping[str, Any], where: str) -> dict[str, Any]:
+        role = ROLES.get(fields.text(found, "role", where))
+        if role is None:
+            raise invalid(f"{where}.role is none of {', '.join(ROLES)}.", f"{where}.role")
+        read: dict[str, Any] = {"role": role, "content": self._content(found, where)}
+        if name := fields.optional_text(found, "name", where):
+            read["name"] = name
+        if role == "tool":
+            read["tool_call_id"] = fields.text(found, "tool_call_id", where)
+        if role == "assistant":
+            if reasoning := fields.optional_text(found, "reasoning_content", where):
+                read["reasoning_content"] = reasoning
+            calls = fields.objects(found, "tool_calls", where)
+            if calls:
+                read["tool_calls"] = [_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls)]
+        for key, value in found.items():
+            if value and key not in SHOWN:
+                self._outcomes[f"messages.{key:.64}"] = "ignored"
+        return read
+
+    def _content(self, found: Mapping[str, Any], where: str) -> str:
+        content = found.get("content")
+        if content is None or isinstance(content, str):
+            return content or ""
+        words = []
+        for at, part in enumerate(fields.objects(found, "content", where)):
+            kind = fields.text(part, "type", f"{where}.content[{at}]")
+            if kind in ("text", "refusal"):
+                words.append(fields.text(part, kind, f"{where}.content[{at}]"))
+            else:
+                refuse_unless_ignored(f"messages.{kind:.64}", self._unsupported)
+                self._outcomes[f"messages.{kind:.64}"] = "ignored"
+        return "".join(words)
+
+
+def _call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
+    function = fields.mapping(call, "function", where)
+    written = fields.optional_text(function, "arguments", f"{where}.function")
+    return {
+        "id": fields.text(call, "id", where),
+        "type": "function",
+        "function": {
+            "name": fields.text(function, "name", f"{where}.function"),
+            "arguments": fields.arguments(written, f"{where}.function"),
+        },
+    }
 
 
 class ChatApi:
     """See `Api`."""
 
-    read = staticmethod(read)
+    read = staticmethod(_read)
     error = staticmethod(error_body)
 
     def answer(self, asked: Asked, answer: Answer) -> bytes:

@@ -54,7 +54,13 @@ class CallReader:
             DamagedError: a row is not what was written.
             StoreError: they cannot be read.
         """
-        return self._summaries("run", run)
+        with self._reading():
+            return [
+                SessionSummary(
+                    session=decoded_session(row[4]), calls=self._count_calls(str(row[0])), end=self._end(row[0])
+                )
+                for row in self._rows("sessions", "run", run)
+            ]
 
     def session(self, session: str) -> StoredSession:
         """A session, its calls, rewards and end.
@@ -104,15 +110,6 @@ class CallReader:
                 )
             return int(from_json(rows[0][3])["weight_version"])
 
-    def session_of_key(self, key_hash: str) -> SessionSummary | None:
-        """The newest session that was opened with this hash of a key; None: there is none.
-
-        Raises:
-            DamagedError: its row is not what was written.
-            StoreError: it cannot be read.
-        """
-        return next(reversed(self._summaries("key_hash", key_hash)), None)
-
     def check(self) -> list[Damage]:
         """Read every record and compare it with its digest. Empty: nothing is damaged.
 
@@ -161,15 +158,6 @@ class CallReader:
                 yield
             finally:
                 self._connection.execute("ROLLBACK")
-
-    def _summaries(self, column: str, value: str | None) -> list[SessionSummary]:
-        with self._reading():
-            return [
-                SessionSummary(
-                    session=decoded_session(row[4]), calls=self._count_calls(str(row[0])), end=self._end(row[0])
-                )
-                for row in self._rows("sessions", column, value)
-            ]
 
     def _count_calls(self, session: str) -> int:
         (count,) = self._connection.execute("SELECT count(*) FROM calls WHERE session = ?", (session,)).fetchone()

@@ -15,32 +15,11 @@ from rllm_core.files import write_atomically
 from rllm_view.api.answers import Answers
 from rllm_view.api.as_json import as_json
 from rllm_view.api.library import Library
-from rllm_view.pages.assets import assets
+from rllm_view.pages.assets import PAGE, assets
 from rllm_view.reading.settings import Given
 from rllm_view.static.contents import contents_of
 
 EPISODES = 100
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>rllm view</title>
-<style>{style}</style>
-</head>
-<body>
-<a class="skip" href="#main">to the content</a>
-<header id="bar"></header>
-<main id="main" tabindex="-1"><p class="quiet">loading …</p></main>
-<p id="said" role="status" aria-live="polite"></p>
-<noscript>This page is drawn by the script in it.</noscript>
-<script id="copy" type="application/octet-stream" data-start="{start}">{data}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
 
 
 def write_page(
@@ -84,7 +63,11 @@ def page_of(contents: bytes, start: str) -> str:
     )
     # As base64 there is nothing in it that ends the element, whatever a model wrote.
     data = base64.b64encode(gzip.compress(contents, mtime=0)).decode()
-    return PAGE.format(policy=escape(policy), style=style, start=escape(start), data=data, script=script)
+    head = f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n<style>{style}</style>\n'
+    copy = f'<script id="copy" type="application/octet-stream" data-start="{escape(start)}">{data}</script>\n'
+    page = re.sub(r"<(link|script) .*\n", "", assets()[PAGE].body.decode())
+    page = page.replace("</head>", f"{head}</head>")
+    return page.replace("</body>", f"{copy}<script>{script}</script>\n</body>")
 
 
 def join_modules() -> str:

@@ -102,9 +102,9 @@ def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Pa
     [
         (["--estimator", "grop"], "unknown-plugin", ("--estimator: ", "'grop'", "'grpo'")),
         (["--estimator", "{name: grpo, norm: 1}"], "unknown-option", ("--estimator.norm", "'grpo'")),
-        (["--role-estimator", "agent"], "bad-role-choice", ("--role-estimator", "'agent'", "ROLE=NAME")),
+        (["--role-estimator", "agent"], "usage-error", ("--role-estimator", "'agent'", "ROLE=NAME")),
         (["--estimator", "grpo", "--role-estimator", "agnt=rloo"], "unknown-role", ("--role-estimator", "'agnt'")),
-        (["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"], "duplicate-choice", ("--role-estimator", "'a'")),
+        (["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"], "usage-error", ("--role-estimator", "'a'")),
         (["--grouping", "task_rol"], "unknown-plugin", ("--grouping: ", "'task_rol'")),
         (["--rejection", "grop"], "unknown-plugin", ("--rejection: ", "'grop'")),
         (["--loss", "pppo"], "unknown-plugin", ("--loss: ", "'pppo'", "'ppo'")),
