@@ -76,7 +76,13 @@ def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int
         kept, _ = verl.compute_rollout_rejection_mask(log_ratio, padded.mask, "seq_mean_k1", "0.8_1.2")
         weights, _ = verl.compute_rollout_correction_weights(log_ratio, padded.mask, mode, 1.3)
         expected = (weights * kept)[padded.mask.bool()]
-        torch.testing.assert_close(loss_terms(inputs, plan).weights, expected, rtol=1e-6, atol=1e-6)
+        terms = loss_terms(inputs, plan)
+        torch.testing.assert_close(terms.weights, expected, rtol=1e-6, atol=1e-6)
+        ratios = (
+            log_ratio if mode == "token" else (log_ratio * padded.mask).sum(1, keepdim=True) + 0 * log_ratio
+        ).exp()
+        assert terms.above_cap is not None
+        assert terms.above_cap.tolist() == (ratios > 1.3)[padded.mask.bool()].tolist()
 
 
 @some_or_all

@@ -6,8 +6,9 @@ depends on tokens of other rows, so micro-batches and ranks change nothing. `min
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -104,6 +105,8 @@ class LossTerms:
     """Rollout weights; no gradient."""
     rejected: Mapping[str, Tensor] = field(default_factory=dict)
     """(n_sampled,) bool by rule, the tokens that it rejects. Their weight is 0."""
+    above_cap: Tensor | None = None
+    """(n_sampled,) bool, tokens whose ratio to the sampler is above the cap. None without weights by ratio."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,19 +121,21 @@ class ObjectiveParts:
 
 def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
     """Compute the terms that a plan asks for; `inputs` hold the columns it needs."""
-    divergence = weights = None
+    divergence = weights = above_cap = None
     masks: Mapping[str, Tensor] = {}
     if plan.kl is not None:
         assert inputs.ref_logprobs is not None
         divergence = kl_divergence(inputs.logprobs, inputs.ref_logprobs, plan.kl.estimator)
     if plan.rollout_correction is not None:
         assert inputs.sampling_logprobs is not None
-        weights = rollout_weights(
-            inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids, plan.rollout_correction
-        )
-        masks = rejected_tokens(inputs, plan.rollout_correction)
+        correction = plan.rollout_correction
+        columns = (inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids)
+        weights = rollout_weights(*columns, correction)
+        if correction.mode is not None:
+            above_cap = rollout_weights(*columns, replace(correction, cap=math.inf, floor=0.0)) > correction.cap
+        masks = rejected_tokens(inputs, correction)
         weights = weights.masked_fill(any_rejected(masks, weights), 0.0)
-    return LossTerms(divergence=divergence, weights=weights, rejected=masks)
+    return LossTerms(divergence=divergence, weights=weights, rejected=masks, above_cap=above_cap)
 
 
 def rejected_tokens(inputs: LossInput, correction: RolloutCorrection) -> dict[str, Tensor]:

@@ -53,6 +53,8 @@ def note_policy(means: Means, inputs: LossInput, terms: LossTerms, entropies: Te
     if terms.weights is not None:
         means.add("actor/rollout_weight", terms.weights)
         means.add("actor/rollout_masked", (terms.weights == 0).float())
+    if terms.above_cap is not None:
+        means.add("rollout_corr/above_cap", terms.above_cap.float())
     for rule, tokens in terms.rejected.items():
         means.add(f"rollout_corr/rejected_{rule}", tokens.float())
 
