@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ RULES = [
 some_or_all = pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
 
 
-def columns(batch: Any) -> tuple[Any, ...]:
+def columns(batch: Any) -> Any:
     """Arguments of `rejected`: `ref` plays the sampler."""
     inputs = batch.inputs
     arrays = (each.detach().numpy() for each in (inputs.old_logprobs, inputs.ref_logprobs, inputs.advantages))
@@ -50,7 +50,7 @@ def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> Non
         batch, padded = sampled(seed), sampled(seed).padded
         first = seed % len(RULES)
         rules = thresholds(seed, [RULES[first], RULES[(first + 1 + seed % 7) % len(RULES)]])
-        masks = rejected(*columns(batch), rules)
+        masks = rejected(*columns(batch), rules=rules)
         spec = ",".join(map(as_verls, rules.values()))
         kept, _ = verl.compute_rollout_rejection_mask(padded.old - padded.ref, padded.mask, ",".join(rules), spec)
         found = ~np.any(list(masks.values()), axis=0)
@@ -63,7 +63,7 @@ def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> Non
 def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int) -> None:
     for seed in range(batches):
         batch, padded = sampled(seed), sampled(seed).padded
-        mode = ("token", "sequence")[seed % 2]
+        mode: Literal["token", "sequence"] = "sequence" if seed % 2 else "token"
         correction = RolloutCorrection(
             mode=mode, cap=1.3, floor=0.0, beyond_cap="truncate", reject={"seq_mean_k1": (0.8, 1.2)}
         )
@@ -92,7 +92,7 @@ def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
         padded = batch.padded
         kept = trl.off_policy_mask(padded.advantages[:, :1], padded.old, padded.ref, padded.mask, 0.1)
         expected = (kept.bool() | torch.zeros_like(padded.mask, dtype=torch.bool))[padded.mask.bool()]
-        (found,) = rejected(*columns(batch), {"opsm": 0.1}).values()
+        (found,) = rejected(*columns(batch), rules={"opsm": 0.1}).values()
         assert (~found).tolist() == expected.tolist()
 
 
@@ -118,7 +118,7 @@ def test_veto_and_kpop_are_their_formulas(sampled: Any) -> None:
         batch = sampled(seed)
         old, sampler, _, lengths = columns(batch)
         ends = [0, *np.cumsum(lengths).tolist()]
-        masks = rejected(*columns(batch), {"veto": [0.6, 1.9], "kpop": 0.05})
+        masks = rejected(*columns(batch), rules={"veto": [0.6, 1.9], "kpop": 0.05})
         for start, end in pairwise(ends):
             ratios = np.exp(old[start:end] - sampler[start:end])
             assert (masks["veto"][start:end] == bool(((ratios < 0.6) | (ratios > 1.9)).any())).all()

@@ -15,7 +15,7 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Step
 from rllm_estimators.options import GigpoParams, GrpoLengthParams
-from rllm_estimators.recurrence import backward_sums, unless_last
+from rllm_estimators.per_token import backward_sums, unless_last
 from rllm_estimators.sampled import check_step_rewards
 
 BATCH_EPSILON = 1e-4
