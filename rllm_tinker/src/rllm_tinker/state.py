@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rllm_core.errors import CheckpointError, ConfigError
-from rllm_tinker.exchange import SavedModel
 from rllm_tinker.settings import ModelSection
+
+if TYPE_CHECKING:
+    from rllm_tinker.exchange import SavedModel
 
 FLAGS = ("lora_rank", "train_unembed", "train_attn", "train_mlp")
 
