@@ -29,6 +29,11 @@ def columns(batch: Any) -> Any:
     return (*arrays, batch.lengths)
 
 
+def apply_rules(batch: Any, rules: dict[str, Any]) -> Any:
+    old, sampler, advantages, lengths = columns(batch)
+    return rejected(old, sampler, advantages, lengths, rules)
+
+
 def thresholds(seed: int, rules: list[str]) -> dict[str, Any]:
     random = np.random.default_rng(seed)
     return {
@@ -50,7 +55,7 @@ def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> Non
         batch, padded = sampled(seed), sampled(seed).padded
         first = seed % len(RULES)
         rules = thresholds(seed, [RULES[first], RULES[(first + 1 + seed % 7) % len(RULES)]])
-        masks = rejected(*columns(batch), rules=rules)
+        masks = apply_rules(batch, rules)
         spec = ",".join(map(as_verls, rules.values()))
         kept, _ = verl.compute_rollout_rejection_mask(padded.old - padded.ref, padded.mask, ",".join(rules), spec)
         found = ~np.any(list(masks.values()), axis=0)
@@ -92,7 +97,7 @@ def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
         padded = batch.padded
         kept = trl.off_policy_mask(padded.advantages[:, :1], padded.old, padded.ref, padded.mask, 0.1)
         expected = (kept.bool() | torch.zeros_like(padded.mask, dtype=torch.bool))[padded.mask.bool()]
-        (found,) = rejected(*columns(batch), rules={"opsm": 0.1}).values()
+        (found,) = apply_rules(batch, {"opsm": 0.1}).values()
         assert (~found).tolist() == expected.tolist()
 
 
@@ -118,7 +123,7 @@ def test_veto_and_kpop_are_their_formulas(sampled: Any) -> None:
         batch = sampled(seed)
         old, sampler, _, lengths = columns(batch)
         ends = [0, *np.cumsum(lengths).tolist()]
-        masks = rejected(*columns(batch), rules={"veto": [0.6, 1.9], "kpop": 0.05})
+        masks = apply_rules(batch, {"veto": [0.6, 1.9], "kpop": 0.05})
         for start, end in pairwise(ends):
             ratios = np.exp(old[start:end] - sampler[start:end])
             assert (masks["veto"][start:end] == bool(((ratios < 0.6) | (ratios > 1.9)).any())).all()

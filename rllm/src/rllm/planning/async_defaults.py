@@ -22,7 +22,7 @@ def with_correction(plan: RunPlan) -> RunPlan:
     """The plan with old log-probs of the trainer, and ratios per token of these to the sampler's (decoupled PPO, Hilton
     et al. 2022, arXiv:2110.00641), where nobody set otherwise.
 
-    Losses that weigh by that ratio themselves get no second one. A preset decides everything itself.
+    Losses that use that ratio themselves get no second one. A preset decides everything itself.
     """
     composed = plan.composed
     config = plan.config.rllm

@@ -15,7 +15,7 @@ RULES = (
     "none", "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm",
 )  # fmt: skip
-"""Names of the rules that reject tokens, at the positions that stand for them in a column."""
+"""Names of the rules that reject tokens, at the positions that a column contains."""
 NONE = "the run has no rollout correction"
 LEAST, MOST = -1e9, 1e5
 """What infinite log-ratios count as in a sum; impossible for the trainer outweighs impossible for the sampler."""
