@@ -15,6 +15,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -77,12 +78,14 @@ def verl() -> SimpleNamespace:
     )
     correction = _functions(
         directory / "trainer/ppo/rollout_corr_helper.py",
-        "compute_rollout_correction_weights",
+        "compute_rollout_correction_weights|compute_rollout_rejection_mask|compute_offpolicy_metrics",
         verl_F=SimpleNamespace(**masked),
         # Its metrics divide by zero where everything is rejected.
         compute_is_metrics=lambda **columns: {},
+        compute_rs_metrics=lambda **columns: {},
+        **_constants(directory / "trainer/ppo/rollout_corr_helper.py", "SUPPORTED_ROLLOUT_RS_OPTIONS|TOKEN_LEVEL.*"),
     )
-    return SimpleNamespace(**masked, **core, **correction)
+    return SimpleNamespace(**masked, **core, **correction, presets=_presets(directory / "trainer/config/algorithm.py"))
 
 
 def trl() -> SimpleNamespace:
@@ -116,6 +119,26 @@ def _functions(file: Path, pattern: str, **known: Any) -> dict[str, Any]:
     constants = [node for node in body if isinstance(getattr(node, "value", None), ast.Constant) and _assigned(node)]
     namespace = _run(_compiled([*constants, *private, *wanted], file), known)
     return {node.name: namespace[node.name] for node in wanted}
+
+
+def _presets(file: Path) -> SimpleNamespace:
+    """verl's presets of rollout correction: functions that return the arguments of the configuration."""
+    (body,) = (
+        node.body
+        for node in _parsed(file).body
+        if isinstance(node, ast.ClassDef) and node.name == "RolloutCorrectionConfig"
+    )
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    namespace = _run(_compiled(functions, file), {})
+    presets = {node.name: partial(namespace[node.name], SimpleNamespace) for node in functions}
+    return SimpleNamespace(**presets)
+
+
+def _constants(file: Path, pattern: str) -> dict[str, Any]:
+    """The module's values whose whole name matches."""
+    wanted = [node for node in _parsed(file).body if re.fullmatch(pattern, _assigned(node) or "")]
+    namespace = _run(_compiled(wanted, file), {})
+    return {name: namespace[name] for node in wanted if (name := _assigned(node))}
 
 
 def _method(file: Path, owner: str, name: str, **known: Any) -> Callable[..., Any]:

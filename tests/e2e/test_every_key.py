@@ -152,6 +152,7 @@ LEARNT: dict[str, Any] = {
     "rllm.algorithm.rollout_correction.tis_cap": 3.0,
     "rllm.algorithm.rollout_correction.tis_beyond_cap": "mask",
     "rllm.algorithm.rollout_correction.tis_floor": 0.5,
+    "rllm.algorithm.rollout_correction.reject": {"token_k1": 1.5},
     "rllm.algorithm.on_missing_reward": "zero",
     "rllm.stepwise_advantage.enable": True,
     "rllm.stepwise_advantage.normalize_by_steps": True,
@@ -202,7 +203,10 @@ PLAYED_BY_AN_AGENT = {
     "rllm.sdk.proxy.port": free_port(),
 }
 RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, PLAYED_BY_AN_AGENT)
-ACT_BEFORE_THERE_IS_A_PLAN = ["rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"]
+ACT_BEFORE_THERE_IS_A_PLAN = [
+    *("rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"),
+    "rllm.algorithm.rollout_correction.preset",
+]
 ACT_ON_A_GATEWAY_THAT_RUNS = ["rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token"]
 """Those of a run that attaches to one: `test_agents_of_others.py`."""
 ACT_ON_CHECKS = ["rllm.unused_keys"]

@@ -30,6 +30,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "token": {},
     "sequence": {"rllm.algorithm.rollout_correction.tis_mode": "sequence"},
     "masked": {"rllm.algorithm.rollout_correction.tis_beyond_cap": "mask"},
+    "rejected": {"rllm.algorithm.rollout_correction.reject": {"token_k1": [0.98, 1.02], "seq_sum_k2": 0.5}},
 }
 
 
@@ -79,3 +80,19 @@ def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
     assert "    rollout correction weight: 0: masked by the rollout correction\n" in said
     assert "    clipped by the loss, epoch 0: no\n" in said
     assert "rollout correction by token, cap 1, masked beyond it\n" in said
+
+
+def test_why_names_the_rule_that_rejected_a_token(train: Any) -> None:
+    run = train("lucky", AHEAD | CORRECTIONS["rejected"])
+    step, account, position = next(
+        (step, account, int(np.flatnonzero(values(account, "rejected_by") > 0)[0]))
+        for step, account in accounts_of(run.directory)
+        if (values(account, "rejected_by") > 0).any()
+    )
+
+    words = [str(run.directory), str(step), account.attempt.uid, "--token", str(position)]
+    said = CliRunner().invoke(why, words).output
+
+    assert "    rejected by the rule: token_k1\n" in said
+    assert "    rollout correction weight: 0: masked by the rollout correction\n" in said
+    assert "rejects by token_k1 0.98 to 1.02, rejects by seq_sum_k2 0.5\n" in said

@@ -10,6 +10,7 @@ import asyncio
 import math
 from asyncio import Task
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss import RoleLosses, loss_terms, rollout_weights, sampled_entropy, token_objective
+from rllm_backend_kit.loss import RoleLosses, loss_terms, sampled_entropy, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.overflow import gradient_error, overflow_cause
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
@@ -264,8 +265,7 @@ def _rollout_weights(rows: Rows, plan: UpdatePlan) -> NDArray[np.float32]:
         return weights
     sampled = rows.sampled
     inputs = loss_input(rows, torch.zeros(len(sampled)), 0)
-    assert inputs.sampling_logprobs is not None
-    weights[sampled] = rollout_weights(
-        inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids, plan.rollout_correction
-    ).numpy()
+    found = loss_terms(inputs, replace(plan, kl=None)).weights
+    assert found is not None
+    weights[sampled] = found.numpy()
     return weights

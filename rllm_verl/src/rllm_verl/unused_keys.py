@@ -9,7 +9,7 @@ MODEL = "actor_rollout_ref.model"
 
 _ADVANTAGES = "Advantages are those of rllm.algorithm.adv_estimator; its options: `rllm plugins info estimator NAME`."
 _CHECKPOINTS = "Checkpoints lie in the run folder: rllm.trainer.output_dir, save_freq and keep_checkpoints; --resume."
-_CORRECTION = "Set rllm.algorithm.rollout_correction.tis_mode, tis_cap, tis_floor or tis_beyond_cap."
+_CORRECTION = "Set rllm.algorithm.rollout_correction.preset, reject, tis_mode, tis_cap, tis_floor or tis_beyond_cap."
 _LEARNING_RATE = "Set rllm.algorithm.lr_schedule and rllm.algorithm.warmup_steps_ratio."
 _LOSS_OPTION = "Set it where the loss is chosen: rllm.algorithm.loss_fn={name: NAME, OPTION: VALUE}."
 _PROFILER = "verl's profiler is driven by verl's own trainer, which is not used."

@@ -6,8 +6,9 @@ depends on tokens of other rows, so micro-batches and ranks change nothing. `min
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.rejection import rejected
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.errors import LossError, failures_as
@@ -101,6 +103,10 @@ class LossTerms:
     """KL divergence from the reference model; carries a gradient."""
     weights: Tensor | None
     """Rollout weights; no gradient."""
+    rejected: Mapping[str, Tensor] = field(default_factory=dict)
+    """(n_sampled,) bool by rule, the tokens that it rejects. Their weight is 0."""
+    above_cap: Tensor | None = None
+    """(n_sampled,) bool, tokens whose ratio to the sampler is above the cap. None without weights by ratio."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,16 +121,38 @@ class ObjectiveParts:
 
 def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
     """Compute the terms that a plan asks for; `inputs` hold the columns it needs."""
-    divergence = weights = None
+    divergence = weights = above_cap = None
+    masks: Mapping[str, Tensor] = {}
     if plan.kl is not None:
         assert inputs.ref_logprobs is not None
         divergence = kl_divergence(inputs.logprobs, inputs.ref_logprobs, plan.kl.estimator)
     if plan.rollout_correction is not None:
         assert inputs.sampling_logprobs is not None
-        weights = rollout_weights(
-            inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids, plan.rollout_correction
-        )
-    return LossTerms(divergence=divergence, weights=weights)
+        correction = plan.rollout_correction
+        columns = (inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids)
+        weights = rollout_weights(*columns, correction)
+        if correction.mode is not None:
+            above_cap = rollout_weights(*columns, replace(correction, cap=math.inf, floor=0.0)) > correction.cap
+        masks = rejected_tokens(inputs, correction)
+        weights = weights.masked_fill(any_rejected(masks, weights), 0.0)
+    return LossTerms(divergence=divergence, weights=weights, rejected=masks, above_cap=above_cap)
+
+
+def rejected_tokens(inputs: LossInput, correction: RolloutCorrection) -> dict[str, Tensor]:
+    """(n_sampled,) bool by rule of `RolloutCorrection.reject`, the tokens that it rejects."""
+    if not correction.reject:
+        return {}
+    assert inputs.sampling_logprobs is not None
+    columns = (inputs.old_logprobs, inputs.sampling_logprobs, inputs.advantages)
+    old, sampled, advantages = (column.detach().double().cpu().numpy() for column in columns)
+    _, lengths = torch.unique_consecutive(inputs.row_ids, return_counts=True)
+    found = rejected(old, sampled, advantages, lengths.cpu().numpy(), correction.reject)
+    return {name: torch.from_numpy(mask).to(inputs.row_ids.device) for name, mask in found.items()}
+
+
+def any_rejected(masks: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """(n_sampled,) bool, tokens that at least one rule rejects."""
+    return sum(masks.values(), torch.zeros_like(like, dtype=torch.bool))
 
 
 def token_objective(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, plan: UpdatePlan) -> Tensor:
@@ -213,6 +241,8 @@ def rollout_weights(
         (-inf) has the ratio 1. A row that the trainer calls impossible has the ratio 0.
     """
     with torch.no_grad():
+        if correction.mode is None:
+            return torch.ones_like(old_logprobs)
         log_ratios = log_ratio(old_logprobs, sampling_logprobs)
         if correction.mode == "sequence":
             log_ratios = _row_sums(summable(log_ratios), row_ids)

@@ -8,7 +8,9 @@ from torch import Tensor
 from rllm_backend_kit.loss import LossTerms, RowRoles, clipped_tokens
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
-from rllm_core.updates.losses import log_ratio
+from rllm_core.updates.losses import MAX_LOG_RATIO, log_ratio
+
+CHI2_TOKEN = "rollout_corr/chi2_token"
 
 
 class Means:
@@ -32,7 +34,11 @@ class Means:
 
     def metrics(self) -> dict[str, float]:
         """By name; without those of which nothing was added."""
-        return {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
+        found = {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
+        if CHI2_TOKEN in found:
+            # The mean's square over the mean of squares: the share of tokens that count.
+            found["rollout_corr/eff_sample_size"] = found["rollout_corr/ratio"] ** 2 / (found[CHI2_TOKEN] + 1)
+        return found
 
 
 @torch.no_grad()
@@ -47,6 +53,10 @@ def note_policy(means: Means, inputs: LossInput, terms: LossTerms, entropies: Te
     if terms.weights is not None:
         means.add("actor/rollout_weight", terms.weights)
         means.add("actor/rollout_masked", (terms.weights == 0).float())
+    if terms.above_cap is not None:
+        means.add("rollout_corr/above_cap", terms.above_cap.float())
+    for rule, tokens in terms.rejected.items():
+        means.add(f"rollout_corr/rejected_{rule}", tokens.float())
 
 
 @torch.no_grad()
@@ -56,6 +66,28 @@ def note_rollout(means: Means, inputs: LossInput) -> None:
     known = ~inputs.sampling_logprobs.isnan()
     difference = log_ratio(inputs.logprobs, inputs.sampling_logprobs)
     means.add("actor/rollout_logprob_difference", difference[known].abs())
+    _note_off_policy(means, difference[known].double(), inputs.row_ids[known])
+
+
+def _note_off_policy(means: Means, log_ratios: Tensor, row_ids: Tensor) -> None:
+    """Note estimates of the distance to the sampler, by the names of verl's metrics.
+
+    Args:
+        means: receives them.
+        log_ratios: (n,) log(trainer / sampler) of tokens that the sampler reported a log-prob of.
+        row_ids: (n,) their rows.
+    """
+    log_ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    means.add("rollout_corr/kl", -log_ratios)
+    means.add("rollout_corr/k3_kl", log_ratios.expm1() - log_ratios)
+    means.add("rollout_corr/ratio", log_ratios.exp())
+    means.add(CHI2_TOKEN, (2 * log_ratios).exp() - 1)
+    if not len(log_ratios):
+        return
+    _, lengths = torch.unique_consecutive(row_ids, return_counts=True)
+    sums = torch.segment_reduce(log_ratios, "sum", lengths=lengths)
+    means.add("rollout_corr/ppl_ratio", (-sums / lengths).exp())
+    means.add("rollout_corr/chi2_seq", (2 * sums.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)).exp() - 1)
 
 
 @torch.no_grad()

@@ -75,6 +75,7 @@ def rounds_ahead(plan: RunPlan) -> Iterator[str]:
     weights = pinned if section.pins_weights else latest
     old = "the sampler's" if correction.bypass_mode else "the trainer's"
     weighed = f"weighed by their ratio to the sampler's, per {correction.tis_mode}" if correction.tis_mode else "as is"
+    weighed += f", rejected by {', '.join(correction.reject)}" if correction.reject else ""
     yield f"\nPlayed ahead: {_rounds(ahead)}; no token is more than {_updates(section.staleness)} old"
     rows = [("stages", players), ("weights", weights), ("old log-probs", f"{old}, {weighed}")]
     yield from (f"  {name:14}{value}" for name, value in rows)

@@ -1,10 +1,10 @@
 """Composing a configuration: every source of values, in order, becomes one validated configuration.
 
 From lowest to highest: the defaults of the core's schema, the backend's YAML file, the environment's defaults, its
-recipe for the chosen model, ``--config`` files in order, the command line. Users choose the backend, the environment
-and the model (or what the backend derives it from), so their layers are looked at first; then the layers of what they
-chose are put beneath theirs. Last, keys that the backend shares with the core are made to agree, and derived keys are
-set.
+recipe for the chosen model, the chosen preset of rollout correction, ``--config`` files in order, the command line.
+Users choose the backend, the environment and the model (or what the backend derives it from), so their layers are
+looked at first; then the layers of what they chose are put beneath theirs. Last, keys that the backend shares with the
+core are made to agree, and derived keys are set.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rllm.config.correction_presets import SECTION, preset_layer
 from rllm.config.deriving import derive_keys
 from rllm.config.keys import known_keys, section_of
 from rllm.config.layers import Layer, Tier, layer_from_dotted
@@ -40,6 +41,7 @@ from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
 BACKEND_KEY = "rllm.backend"
 PROFILE_KEY = "rllm.profile"
 ENVIRONMENT_KEY = "rllm.env.name"
+PRESET_KEY = f"{SECTION}.preset"
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,9 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
             decided[backend.model_key] = model
 
     merged = merge_layers([*lower, *user_layers], schemas)
+    if (preset := _selected(merged, PRESET_KEY)) is not None:
+        lower.append(preset_layer(preset, merged.origin(path_of(PRESET_KEY))))
+        merged = merge_layers([*lower, *user_layers], schemas)
     warnings = share_keys(merged, backend.shared_keys)
     _settle_length_of_training(merged, backend.shared_keys)
     derive_keys(merged, backend.derived_keys, backend.params)

@@ -22,10 +22,11 @@ def with_correction(plan: RunPlan) -> RunPlan:
     """The plan with old log-probs of the trainer, and ratios per token of these to the sampler's (decoupled PPO, Hilton
     et al. 2022, arXiv:2110.00641), where nobody set otherwise.
 
-    Losses that weigh by that ratio themselves get no second one.
+    Losses that use that ratio themselves get no second one. A preset decides everything itself.
     """
     composed = plan.composed
-    if not plan.config.rllm.async_training.staleness:
+    config = plan.config.rllm
+    if not config.async_training.staleness or config.algorithm.rollout_correction.preset is not None:
         return plan
     if not _is_set(composed, BYPASS):
         composed = _with_value(composed, BYPASS, False)

@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     plugin_checks.responses_end_at_texts,
     plugin_checks.prompts_are_token_ids,
     term_checks.bounds_leave_something,
+    term_checks.rejections_have_bounds,
     term_checks.rollouts_are_corrected_once,
     term_checks.old_rollouts_are_weighed,
     term_checks.truncated_sampling,

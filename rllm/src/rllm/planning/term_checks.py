@@ -25,6 +25,22 @@ def bounds_leave_something(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
+def rejections_have_bounds(plan: RunPlan) -> Iterator[Problem]:
+    """A rule has a threshold above 0, or a lower and an upper ratio."""
+    for name, bounds in plan.config.rllm.algorithm.rollout_correction.reject.items():
+        key, numbers = f"{CORRECTION}.reject", bounds if isinstance(bounds, tuple) else (bounds,)
+        of_ratios = name == "veto" or name.endswith("k1")
+        if len(numbers) > 1 and not of_ratios:
+            yield refused("wrong-value", key, f"{key}: {name} has one threshold, not two.", "Write one number.")
+        elif min(numbers) <= 0 or numbers[0] > numbers[-1] or (of_ratios and len(numbers) == 1 and numbers[0] < 1):
+            yield refused(
+                "wrong-value",
+                key,
+                f"{key}: {name} has the threshold {bounds}, which rejects every token or none.",
+                "Write a positive number, or for ratios [low, high] with low below high.",
+            )
+
+
 def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
     """Weighing by the ratio to the sampler twice squares it, which corrects for nothing."""
     key, mode = f"{CORRECTION}.tis_mode", plan.config.rllm.algorithm.rollout_correction.tis_mode

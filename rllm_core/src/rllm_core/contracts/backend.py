@@ -69,15 +69,17 @@ class KlTerm:
 class RolloutCorrection:
     """Truncated importance sampling: policy losses are weighted by old over sampling probability, within bounds."""
 
-    mode: Literal["token", "sequence"]
+    mode: Literal["token", "sequence"] | None
     """A ratio per token, or the product over a row (a trajectory, or one segment of it where its history was rewritten)
-    for all of its tokens."""
+    for all of its tokens. None: every token that is not rejected has the weight 1."""
     cap: float
     """Largest weight."""
     floor: float
     """Tokens or sequences whose ratio is below this weigh 0."""
     beyond_cap: Literal["truncate", "mask"]
     """Whether a ratio above the cap weighs its token by `cap` or by 0."""
+    reject: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
+    """Rules by name, with their thresholds. Tokens that a rule rejects have the weight 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ class UpdateResult:
 def recomputes_old_logprobs(config: RunConfig) -> bool:
     """Whether old log-probs come from the trainer's own forward pass in a run with these settings."""
     correction = config.rllm.algorithm.rollout_correction
-    return correction.tis_mode is not None if correction.bypass_mode is None else not correction.bypass_mode
+    return correction.is_active if correction.bypass_mode is None else not correction.bypass_mode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,9 +60,10 @@ class Process(ContextStage):
         check_old_logprobs(step.batch)
 
     def _check_sampler(self, batch: TokenBatch) -> None:
-        tis_mode = self._context.config.rllm.algorithm.rollout_correction.tis_mode
-        if tis_mode is not None:
-            check_sampling_logprobs(batch, f"rllm.algorithm.rollout_correction.tis_mode={tis_mode}")
+        correction = self._context.config.rllm.algorithm.rollout_correction
+        if correction.is_active:
+            setting = "reject" if correction.tis_mode is None else f"tis_mode={correction.tis_mode}"
+            check_sampling_logprobs(batch, f"rllm.algorithm.rollout_correction.{setting}")
         for role in batch.roles:
             for plugin in (self._context.estimator_of(role).plugin, self._context.loss_of(role).plugin):
                 if "sampling_logprobs" in plugin.needs:
@@ -135,10 +136,14 @@ class Update(ContextStage):
 
 
 def _rollout_correction(settings: RolloutCorrectionSection) -> RolloutCorrection | None:
-    if settings.tis_mode is None:
+    if not settings.is_active:
         return None
     return RolloutCorrection(
-        mode=settings.tis_mode, cap=settings.tis_cap, floor=settings.tis_floor, beyond_cap=settings.tis_beyond_cap
+        mode=settings.tis_mode,
+        cap=settings.tis_cap,
+        floor=settings.tis_floor,
+        beyond_cap=settings.tis_beyond_cap,
+        reject={str(name): bounds for name, bounds in settings.reject.items()},
     )
 
 

@@ -49,6 +49,13 @@ class EntropySection(Section):
     )
 
 
+RejectionRule = Literal[
+    "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
+    "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm",
+]  # fmt: skip
+"""A rule that rejects tokens, or whole rows; see `rejected` of rllm-backend-kit."""
+
+
 class RolloutCorrectionSection(Section):
     """Correction for rollouts whose probabilities differ from those of the trainer (truncated importance sampling)."""
 
@@ -69,6 +76,17 @@ class RolloutCorrectionSection(Section):
     tis_floor: Annotated[float, ReadBy(), OF_CORRECTION] = Field(
         0.0, ge=0, description="Tokens or sequences with a ratio below this are masked; needs `tis_mode`."
     )
+    reject: Annotated[dict[RejectionRule, float | tuple[float, float]], ReadBy(), WHILE_BYPASSED] = Field(
+        default_factory=dict, description="Rules by name, with thresholds. Tokens that a rule rejects are masked."
+    )
+    preset: Annotated[str | None, ReadBy()] = Field(
+        None, description="verl's preset, by name: defaults for the other keys. See `docs/how-to/async.md`."
+    )
+
+    @property
+    def is_active(self) -> bool:
+        """True if tokens are weighted or rejected."""
+        return self.tis_mode is not None or bool(self.reject)
 
 
 class AlgorithmSection(Section):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_view.reading.rollout import Rollout
-from rllm_view.reading.rollout_weight import NONE, rollout_weights
+from rllm_view.reading.rollout_weight import NONE, RULES, rejecting_rules, rollout_weights
 from rllm_view.reading.traces import EpochTrace, Trace
 
 NOT_BY_BACKEND = "not recorded by this backend"
@@ -47,6 +47,7 @@ TITLES = {
     "ratio": ("ratio to the old policy", ""),
     "entropy": ("entropy", "nats"),
     "rollout_weight": ("rollout correction weight", ""),
+    "rejected_by": ("rejected by the rule", ""),
     "weight": ("weight in the loss", ""),
     "policy_part": ("∂ policy loss / ∂ log-prob", ""),
     "kl_part": ("∂ KL term / ∂ log-prob", ""),
@@ -62,6 +63,7 @@ TITLES = {
 WORDS: Mapping[str, Mapping[str, str]] = {
     "clipped": {"0": "no", "1": "yes"},
     "rollout_weight": {"0": "0: masked by the rollout correction"},
+    "rejected_by": {str(number): name for number, name in enumerate(RULES)},
 }
 OF_BATCH = ("rollout_logprob", "advantage", "old_logprob", "ref_logprob")
 OF_EPOCH = (
@@ -84,7 +86,7 @@ def columns_of(attempt: Rollout, trace: Trace | None, reason: str, objective: Ma
     found = [
         _column("rollout_logprob", None, sampled, NOT_BY_RECORD if attempt.logprobs is None else "not sampled"),
         *(_column(name, None, known[name], _why(name, trace, reason)) for name in OF_BATCH[1:]),
-        _column("rollout_weight", None, *_rollout_weight(attempt, trace, reason, objective)),
+        *_correction(attempt, trace, reason, objective),
     ]
     for epoch in trace.epochs if trace is not None else ():
         figures = _with_derived(epoch, known.get("old_logprob"))
@@ -112,22 +114,27 @@ def _why_not_traced(name: str) -> str:
     return NOT_CLIPPING if name == "clipped" else NOT_BY_BACKEND
 
 
-def _rollout_weight(
+def _correction(
     attempt: Rollout, trace: Trace | None, reason: str, objective: Mapping[str, Any] | None
-) -> tuple[NDArray[np.float64] | None, str]:
-    """The values, or why there are none."""
+) -> list[Column]:
+    """The columns about the rollout correction."""
+    missing, weights, rules = NOT_TRAINED, None, None
+    correction = None if objective is None else objective.get("rollout_correction")
+    batch = {} if trace is None else trace.batch
+    old, sampled, advantages = (batch.get(name) for name in ("old_logprob", "rollout_logprob", "advantage"))
     if trace is None:
-        return None, reason
-    if objective is None or "rollout_correction" not in objective:
-        return None, NOT_TOLD
-    correction = objective["rollout_correction"]
-    if correction is None:
-        return None, NONE
-    old, sampled = trace.batch["old_logprob"], trace.batch["rollout_logprob"]
-    if old is None or sampled is None:
-        return None, NOT_BY_BACKEND
-    starts = sorted({turn.segment_start for turn in attempt.turns})
-    return rollout_weights(old, sampled, starts, correction), NOT_TRAINED
+        missing = reason
+    elif objective is None or "rollout_correction" not in objective:
+        missing = NOT_TOLD
+    elif correction is None:
+        missing = NONE
+    elif old is None or sampled is None or advantages is None:
+        missing = NOT_BY_BACKEND
+    else:
+        starts = sorted({turn.segment_start for turn in attempt.turns})
+        rules = rejecting_rules(old, sampled, advantages, starts, correction)
+        weights = np.where(rules > 0, 0.0, rollout_weights(old, sampled, starts, correction))
+    return [_column("rollout_weight", None, weights, missing), _column("rejected_by", None, rules, missing)]
 
 
 def _of_sampled(attempt: Rollout) -> NDArray[np.float64]:

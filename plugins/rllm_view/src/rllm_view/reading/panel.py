@@ -38,7 +38,7 @@ def facts_of(account: Account) -> list[Fact]:
         Fact(
             title="Log-probs", text=None, columns=("rollout_logprob", "old_logprob", "ref_logprob", "logprob", "ratio")
         ),
-        Fact(title="Loss", text=_loss(account), columns=("clipped", "rollout_weight", "weight", "loss")),
+        Fact(title="Loss", text=_loss(account), columns=("clipped", "rollout_weight", "rejected_by", "weight", "loss")),
         Fact(title="Entropy", text=_entropy(account), columns=("entropy", "entropy_part")),
         Fact(
             title="Gradient",

@@ -1,0 +1,157 @@
+"""Rejection rules, importance weights and metrics of rollout correction equal verl's and TRL's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from rllm.config.correction_presets import PRESETS
+from rllm_backend_kit.loss import LossTerms, loss_terms, rollout_weights
+from rllm_backend_kit.rejection import rejected
+from rllm_backend_kit.update_metrics import Means, note_rollout
+from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
+
+RULES = [
+    *(f"{scope}_{estimate}" for scope in ("token", "seq_sum", "seq_mean") for estimate in ("k1", "k2", "k3")),
+    *("seq_max_k2", "seq_max_k3"),
+]
+some_or_all = pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
+
+
+def columns(batch: Any) -> Any:
+    """Arguments of `rejected`: `ref` plays the sampler."""
+    inputs = batch.inputs
+    arrays = (each.detach().numpy() for each in (inputs.old_logprobs, inputs.ref_logprobs, inputs.advantages))
+    return (*arrays, batch.lengths)
+
+
+def apply_rules(batch: Any, rules: dict[str, Any]) -> Any:
+    old, sampler, advantages, lengths = columns(batch)
+    return rejected(old, sampler, advantages, lengths, rules)
+
+
+def thresholds(seed: int, rules: list[str]) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        rule: [float(random.uniform(0.5, 1)), float(random.uniform(1, 1.5))]
+        if rule.endswith("k1") and seed % 2
+        else float(random.uniform(1.05, 1.5) if rule.endswith("k1") else random.uniform(0.01, 0.3))
+        for rule in rules
+    }
+
+
+def as_verls(bounds: Any) -> str:
+    return "_".join(map(str, bounds)) if isinstance(bounds, list) else str(bounds)
+
+
+@some_or_all
+def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+    shares = []
+    for seed in range(batches):
+        batch, padded = sampled(seed), sampled(seed).padded
+        first = seed % len(RULES)
+        rules = thresholds(seed, [RULES[first], RULES[(first + 1 + seed % 7) % len(RULES)]])
+        masks = apply_rules(batch, rules)
+        spec = ",".join(map(as_verls, rules.values()))
+        kept, _ = verl.compute_rollout_rejection_mask(padded.old - padded.ref, padded.mask, ",".join(rules), spec)
+        found = ~np.any(list(masks.values()), axis=0)
+        assert found.tolist() == kept[padded.mask.bool()].bool().tolist(), (seed, rules)
+        shares.append(found.mean())
+    assert 0.1 < np.mean(shares) < 0.9
+
+
+@some_or_all
+def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+    for seed in range(batches):
+        batch, padded = sampled(seed), sampled(seed).padded
+        mode: Literal["token", "sequence"] = "sequence" if seed % 2 else "token"
+        correction = RolloutCorrection(
+            mode=mode, cap=1.3, floor=0.0, beyond_cap="truncate", reject={"seq_mean_k1": (0.8, 1.2)}
+        )
+        plan = UpdatePlan(
+            global_step=0, losses={}, aggregation="", entropy_coeff=0.0, seed=0, rollout_correction=correction
+        )
+        inputs = batch.inputs.at(torch.ones(len(batch.inputs.row_ids), dtype=torch.bool))
+        inputs = type(inputs)(**vars(inputs) | {"sampling_logprobs": batch.inputs.ref_logprobs})
+        log_ratio = padded.old - padded.ref
+        kept, _ = verl.compute_rollout_rejection_mask(log_ratio, padded.mask, "seq_mean_k1", "0.8_1.2")
+        weights, _ = verl.compute_rollout_correction_weights(log_ratio, padded.mask, mode, 1.3)
+        expected = (weights * kept)[padded.mask.bool()]
+        terms = loss_terms(inputs, plan)
+        torch.testing.assert_close(terms.weights, expected, rtol=1e-6, atol=1e-6)
+        ratios = (
+            log_ratio if mode == "token" else (log_ratio * padded.mask).sum(1, keepdim=True) + 0 * log_ratio
+        ).exp()
+        assert terms.above_cap is not None
+        assert terms.above_cap.tolist() == (ratios > 1.3)[padded.mask.bool()].tolist()
+
+
+@some_or_all
+def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
+    for seed in range(batches):
+        batch = sampled(seed, advantage_per_row=True)
+        padded = batch.padded
+        kept = trl.off_policy_mask(padded.advantages[:, :1], padded.old, padded.ref, padded.mask, 0.1)
+        expected = (kept.bool() | torch.zeros_like(padded.mask, dtype=torch.bool))[padded.mask.bool()]
+        (found,) = apply_rules(batch, {"opsm": 0.1}).values()
+        assert (~found).tolist() == expected.tolist()
+
+
+@some_or_all
+def test_metrics_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+    for seed in range(batches):
+        batch = sampled(seed)
+        inputs = type(batch.inputs)(**vars(batch.inputs) | {"sampling_logprobs": batch.inputs.ref_logprobs})
+        means = Means()
+        note_rollout(means, inputs)
+        found = means.metrics()
+        padded = batch.padded
+        expected = verl.compute_offpolicy_metrics(padded.new.detach(), padded.ref, padded.mask)
+        for name in ("kl", "k3_kl", "ppl_ratio", "chi2_token", "chi2_seq"):
+            assert found[f"rollout_corr/{name}"] == pytest.approx(expected[name], rel=1e-6, abs=1e-6), name
+        ratio = (padded.new - padded.ref).detach()[padded.mask.bool()].exp()
+        effective = float(ratio.mean() ** 2 / ratio.square().mean())
+        assert found["rollout_corr/eff_sample_size"] == pytest.approx(effective, rel=1e-6)
+
+
+def test_veto_and_kpop_are_their_formulas(sampled: Any) -> None:
+    for seed in range(100):
+        batch = sampled(seed)
+        old, sampler, _, lengths = columns(batch)
+        ends = [0, *np.cumsum(lengths).tolist()]
+        masks = apply_rules(batch, {"veto": [0.6, 1.9], "kpop": 0.05})
+        for start, end in pairwise(ends):
+            ratios = np.exp(old[start:end] - sampler[start:end])
+            assert (masks["veto"][start:end] == bool(((ratios < 0.6) | (ratios > 1.9)).any())).all()
+        for a, b, found in zip(old, sampler, masks["kpop"], strict=True):
+            p, q = np.exp(a), np.exp(b)
+            both = [x * np.log(x / y) + (1 - x) * np.log((1 - x) / (1 - y)) for x, y in ((p, q), (q, p))]
+            assert bool(found) == (max(both) > 0.05)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_verls(verl: Any, name: str) -> None:
+    """The preset's keys, translated, are the fields of verl's class method of this name."""
+    theirs = vars(getattr(verl.presets, name)())
+    ours = PRESETS[name]
+    assert theirs.get("rollout_is") == ours.get("tis_mode")
+    assert bool(theirs.get("bypass_mode")) == bool(ours.get("bypass_mode"))
+    rules = ours.get("reject", {})
+    assert theirs.get("rollout_rs") == (",".join(rules) or None)
+    if rules:
+        assert str(theirs["rollout_rs_threshold"]) == as_verls(*rules.values())
+    if ours.get("tis_mode"):
+        cap, floor = ours.get("tis_cap", 2.0), ours.get("tis_floor")
+        assert theirs["rollout_is_threshold"] == (cap if floor is None else f"{floor}_{cap}")
+
+
+def test_without_a_rule_or_a_mode_every_weight_is_one(sampled: Any) -> None:
+    batch = sampled(1)
+    correction = RolloutCorrection(mode=None, cap=2.0, floor=0.5, beyond_cap="mask")
+    found = rollout_weights(batch.inputs.old_logprobs, batch.inputs.ref_logprobs, batch.inputs.row_ids, correction)
+    assert (found == 1).all()
+    assert LossTerms(divergence=None, weights=None).rejected == {}
