@@ -66,7 +66,7 @@ def test_normalised_advantages_do_not_change_with_the_size_of_rewards(
     if size < EPSILONS_GONE and label != "maxrl":  # the one without an epsilon
         return
     if label == "gae_whitened" and size > 1e36:
-        with pytest.raises(AdvantageError, match=r"returns that are NaN or infinite in float32.*3\.4e\+38"):
+        with pytest.raises(AdvantageError, match=r"(?s)returns .*float32.*3\.4e\+38"):
             estimated(label, of_size(size * 1e3, groups))  # targets of a critic have the size of the rewards
         return
     assert close(estimated(label, of_size(size, groups)), estimated(label, of_size(EPSILONS_GONE, groups)))

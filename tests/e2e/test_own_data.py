@@ -136,11 +136,11 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
             "train question --data train.jsonl",
             "Environment 'question' needs `rllm.reward`, and it is not set. Add \"rll",
         ),
-        ("train question --reward exact", "`data.train_dataset` is not set. Add --data FILE"),
-        ("train question --reward exact --dry-run", "`data.train_dataset` is not set. Add --data FILE"),
-        ("eval question --reward exact", "There are no validation tasks to play. Name some: --data FILE"),
+        ("train question --reward exact", "hint: Add --data FILE"),
+        ("train question --reward exact --dry-run", "hint: Add --data FILE"),
+        ("eval question --reward exact", "hint: Name some: --data FILE"),
         ("train question --data no.jsonl --reward exact", "no.jsonl cannot be read"),
-        ("train question --data train.jsonl --reward exat", "no reward named 'exat'. Did you mean 'exact'?"),
+        ("train question --data train.jsonl --reward exat", "hint: Did you mean 'exact'?"),
         (
             "train question --data train.jsonl --reward rewards.py",
             "Name a function: rewards.py:score. Functions of the file: score.",
@@ -153,7 +153,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
             "train question --data train.jsonl 'rllm.reward=[python:score]'",
             "write FILE.py:FUNCTION, such as rewards.py:",
         ),
-        ("train question --data train.jsonl --reward rewards.py:scor", "no function 'scor'. Did you mean 'score'?"),
+        ("train question --data train.jsonl --reward rewards.py:scor", "hint: Did you mean 'score'?"),
         (
             "train question --data train.jsonl --estimator gdpo "
             "'rllm.reward=[exact, {name: format, pattern: x, weight: 2}]'",

@@ -136,9 +136,9 @@ def test_no_components_say_what_the_workflow_must_do(make_inputs: Any, call: Any
 
 def test_a_weight_for_no_component_names_those_there_are(make_inputs: Any, call: Any) -> None:
     inputs = make_inputs(members([[(1, 0, 2), (0, 0, 2)]]))
-    with pytest.raises(AdvantageError, match=r"weight for 'formt'.*Did you mean 'format'"):
+    with pytest.raises(AdvantageError, match=r"(?s)'formt'.*'format'"):
         call("gdpo", inputs, weights={"formt": 1.0})
-    with pytest.raises(AdvantageError, match=r"weight for 'x'.*All trajectories report correct, format"):
+    with pytest.raises(AdvantageError, match=r"(?s)'x'.*correct, format"):
         call("gdpo", inputs, weights={"x": 1.0})
 
 

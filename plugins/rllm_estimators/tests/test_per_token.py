@@ -163,7 +163,7 @@ def test_a_step_without_a_reward_is_named(make_inputs: Any, call: Any, name: str
     good = {"reward": 1, "turns": [(1, 2)], "steps": [1.0]}
     bad = {"reward": 1, "turns": [(1, 2), (1, 2)], "steps": [1.0, None]}
     inputs = make_inputs([[good], [good, bad]])
-    with pytest.raises(AdvantageError, match=r"Step 1 of trajectory 1 in group 't1:agent'.*use_step_rewards to false"):
+    with pytest.raises(AdvantageError, match=r"(?s)Step 1 of trajectory 1 .*'t1:agent'.*use_step_rewards"):
         call(name, inputs, use_step_rewards=True)
     call(name, inputs)
 

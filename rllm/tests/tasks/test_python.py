@@ -154,8 +154,8 @@ def test_verl_without_an_answer_is_a_missing_reward(scored: Callable[..., Score]
 UNUSABLE = [
     (None, "rewards.py cannot be read: No such file or directory"),
     ("def score(rollout):\n    return (\n", r"rewards.py, line 2: syntax error: '\(' was never closed"),
-    ("def scores(rollout):\n    return 1\n", "rewards.py has no function 'score'. Did you mean 'scores'"),
-    ("x = 1\n", "rewards.py has no function 'score'. Its functions: none"),
+    ("def scores(rollout):\n    return 1\n", "(?s)'score'.*'scores'"),
+    ("x = 1\n", "(?s)'score'.*functions: none"),
     (
         "import os\n\ndef score(response, answer):\n    return 1\n",
         r"rewards.py, line 3: score\(response, answer\) is not a reward function",

@@ -55,7 +55,7 @@ def test_a_task_that_cannot_be_made_is_named() -> None:
     def make(index: int) -> Task:
         raise ZeroDivisionError("no rest")
 
-    with expect_error(PluginError, "plugin-failed", "'b'", "ZeroDivisionError: no rest", Path(__file__).name):
+    with expect_error(PluginError, "tasks-failed", "'b'", "ZeroDivisionError: no rest", Path(__file__).name):
         LazyTasks(["a", "b"], make)[1]
 
 

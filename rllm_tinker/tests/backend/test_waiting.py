@@ -55,7 +55,7 @@ def test_a_result_is_returned() -> None:
 
 def test_a_service_that_is_gone_is_given_up_after_the_connect_timeout() -> None:
     future = ClientFuture()
-    with pytest.raises(BackendError, match=r"The step has no answer: nobody is there, for 0.1 s\. .*--resume"):
+    with pytest.raises(BackendError, match=r"(?s)nobody is there, for 0.1 s\..*--resume"):
         _wait(future, FakeHealth("nobody is there"))
     assert future.inner.cancelled()
 
@@ -72,18 +72,18 @@ def test_a_service_that_comes_back_is_waited_for() -> None:
 
 
 def test_a_result_that_never_comes_is_given_up() -> None:
-    with pytest.raises(BackendError, match=r"The step has taken 0.2 s\. Raise tinker_timeout"):
+    with pytest.raises(BackendError, match=r"(?s)0.2 s.*tinker_timeout"):
         _wait(ClientFuture(), FakeHealth(None), longest=0.2)
 
 
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (401, "does not accept the API key .*TINKER_API_KEY"),
-        (404, "does not know it .*tinker_base_url"),
-        (429, "limits how much .*n_parallel_tasks"),
-        (503, "the service failed .*--resume"),
-        (400, "refused it .*Change the setting"),
+        (401, "(?s)API key .*TINKER_API_KEY"),
+        (404, "(?s)404.*tinker_base_url"),
+        (429, "(?s)429.*n_parallel_tasks"),
+        (503, "(?s)503.*--resume"),
+        (400, "(?s)400.*Change the setting"),
     ],
 )
 def test_errors_of_the_service_say_what_to_do(status: int, message: str) -> None:

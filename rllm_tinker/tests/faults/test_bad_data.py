@@ -146,7 +146,7 @@ def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Pat
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"path": 1}', b"\xff", b'{"path": "p", "base_model": "m", "x": 1}'])
 def test_a_state_that_cannot_be_read(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"tinker\.json is damaged: .*Delete "):
+    with pytest.raises(CheckpointError, match=r"(?s)tinker\.json .*Delete "):
         read_state(tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rll
     assert "A resumed run goes on with its own weights; model.name was tiny and is now other" in other_model.error
     to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
     assert to_local.code == 2
-    assert "belongs to backend tinker, and this run has backend local. Add rllm/backend=tinker" in to_local.error
+    assert "Add rllm/backend=tinker" in to_local.error
     assert find_damage(CHECKPOINTS / "latest") is None
 
 
