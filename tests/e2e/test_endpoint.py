@@ -73,7 +73,7 @@ def test_a_key_is_sent_and_never_stored(rllm_here: Any, tmp_path: Path, environ:
     with serving(server.app) as url:
         done = rllm_here("eval", "sum", "--model", url, "endpoint.api_key_env=SOME_KEY", "--save", "kept")
     assert server.headers[0]["authorization"] == "Bearer sk-secret"
-    assert "HTTP 401: who are you?. Put the API key into SOME_KEY" in done.stderr
+    assert "HTTP 401: who are you?.\nhint: Put the API key into SOME_KEY" in done.stderr
     assert "sk-secret" not in done.stderr + done.stdout
     assert not any(b"sk-secret" in file.read_bytes() for file in (tmp_path / "kept").rglob("*") if file.is_file())
 

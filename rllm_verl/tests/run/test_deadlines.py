@@ -143,7 +143,7 @@ def test_a_process_that_cannot_start_says_why(run: Callable[..., Any]) -> None:
 
 
 def test_an_error_of_ours_comes_through_as_it_is(run: Callable[..., Any], worker: Any) -> None:
-    with pytest.raises(LossError, match=r"^Loss 'mine' failed\. Fix it\.$"):
+    with pytest.raises(LossError, match=r"^Loss 'mine' failed\.\nhint: Fix it\.$"):
         run(lambda: ray.get(worker.fail_as_ours.remote()))
 
 
