@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkedProcess
 
 REWARDS = """
 import os
@@ -37,10 +38,11 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def until_it_starts(directory: Path) -> int:
+def until_it_starts(directory: Path, command: ForkedProcess) -> int:
     """The process of the reward."""
     file = directory / "process"
     while not (file.exists() and file.read_text()):
+        assert command.poll() is None, command.communicate(timeout=60)
         time.sleep(0.02)
     return int(file.read_text())
 
@@ -56,6 +58,7 @@ def everything_in(directory: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted((directory / "runs").rglob("*")) if file.is_file()}
 
 
+@pytest.mark.usefixtures("with_view")
 @pytest.mark.parametrize(
     ("command", "number"),
     [
@@ -73,7 +76,7 @@ def test_a_signal_while_processes_of_rewards_start_ends_it(
         assert forked_rllm(*COMMANDS["eval"], "--save", "kept").returncode == 0
     (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS[command])
-    of_reward = until_it_starts(directory)
+    of_reward = until_it_starts(directory, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
@@ -88,7 +91,7 @@ def test_the_run_that_was_there_stays_and_the_same_command_trains(
     before = everything_in(directory)
     (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS["train"])
-    until_it_starts(directory)
+    until_it_starts(directory, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert "stopped before anything began; runs/rllm-training/default is as it was" in output
@@ -100,6 +103,6 @@ def test_the_run_that_was_there_stays_and_the_same_command_trains(
 def test_a_process_that_starts_ends_with_a_run_that_is_killed(start_forked_rllm: Any, directory: Path) -> None:
     (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS["train"])
-    of_reward = until_it_starts(directory)
+    of_reward = until_it_starts(directory, process)
     process.kill()
     assert ends(of_reward)

@@ -25,7 +25,7 @@ from rllm_record.steps import StepFiles
 
 pytestmark = pytest.mark.usefixtures("with_view")
 
-ROLLOUTS = 24
+ROLLOUTS = 64
 NUMBERS = (3, 7, 11)
 SERVE = ("gateway", "serve", "guess", "--model", "tiny", "--port", "0", "--announce", "at.json")
 PLACES = ("--store", "calls.db", "--token-file", "token")
