@@ -127,6 +127,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/tools/check_imports.py
 	$(BIN)/python tests/tools/check_sizes.py
+	$(BIN)/python tests/tools/check_style.py
 
 types: install
 	$(BIN)/mypy
