@@ -113,3 +113,10 @@ def test_counts_in_the_text_are_right() -> None:
             )
             wrong += [f"{page}: {number} {what}, and there are {there}"] if said != there else []
     assert not wrong
+
+
+@pytest.mark.parametrize("kind", ["estimator", "loss"])
+def test_every_algorithm_is_in_the_table_of_its_page(kind: str) -> None:
+    rows = re.findall(r"^\| (`.*?) \|", text_of("docs/how-to/choose-an-algorithm.md"), re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {entry.plugin.name for entry in registry().all(kind)} <= listed

@@ -67,6 +67,7 @@ PAGES = (
     "docs/explain/resume.md",
     "docs/explain/step.md",
     "docs/how-to/async.md",
+    "docs/how-to/choose-an-algorithm.md",
     "docs/how-to/configure.md",
     "docs/how-to/python.md",
     "docs/how-to/rescore.md",
