@@ -24,6 +24,8 @@ class Adam:
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = dict(parameters)
         self._optimizer = torch.optim.AdamW(self._parameters.values())
+        self._diverged: str | None = None
+        """The step that made a weight infinite or NaN, with its learning rate."""
 
     def step(self, step: AdamStep) -> float:
         """Make a step, and begin a new gradient.
@@ -57,7 +59,22 @@ class Adam:
         )
         self._optimizer.step()
         self.drop_gradient()
+        if self._diverged is None and not all(bool(each.isfinite().all()) for each in trained):
+            number = max((int(kept["step"]) for kept in self._optimizer.state.values()), default=0)
+            self._diverged = f"optimizer step {number} with learning_rate={step.learning_rate:g}"
         return float(norm)
+
+    def require_finite_weights(self) -> None:
+        """Check the weights before they are saved.
+
+        Raises:
+            RequestRefused: a step made a weight infinite or NaN.
+        """
+        if self._diverged is not None:
+            raise RequestRefused(
+                f"The weights are not finite since {self._diverged}, so they were not saved. "
+                "Load an earlier checkpoint, and lower the learning rate."
+            )
 
     def drop_gradient(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -92,6 +109,7 @@ class Adam:
 
     def replace(self, state: State) -> None:
         """Go on from this state; an empty one is that before the first step."""
+        self._diverged = None
         self._optimizer.state.clear()
         self._optimizer.state.update(state)
 
@@ -104,6 +122,9 @@ def _check(step: AdamStep) -> None:
     for name in ("beta1", "beta2"):
         if not 0 <= getattr(step, name) < 1:
             raise RequestRefused(f"{name} is {getattr(step, name)}; it must be at least 0 and below 1.")
+    # torch's step has these two as numbers in float32.
+    if max(step.learning_rate / (1 - step.beta1), step.learning_rate * step.weight_decay) > LARGEST:
+        raise RequestRefused(f"learning_rate is {step.learning_rate}; float32 has no number for such a step.")
     # Where a gradient has always been 0, AdamW divides 0 by eps, in float32.
     if not torch.finfo(torch.float32).tiny <= step.eps < math.inf:
         raise RequestRefused(f"eps is {step.eps}; it must be above 0 in float32, such as 1e-8.")

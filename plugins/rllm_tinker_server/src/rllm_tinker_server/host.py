@@ -102,8 +102,10 @@ class Host:
 
         Raises:
             OSError: it cannot be written.
+            RequestRefused: a weight is infinite or NaN.
         """
         learner = self._find(model_id)
+        learner.adam.require_finite_weights()
         state = learner.adam.state() if optimizer else None
         checkpoint_files.write(directory, self._base_weights, learner.lora, state)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,7 @@ def test_a_step_without_a_gradient_changes_nothing(
     [
         ({"learning_rate": np.nan}, "learning_rate is nan"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0"),
+        ({"learning_rate": 1e38}, r"learning_rate is 1e\+38; float32"),
         ({"beta2": 1.0}, "beta2 is 1.0; .* below 1"),
         ({"eps": 0.0}, r"eps is 0.0;.*above 0"),
         ({"weight_decay": np.inf}, "weight_decay is inf"),
@@ -207,6 +209,25 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(
     assert torch.equal(weights_of(host, "m"), before)
     train(host, "m", make_request())
     assert torch.isfinite(weights_of(host, "m")).all()
+
+
+def test_weights_that_a_huge_step_made_infinite_are_not_saved(
+    host: Host, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir(), bad.mkdir()
+    train(host, "m", make_request())
+    host.save_state("m", good, optimizer=True)
+    before = weights_of(host, "m")
+    host.forward_backward("m", make_request())
+    host.optim_step("m", replace(adam_step, learning_rate=3.4e38, weight_decay=1.0, beta1=0.0))
+    assert not torch.isfinite(weights_of(host, "m")).all()
+    with pytest.raises(RequestRefused, match=r"step 2 with learning_rate=3\.4e\+38"):
+        host.save_state("m", bad, optimizer=True)
+    assert not list(bad.iterdir())
+    host.load_state("m", good, optimizer=True)
+    assert torch.equal(weights_of(host, "m"), before)
+    host.save_state("m", bad, optimizer=True)
 
 
 def test_a_loss_that_is_not_finite_adds_nothing(make_host: Any, make_request: Requests) -> None:
