@@ -104,17 +104,18 @@ def test_a_page_without_a_fault_has_no_problem(body: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("body", "problem"),
+    ("body", "place"),
     [
         ('<script src="https://cdn.example.org/a.js"></script>', "index.html loads https://cdn.example.org/a.js"),
         ('<link rel="stylesheet" href="//fonts.example.org/a">', "index.html loads //fonts.example.org/a"),
-        ('<img src="gone.png">', "index.html leads to gone.png, which is not there"),
-        ('<a href="gone.html">x</a>', "index.html leads to gone.html, which is not there"),
-        ('<a href="other.html#gone">x</a>', "index.html leads to other.html#gone, and there is no such anchor"),
+        ('<img src="gone.png">', "index.html leads to gone.png"),
+        ('<a href="gone.html">x</a>', "index.html leads to gone.html"),
+        ('<a href="other.html#gone">x</a>', "index.html leads to other.html#gone"),
     ],
 )
-def test_a_foreign_request_and_a_dead_link_are_problems(body: str, problem: str, tmp_path: Path) -> None:
-    assert site(tmp_path, body) == [problem]
+def test_a_foreign_request_and_a_dead_link_are_problems(body: str, place: str, tmp_path: Path) -> None:
+    (problem,) = site(tmp_path, body)
+    assert problem.startswith(place)
 
 
 def test_a_style_that_loads_from_elsewhere_is_a_problem(tmp_path: Path) -> None:

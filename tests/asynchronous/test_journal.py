@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from expecting import expect_error
+from expecting import check_values, expect_error
 from scripted_world import ahead
 
 from rllm_core.contracts.observer import Observer, ObserverPlugin
@@ -110,7 +110,8 @@ def test_rounds_that_no_checkpoint_goes_on_with_are_dropped(run: Any) -> None:
 def test_without_a_journal_the_rounds_are_played_again(run: Any) -> None:
     run({**SAVING, **ahead(2)}, stop_after=3)
     rest = run({**SAVING, **ahead(2), **WITHOUT}, resume=True)
-    assert rest.warnings == ["rounds that were under way are played again, with newer weights: 2"]
+    (warning,) = rest.warnings
+    check_values(warning, "newer weights", ": 2")
     assert [step.task_batch for step in rest.steps] == [3, 4, 5, 6, 7]
 
 

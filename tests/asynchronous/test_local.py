@@ -90,9 +90,9 @@ def test_an_engine_that_fails_ends_the_run_by_name(
 
     def failing(*arguments: Any) -> Any:
         if next(passes) > 40:
-            raise RuntimeError("the device is gone")
+            raise RuntimeError("device lost")
         return sample_next(*arguments)
 
     monkeypatch.setattr(engine_module, "sample_next", failing)
-    with pytest.raises(RllmError, match="the device is gone"):
+    with pytest.raises(RllmError, match="device lost"):
         _trained(settings, tmp_path, monkeypatch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import scripted_world
+from expecting import check_error, check_values
 from scripted_world import ahead
 
 from rllm.cli.dry_run import rounds_ahead
@@ -28,32 +30,29 @@ def _refused(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
 
 
 @pytest.mark.parametrize(
-    ("staleness", "message"),
+    ("staleness", "code", "value"),
     [
-        (-1, "is -1 (from the test): expected at least 0"),
-        (0.5, "it counts updates"),
-        (1.5, "it counts updates"),
-        (6, "the run has 6 steps: all of it would be played with the first weights"),
-        (7, "the run has 6 steps"),
+        (-1, "wrong-value", "(from the test)"),
+        (0.5, "fractional-staleness", "updates"),
+        (1.5, "fractional-staleness", "updates"),
+        (6, "staleness-too-large", "6 steps"),
+        (7, "staleness-too-large", "6 steps"),
     ],
 )
-def test_a_bound_that_means_nothing(planned: Plan, staleness: float, message: str) -> None:
-    settings = {f"{SECTION}.enable": True, f"{SECTION}.staleness_threshold": staleness}
-    assert message in _refused(planned, settings).message
+def test_a_bound_that_means_nothing(planned: Plan, staleness: float, code: str, value: str) -> None:
+    key = f"{SECTION}.staleness_threshold"
+    check_error(_refused(planned, {f"{SECTION}.enable": True, key: staleness}), code, key, staleness, value)
 
 
 @pytest.mark.parametrize(
-    ("staleness", "instead"),
-    [
-        (0.5, "Set it to 1 (no token is older than with 0.5), or to 0 for rollouts and updates in turns."),
-        (1.5, "Set it to 2 (no token is older than with 1.5), or to 1 for fresher tokens."),
-    ],
+    ("staleness", "above", "below"),
+    [(0.5, "1 ", "0 "), (1.5, "2 ", "1 ")],
 )
 def test_a_fraction_of_an_update_names_the_whole_numbers_beside_it(
-    planned: Plan, staleness: float, instead: str
+    planned: Plan, staleness: float, above: str, below: str
 ) -> None:
     settings = {f"{SECTION}.enable": True, f"{SECTION}.staleness_threshold": staleness}
-    assert _refused(planned, settings).hint == instead
+    check_values(_refused(planned, settings).hint, f" {above}", f" {staleness}", f" {below}")
 
 
 def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) -> None:
@@ -100,35 +99,35 @@ def test_a_key_without_the_switch_has_no_effect(planned: Plan, key: str) -> None
 
 def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(planned: Plan) -> None:
     error = _refused(planned, {f"{SECTION}.enable": True, f"{SECTION}.partial_rollout": True})
-    assert error.message.endswith("has no effect: staleness_threshold is 0, so that rollouts and updates take turns.")
+    check_error(error, "unused-key", f"{SECTION}.partial_rollout", "staleness_threshold is 0")
 
 
 def test_the_switch_alone_changes_nothing_and_says_so(planned: Plan) -> None:
     plan = planned({f"{SECTION}.enable": True})
-    assert any("rollouts and updates take turns, as without it" in line for line in plan.warnings)
+    assert any(f"{SECTION}.enable" in line and "staleness_threshold" in line for line in plan.warnings)
     assert plan.rounds_ahead == 0
 
 
 def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned: Plan) -> None:
     dynamic = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
     assert [planned({**ahead(s), **dynamic}).rounds_ahead for s in (1, 3)] == [0, 2]
-    assert any("nothing is played ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
+    assert any("dynamic" in line and "ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
 
 
 @pytest.mark.parametrize(
-    ("overlap", "partial", "message"),
+    ("overlap", "partial", "code"),
     [
-        ((), False, "Backend 'limited' does not sample while weights are updated"),
-        ((), True, "Backend 'limited' does not sample while weights are updated"),
-        (("latest",), False, "cannot sample with other weights than the newest, or does not say which weights sampled"),
-        (("fixed",), True, "does not change weights within an attempt"),
+        ((), False, "no-overlap"),
+        ((), True, "no-overlap"),
+        (("latest",), False, "weights-not-pinned"),
+        (("fixed",), True, "unused-key"),
     ],
 )
 def test_what_a_backend_cannot_do(
-    planned: Plan, world: Registry, overlap: tuple[Any, ...], partial: bool, message: str
+    planned: Plan, world: Registry, overlap: tuple[Any, ...], partial: bool, code: str
 ) -> None:
     scripted_world.add_to(world, "limited", frozenset(overlap))
-    assert message in _refused(planned, {**ahead(1, partial), "rllm.backend": "limited"}).message
+    check_error(_refused(planned, {**ahead(1, partial), "rllm.backend": "limited"}), code, "'limited'")
 
 
 def test_a_run_that_only_validates_may_have_it_in_its_file(planned: Plan) -> None:
@@ -170,10 +169,7 @@ INSERTED = {"rllm.pipeline.insert": [{"stage": "mine", "after": "generate"}]}
 def test_a_stage_among_those_that_play_must_say_that_it_may(planned: Plan, stage: Any) -> None:
     stage()
     error = _refused(planned, {**ahead(1), **INSERTED})
-    assert error.message == (
-        "Stage 'mine' comes before 'greedy_baseline', which is played ahead of updates, and does not say that it may "
-        "be."
-    )
+    check_error(error, "stage-order", "'mine'", "'greedy_baseline'")
 
 
 @pytest.mark.parametrize(("staleness", "plays"), [(0, False), (0, True), (2, True)])
@@ -228,9 +224,9 @@ def test_a_loss_without_a_ratio_needs_the_correction(planned: Plan, loss: str) -
     for key, value, other in (("tis_mode", None, "bypass_mode"), ("bypass_mode", True, "tis_mode")):
         without = {f"{CORRECTION}.{key}": value}
         error = _refused(planned, {**ahead(1), "rllm.algorithm.loss_map": {"judge": loss}, **without})
-        assert f"Leave {CORRECTION}.{key} out" in error.hint
+        check_error(error, "loss-without-ratio", repr(loss), "'judge'")
+        assert f"{CORRECTION}.{key}" in error.hint
         assert other not in error.hint
-        assert f"Loss {loss!r} of role 'judge' has no ratio to the policy that sampled" in error.message
     planned({"rllm.algorithm.loss_fn": loss})
 
 
@@ -242,9 +238,9 @@ OF_TRAINER = "the trainer's, weighed by their ratio to the sampler's, per token"
 @pytest.mark.parametrize(
     ("settings", "weights", "old"),
     [
-        (ahead(2), "pinned: those of 2 steps before", OF_TRAINER),
-        (ahead(2, partial=True), "the newest there are", OF_TRAINER),
-        ({**ahead(1), f"{CORRECTION}.bypass_mode": True}, "pinned: those of 1 step before", "the sampler's, as is"),
+        (ahead(2), ".* 2 steps", OF_TRAINER),
+        (ahead(2, partial=True), ".*newest", OF_TRAINER),
+        ({**ahead(1), f"{CORRECTION}.bypass_mode": True}, ".* 1 step", "the sampler's, as is"),
     ],
 )
 def test_the_dry_run_says_what_is_played_ahead(
@@ -252,8 +248,8 @@ def test_the_dry_run_says_what_is_played_ahead(
 ) -> None:
     text = "\n".join(rounds_ahead(planned(settings)))
     assert "generate, impute_names, greedy_baseline" in text
-    assert f"weights       {weights}" in text
-    assert f"old log-probs {old}" in text
+    assert re.search(f"^ *weights +{weights}", text, re.MULTILINE)
+    assert re.search(f"^ *old log-probs +{old}", text, re.MULTILINE)
 
 
 def test_the_dry_run_says_nothing_where_nothing_is_played_ahead(planned: Plan) -> None:

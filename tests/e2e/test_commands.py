@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from expecting import check_one_error
+from expecting import check_one_error, check_printed, check_values
 
 FEW_STEPS = (
     "rllm.trainer.total_batches=4",
@@ -58,16 +58,13 @@ def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any,
 def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
     result = forked_rllm("train", "guess", *FEW_STEPS)
     lines = result.stdout.splitlines()
-    assert lines[0] == "training on guess with backend local; run folder runs/rllm-training/default"
-    assert lines[1] == (
-        "recording the outcome of each rollout (rllm.record=fates); "
-        "to look at them: rllm view runs/rllm-training/default"
-    )
-    assert lines[2].startswith("validation after step 0: guess: pass@1 ")
+    check_values(lines[0], "guess", "backend local", "runs/rllm-training/default")
+    check_values(lines[1], "rllm.record=fates", "rllm view runs/rllm-training/default")
+    check_values(lines[2], "step 0", "guess: pass@1 ")
     assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert any("guess guesses" in line and "3.375" in line for line in lines)
     assert "\x1b" not in result.stdout
-    assert lines[-1] == "play with it: rllm eval guess --model runs/rllm-training/default/checkpoints/latest"
+    assert lines[-1].endswith(": rllm eval guess --model runs/rllm-training/default/checkpoints/latest")
 
 
 def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -99,7 +96,7 @@ def test_a_checkpoint_is_played_with_the_config_of_its_run(words: tuple[str, ...
     played = forked_rllm("eval", "guess", "--json", "--model", "runs/rllm-training/default/checkpoints/latest")
     assert played.returncode == 0, played.stderr
     model = "runs/rllm-training/default/checkpoints/latest"
-    assert f"playing guess with model {model} and the config of runs/rllm-training/default" in played.stderr
+    check_values(played.stderr, "guess", f"model {model}", "config of runs/rllm-training/default")
     (metrics,) = json.loads(played.stdout)["environments"]
     reached = {f"pass@{k}": estimate["value"] for k, estimate in metrics["passes"].items()}
     reached |= {"reward": metrics["reward"]["value"], **metrics["metrics"]}
@@ -139,7 +136,7 @@ def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(
     defaults = [rows.get(key) for key in ("training.beta1", "rllm.trainer.seed")]
     shown = [["training.beta1", "0.9", "backend", "local"], ["rllm.trainer.seed", "0", "default"]]
     assert defaults == (shown if more else [None, None])
-    assert ("other values are defaults; --all shows them" in result.stdout) == (not more)
+    assert ("--all" in result.stdout) == (not more)
     assert len(result.stdout.splitlines()) < (300 if more else 70)
     assert not (tmp_path / "runs").exists()
 
@@ -196,7 +193,7 @@ def test_two_processes_cannot_train_in_one_folder(forked_rllm: Any, start_forked
             assert first.poll() is None
         second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
         assert second.returncode == 1
-        assert "Another process is training in runs/rllm-training/default, or" in second.stderr
+        check_printed(second.stderr, "locked-directory", "runs/rllm-training/default")
     finally:
         first.kill()
         first.communicate()

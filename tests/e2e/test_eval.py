@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import check_printed, check_values
 from written_distribution import write_distribution
 
 from rllm.config import leaves
@@ -104,26 +105,23 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "value"),
     [
-        (("guess", "guess"), "Environment 'guess' is named 2 times."),
-        (("question", "--data", "val.jsonl", "--reward", "exact"), "the task's data has no 'answer'"),
-        (("gues",), "no environment named 'gues'"),
-        (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect: this command plays"),
-        (
-            ("guess", "training.learning_rate=1"),
-            "`training.learning_rate` (from command line) has no effect: this command",
-        ),
-        (("guess", "--model-name", "x"), "--model-name goes with a --model that is an address"),
+        (("guess", "guess"), "duplicate-choice", "'guess'"),
+        (("question", "--data", "val.jsonl", "--reward", "exact"), "missing-column", "'answer'"),
+        (("gues",), "unknown-plugin", "'gues'"),
+        (("guess", "rllm.rollout.n=4"), "unused-key", "`rllm.rollout.n` (from command line)"),
+        (("guess", "training.learning_rate=1"), "unused-key", "`training.learning_rate` (from command line)"),
+        (("guess", "--model-name", "x"), "usage-error", "--model-name"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_one_paragraph(
-    rllm_here: Any, tmp_path: Path, words: tuple[str, ...], said: str
+    rllm_here: Any, tmp_path: Path, words: tuple[str, ...], code: str, value: str
 ) -> None:
     (tmp_path / "val.jsonl").write_text('{"question": "1+1"}\n')
     done = rllm_here("eval", *words)
     assert done.returncode == 2
-    assert said in done.stderr
+    check_printed(done.stderr, code, value)
 
 
 def test_a_saved_evaluation_that_was_killed_goes_on_to_the_same_figures(
@@ -150,7 +148,7 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "kept", *TINY)
     done = rllm_here("eval", "guess", "--save", "kept", *TINY, "--seed", "1")
     assert done.returncode == 2
-    assert "kept holds another evaluation: rllm.trainer.seed of guess was 0 and is 1." in done.stderr
+    check_printed(done.stderr, "other-evaluation", "kept", "rllm.trainer.seed of guess was 0", "1")
 
 
 def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
@@ -162,8 +160,7 @@ def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> N
     assert rllm_here(*train, "--seed", "2", "--overwrite").returncode == 0
     refused = rllm_here(*played, "--save", "one")
     assert refused.returncode == 2
-    assert "one holds another evaluation: its model is " in refused.stderr
-    assert "step_000001 (weights " in refused.stderr
+    check_printed(refused.stderr, "other-evaluation", "one", "step_000001 (weights ")
     assert rllm_here(*played, "--save", "other").returncode == 0
     first, second, *_ = rllm_here("eval", "compare", "one", "other").stdout.splitlines()
     assert first.startswith("first: ") and second.startswith("second: ")
@@ -216,7 +213,7 @@ def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.tex").touch()
     done = rllm_here("eval", "guess", "--save", "kept", *TINY)
-    assert "kept holds files, and no evaluation." in done.stderr
+    check_printed(done.stderr, "directory-in-use", "kept", "--save")
 
 
 def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
@@ -236,7 +233,8 @@ def test_an_environment_that_only_one_folder_holds_is_named(rllm_here: Any) -> N
     rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
     done = rllm_here("eval", "compare", "one", "both")
     assert done.returncode == 0
-    assert done.stderr == "not compared: sum, which only both holds\n"
+    (line,) = done.stderr.splitlines()
+    check_values(line, ": sum, ", " both ")
 
 
 def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
@@ -245,9 +243,10 @@ def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "guesses", *TINY)
     done = rllm_here("eval", "compare", "few", "many")
     assert done.returncode == 2
-    assert "different tasks of sum: " in done.stderr and " only in many" in done.stderr
-    assert "few holds sum, and guesses holds guess." in rllm_here("eval", "compare", "few", "guesses").stderr
-    assert "empty holds no saved evaluation" in rllm_here("eval", "compare", "empty", "few").stderr
+    check_printed(done.stderr, "different-evaluations", "few", "many", "sum")
+    others = rllm_here("eval", "compare", "few", "guesses").stderr
+    check_printed(others, "different-evaluations", "few", "sum", "guesses", "guess")
+    check_printed(rllm_here("eval", "compare", "empty", "few").stderr, "no-evaluation", "empty")
 
 
 def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp_path: Path) -> None:

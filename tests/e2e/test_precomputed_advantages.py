@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm.api.trainer import UnifiedTrainer
 from rllm_core.algorithms.columns import tokens_of
@@ -147,7 +148,7 @@ def test_without_the_switch_they_are_estimated_anew_and_that_is_said_once(capsys
     steps = trained({"adv_estimator": "reinforce"}, steps=2)
     assert set(sampled_advantages(steps[0], "student").tolist()) <= {0.0, 1.0}
     assert [step.metrics["advantage/precomputed_ignored"] for step in steps] == [0.5, 0.5]
-    assert capsys.readouterr().err.count("warning: 50% of the groups of this step bring advantages of their own") == 1
+    assert capsys.readouterr().err.count("warning: 50% ") == 1
 
 
 def test_that_no_workflow_brings_any_is_said_where_they_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,15 +159,11 @@ def test_that_no_workflow_brings_any_is_said_where_they_were_asked_for(capsys: p
 
 
 @pytest.mark.parametrize(
-    ("spoil", "problem"),
-    [
-        ("long", r"has \d advantages for its \d response token"),
-        ("missing", r"has no advantage for its \d response token"),
-        ("nan", "has an advantage that is NaN or infinite in float32"),
-    ],
+    ("spoil", "value"),
+    [("long", "response token"), ("missing", "response token"), ("nan", "NaN")],
 )
-def test_an_advantage_that_does_not_fit_stops_the_run_or_becomes_zero(spoil: str, problem: str) -> None:
-    with pytest.raises(AdvantageError, match=rf"step 0 of its trajectory 1 \(episode '.*:1'\) {problem}"):
+def test_an_advantage_that_does_not_fit_stops_the_run_or_becomes_zero(spoil: str, value: str) -> None:
+    with expect_error(AdvantageError, "bad-precomputed-advantages", "step 0", "trajectory 1", ":1')", value):
         trained(KEEP, spoil=spoil)
     (step,) = trained({**KEEP, "on_precomputed_mismatch": "zero"}, spoil=spoil)
     assert step.metrics["advantage/precomputed_mismatched"] == 4.0, "one attempt at each task"
@@ -198,7 +195,8 @@ def test_they_are_kept_on_disk_as_they_were(tmp_path: Path) -> None:
 
 
 def test_what_to_do_with_a_mismatch_is_no_question_without_the_switch() -> None:
-    with pytest.raises(ConfigError, match=r"has no effect while rllm\.algorithm\.use_precomputed_advantage is false"):
+    switch = "rllm.algorithm.use_precomputed_advantage is false"
+    with expect_error(ConfigError, "unused-key", "rllm.algorithm.on_precomputed_mismatch", switch):
         trained({"on_precomputed_mismatch": "zero"})
 
 

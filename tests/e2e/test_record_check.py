@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from expecting import check_values, expect_error
 
 from rllm_core.errors import RllmError
 from rllm_record.command import record
@@ -95,7 +96,7 @@ def test_the_loss_of_every_optimiser_step_follows_from_the_record(train: Any, se
 
     updates = sum(StepFiles(run.directory / "record").update_table(step).num_rows for step in (0, 1))
     assert updates == 8
-    assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
+    check_values(said, "8 optimi", "2 steps")
     assert code == 0
 
 
@@ -118,7 +119,7 @@ def test_losses_of_the_tinker_api_follow_from_the_record(
 
     code, said = checked(run.directory)
 
-    assert said.startswith("the record equals the updates: 8 optimiser steps of 2 steps")
+    check_values(said, "8 optimi", "2 steps")
     assert code == 0
     (row, *_) = StepFiles(run.directory / "record").trace_table(0).to_pylist()
     assert row["entropy"] is None
@@ -180,8 +181,9 @@ def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
     code, said = checked(run.directory)
 
     assert code == 1
-    assert said.startswith("step 1: updates/step_000001.parquet is missing")
-    assert "step 1: its update is not recorded, and it trained on " in said
+    lines = [line for line in said.splitlines() if line.startswith("step 1: ")]
+    assert "updates/step_000001.parquet" in lines[0]
+    assert len(lines) > 1
 
 
 def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
@@ -191,7 +193,7 @@ def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
     code, said = checked(run.directory)
 
     assert code == 1
-    assert "the record differs from the updates in 4 places" in said
+    assert "4 places" in said
 
 
 def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
@@ -201,7 +203,7 @@ def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
     code, said = checked(run.directory)
 
     assert code == 0
-    assert said.startswith("compared with no loss of metrics.jsonl, which has none of them: 2 steps")
+    check_values(said, "metrics.jsonl", "2 steps")
 
 
 def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(train: Any) -> None:
@@ -211,14 +213,14 @@ def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_na
     file.write_bytes(whole + b'{"step": 2, "actor/loss": }')
     assert checked(directory)[0] == 0
     file.write_bytes(b'{"step": }\n' + whole)
-    with pytest.raises(RllmError, match=r"Line 1 of .*metrics\.jsonl is not what a run writes"):
+    with expect_error(RllmError, "damaged-file", "Line 1", "metrics.jsonl"):
         checked(directory)
 
 
 def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
     StepFiles(tmp_path / "record").write(0, [], [], "tokens")
 
-    with pytest.raises(RllmError, match="no step was trained on"):
+    with expect_error(RllmError, "record-without-updates", tmp_path):
         checked(tmp_path)
 
 

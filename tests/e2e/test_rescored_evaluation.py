@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expecting import check_printed
 
 pytestmark = pytest.mark.usefixtures("with_view")
 
@@ -74,22 +75,19 @@ def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, direct
     rllm_here("rescore", "kept", "--reward", "rewards.py:fixed", "--save", "anew")
     done = rllm_here("eval", "compare", "kept", "anew", "--json")
     assert json.loads(done.stdout)["environments"][0]["passed"]["second"] == 1.0
-    assert (
-        "anew holds an evaluation already" in rllm_here("rescore", "kept", "--reward", "exact", "--save", "anew").stderr
-    )
+    again = rllm_here("rescore", "kept", "--reward", "exact", "--save", "anew").stderr
+    check_printed(again, "directory-in-use", "anew", "--save")
 
 
 def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, directory: Path) -> None:
     rllm_here("eval", "guess", "--model", "tiny", "rllm.rollout.n_val=1", "--save", "guesses")
-    assert (
-        "have the rewards of the environment, and none of `rllm.reward`"
-        in rllm_here("rescore", "guesses", "--reward", "exact").stderr
-    )
-    assert "guesses is a saved evaluation. Score it" in rllm_here("rescore", "guesses").stderr
-    assert "no reward named 'exat'" in rllm_here("rescore", "guesses", "--reward", "exat").stderr
-    assert (
-        "goes with no estimators" in rllm_here("rescore", "guesses", "--reward", "exact", "--estimator", "rloo").stderr
-    )
+    for words, code, value in (
+        (["--reward", "exact"], "not-rescorable", "`rllm.reward`"),
+        ([], "not-rescorable", "--reward NAME"),
+        (["--reward", "exat"], "unknown-plugin", "'exat'"),
+        (["--reward", "exact", "--estimator", "rloo"], "usage-error", "--reward"),
+    ):
+        check_printed(rllm_here("rescore", "guesses", *words).stderr, code, value)
 
 
 def test_an_evaluation_does_not_go_on_with_a_reward_that_has_changed(rllm_here: Any, directory: Path) -> None:
@@ -97,4 +95,4 @@ def test_an_evaluation_does_not_go_on_with_a_reward_that_has_changed(rllm_here: 
     (directory / "rewards.py").write_text(REWARDS.replace('"value": 1.0', '"value": 0.5'))
     done = rllm_here(*EVAL, "--reward", "rewards.py:fixed", "--save", "kept", "rllm.rollout.n_val=8")
     assert done.returncode == 2
-    assert "the source of reward python: rewards.py" in done.stderr and "has changed" in done.stderr
+    check_printed(done.stderr, "other-evaluation", "reward python: rewards.py")

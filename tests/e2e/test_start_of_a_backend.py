@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from expecting import check_printed
 
 from rllm_core.contracts.backend import RunContext
 from rllm_core.errors import CheckpointError
@@ -40,20 +41,20 @@ def test_a_damaged_checkpoint_is_refused_before_the_backend_starts(
     monkeypatch.setattr(LocalBackend, "start", never)
     ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
     assert ended.returncode == 1
-    assert "has changed since it was written" in ended.stderr
+    check_printed(ended.stderr, "damaged-checkpoint", "step_000001")
 
 
 def test_a_backend_refuses_a_checkpoint_before_it_starts(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LocalBackend, run: RunContext, directory: Path) -> None:
         assert any(directory.rglob("*.safetensors"))
-        raise CheckpointError("made-up", "It was written by 2 workers.", "Resume with 2.")
+        raise CheckpointError("made-up", "2 workers.", "Resume with 2.")
 
     assert rllm_here(*TRAIN).returncode == 0
     monkeypatch.setattr(LocalBackend, "check_checkpoint", refuse)
     monkeypatch.setattr(LocalBackend, "start", never)
     ended = rllm_here(*TRAIN, "--resume", "rllm.trainer.total_batches=2")
     assert ended.returncode == 1
-    assert ended.stderr.endswith("error[made-up]: It was written by 2 workers.\nhint: Resume with 2.\n")
+    assert ended.stderr.endswith("error[made-up]: 2 workers.\nhint: Resume with 2.\n")
 
 
 def test_a_signal_while_the_backend_starts_stops_the_run(rllm_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,5 +74,5 @@ def test_a_signal_while_the_backend_starts_stops_the_run(rllm_here: Any, monkeyp
     monkeypatch.setattr(LocalBackend, "close", closes)
     ended = rllm_here(*TRAIN)
     assert ended.returncode == 128 + signal.SIGINT
-    assert "stopped before anything began" in ended.stdout
+    assert "stopped before" in ended.stdout
     assert len(closed) == 1

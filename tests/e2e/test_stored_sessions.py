@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import check_printed
 from numpy.typing import NDArray
 
 from rllm.environments.guess import Guess
@@ -134,9 +135,9 @@ def test_a_model_with_another_vocabulary_is_refused(
     build_model(len(tokenizer), seed=0).save_pretrained(tmp_path / "other")
     done = rllm_here("train", "guess", "--stored", "sessions", "--model", "other", *QUIET)
     assert done.returncode == ConfigError.exit_code
-    assert "tokens of another tokenizer than that of the model that is trained" in done.stderr
+    check_printed(done.stderr, "tokenizer-mismatch", "tokenizer")
     hot = rllm_here("train", "guess", "--stored", "sessions", "sampling.train.temperature=0.5", *QUIET)
-    assert "sampled at temperature 1, and sampling.train.temperature is 0.5" in hot.stderr
+    check_printed(hot.stderr, "temperature-mismatch", "temperature 1", "sampling.train.temperature is 0.5")
 
 
 def test_what_is_open_when_the_server_is_killed_can_be_exported(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expecting import check_one_error
+from expecting import check_one_error, check_printed
 
 from rllm.config.layers import layer_from_file
 from rllm.planning.plan import RunPlan
@@ -96,19 +96,19 @@ def test_the_environment_of_the_guide_offers_a_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "value"),
     [
-        ("--tools tools.py:ad", "hint: Did you mean 'add'?"),
-        ("--tools tool.py:add", "tool.py cannot be read"),
-        ("--tools tools.py:add --model tiny", "The chat template of this model does not show tools."),
+        ("--tools tools.py:ad", "unknown-function", "'add'"),
+        ("--tools tool.py:add", "file-unreadable", "tool.py"),
+        ("--tools tools.py:add --model tiny", "tools-not-supported", "tools"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_paragraph(
-    words: str, said: str, directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
+    words: str, code: str, value: str, directory: Path, rllm_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     done = rllm_here("train", "question", "--data", "train.jsonl", "--reward", "exact", *shlex.split(words))
     assert done.returncode == 2
-    assert said in done.stderr
+    check_printed(done.stderr, code, value)
     check_one_error(done.stderr)
 
 

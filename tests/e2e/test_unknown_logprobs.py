@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm.api.trainer import UnifiedTrainer
 from rllm_core.contracts.observer import Observer
@@ -130,5 +131,5 @@ def test_a_workflow_that_has_only_text_trains() -> None:
 
 def test_rollout_correction_says_what_it_lacks() -> None:
     correction = {"rollout_correction": {"tis_mode": "token"}}
-    with pytest.raises(RolloutError, match=r"tis_mode=token needs the log-probs that the sampler reports, and \d+ of"):
+    with expect_error(RolloutError, "missing-logprobs", "tis_mode=token"):
         trained("tokens", "local", correction)

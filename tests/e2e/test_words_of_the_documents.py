@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 from omegaconf import OmegaConf
 
 import rllm_core
@@ -152,9 +153,9 @@ def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
 
 def test_what_has_no_function_in_the_classic_signature_is_no_key_and_it_is_said_why() -> None:
     assert "gae" not in RLLM_ADV_ESTIMATOR_REGISTRY and "gae" not in list(RLLM_ADV_ESTIMATOR_REGISTRY)
-    with pytest.raises(KeyError, match="gives one advantage per token"):
+    with pytest.raises(KeyError, match="token"):
         RLLM_ADV_ESTIMATOR_REGISTRY["gae"]
-    with pytest.raises(KeyError, match="Did you mean 'grpo'"):
+    with pytest.raises(KeyError, match="'grpo'"):
         RLLM_ADV_ESTIMATOR_REGISTRY["grop"]
     assert RLLM_ADV_ESTIMATOR_REGISTRY.get("grop") is None
     for name, function in RLLM_ADV_ESTIMATOR_REGISTRY.items():
@@ -240,7 +241,8 @@ def test_one_that_does_not_read_it_is_refused_with_the_word_that_says_it_does(pl
 
 def test_what_fits_no_form_is_refused_when_it_is_registered() -> None:
     for function in (lambda rewards: rewards, lambda rewards, scale=1.0: rewards, lambda inputs, params: inputs):
-        with pytest.raises(PluginError, match=r"cannot be called as f\(rewards, algorithm_config, traj_groups=…\)"):
+        call = "f(rewards, algorithm_config, traj_groups=…)"
+        with expect_error(PluginError, "bad-estimator-signature", call):
             register_rllm_adv_estimator("mine")(function)
 
 
@@ -351,7 +353,7 @@ def test_where_the_backend_has_the_key_it_is_the_backend_s(planned: Planned, wor
 
 
 def test_keys_of_another_backend_alone_are_still_its_own(planned: Planned, worlds: Registry) -> None:
-    with pytest.raises(ConfigError, match=r"`trainer` .* belongs to backend verl"):
+    with expect_error(ConfigError, "section-of-other-backend", "`trainer`", "backend verl"):
         planned({}, worlds, layers_from_overrides(["trainer.nnodes=2"]))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from expecting import expect_error
 from torch import Tensor
 
 from rllm_backend_kit.update_metrics import Means, note_clipping
@@ -83,7 +84,5 @@ def test_a_loss_that_never_clips_has_no_share() -> None:
 @pytest.mark.parametrize("counted", [lambda inputs, params: 0.5, lambda inputs, params: inputs.logprobs])
 def test_a_count_that_is_no_bool_for_each_token_ends_the_update(counted: Callable[..., Tensor]) -> None:
     mine = LossPlugin(name="mine", summary="", params=NoParams, load=lambda: counted, load_clipped=lambda: counted)
-    with pytest.raises(
-        LossError, match="`load_clipped` of loss 'mine' for role 'agent' did not return one bool per token"
-    ):
+    with expect_error(LossError, "bad-loss-result", "`load_clipped`", "'mine'", "'agent'", "bool"):
         share(rows_of("agent"), plan_of(agent=mine), inputs_of([1.5], [1.0], [0]))

@@ -50,7 +50,7 @@ def test_a_value_becomes_json(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(b"\xff\xfe", "2 bytes that are not UTF-8"), (-math.inf, "-inf"), ({"a": [object()]}, "a object")],
+    [(b"\xff\xfe", "2 bytes.* UTF-8"), (-math.inf, "-inf"), ({"a": [object()]}, "a object")],
 )
 def test_a_value_without_json_is_refused(value: Any, said: str) -> None:
     with pytest.raises(NotJsonError, match=f"^{said}$"):

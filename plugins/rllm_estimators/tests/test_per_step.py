@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 from hypothesis import given, strategies as st
 
 from rllm_core.algorithms.advantage import grpo
@@ -81,5 +82,5 @@ def test_rewards_of_trajectories_are_not_looked_at(make_inputs: Any, call: Any) 
 def test_a_step_without_a_usable_reward_is_named(make_inputs: Any, call: Any, reward: float | None) -> None:
     bad = {"reward": 1, "turns": [(1, 2), (1, 2)], "steps": [1.0, reward]}
     inputs = make_inputs([[member([1.0])], [member([1.0]), bad]])
-    with pytest.raises(AdvantageError, match=r"^Step 1 of trajectory 1 in group 't1:agent' has no usable reward"):
+    with expect_error(AdvantageError, "missing-reward", "Step 1", "trajectory 1", "'t1:agent'"):
         call("step_reinforce", inputs)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from expecting import check_printed
 from written_distribution import write_distribution
 
 from rllm.cli.main import main
@@ -95,9 +96,8 @@ def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: 
 @pytest.mark.usefixtures("run")
 def test_gdpo_without_components_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", *FEW, "--estimator", "gdpo"]) == 1
-    error = capfd.readouterr().err
-    assert "Estimator 'gdpo' needs the parts of the rewards" in error
-    assert 'trajectory.info["reward_components"]' in error
+    component = 'trajectory.info["reward_components"]'
+    check_printed(capfd.readouterr().err, "missing-reward-component", "'gdpo'", component)
 
 
 @pytest.mark.slow

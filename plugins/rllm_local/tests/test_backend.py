@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from expecting import expect_error
 
 from rllm.cli.main import main
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, RunContext, UpdatePlan
@@ -221,7 +222,7 @@ def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(
 
     expected = _run(_critical(), straight)
     assert _run(_critical(), resumed) == expected[2:]
-    with pytest.raises(CheckpointError, match=r"model\.name does not stand for the model"):
+    with expect_error(CheckpointError, "reference-changed", "model.name", tmp_path):
         _run(_critical(seed=5), resumed)
 
 
@@ -302,13 +303,13 @@ def test_thinking_is_switched_off_through_the_chat_template(
 
 
 def test_a_model_that_has_no_switch_for_thinking_cannot_start_without_it() -> None:
-    with pytest.raises(ConfigError, match="the chat template of this model has no switch `enable_thinking`"):
+    with expect_error(ConfigError, "no-thinking-switch", "`enable_thinking`"):
         _run(replace(_context(), config=WITHOUT_THINKING), lambda *_: asyncio.sleep(0))
 
 
 def test_saving_before_the_start_is_said_to_be_a_mistake(tmp_path: Path) -> None:
     backend = LocalBackend()
-    with pytest.raises(RllmError, match="has not been started"):
+    with expect_error(RllmError, "not-started", "start()"):
         asyncio.run(backend.save(tmp_path))
     asyncio.run(backend.close())
 
@@ -344,5 +345,5 @@ def test_a_template_without_tools_ends_a_run_that_calls_them_before_weights_are_
         raise AssertionError("weights are loaded")
 
     monkeypatch.setattr("rllm_local.trainer.load_model_to_train", load)
-    with pytest.raises(ConfigError, match="does not show tools"):
+    with expect_error(ConfigError, "tools-not-supported", "tools"):
         _run(replace(_context(), calls_tools=True), lambda backend, engine: None)  # type: ignore[arg-type, return-value]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from expecting import check_error
 from pydantic import ValidationError
 from transformers import (
     AutoModelForCausalLM,
@@ -152,18 +153,17 @@ def test_the_checkpoint_of_a_run_loads(save: Callable[..., Path], tmp_path: Path
 
 def test_a_path_that_leads_nowhere_is_said_to(tmp_path: Path) -> None:
     for name in (tmp_path / "nowhere", "./nowhere", "../a/b", "~/nowhere-at-all", "a/b/c"):
-        error = _refusal(name)
-        assert error.message == f"model.name={str(name)!r}: there is no such folder."
-        assert error.hint == "Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id."
+        check_error(_refusal(name), "model-not-loadable", f"model.name={str(name)!r}", "`tiny`")
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert "it is a file, not a folder." in _refusal(tmp_path / "model.safetensors").message
+    file = tmp_path / "model.safetensors"
+    check_error(_refusal(file), "model-not-loadable", file, "a file")
 
 
 def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
-    assert "the folder holds no config.json of a model." in _refusal(tmp_path).message
+    check_error(_refusal(tmp_path), "model-not-loadable", tmp_path, "config.json")
 
 
 @pytest.mark.parametrize("name", ["tinny", "Tiny", "tiny1"])
@@ -196,17 +196,15 @@ def test_weights_that_do_not_fill_the_model_are_refused_instead_of_made_up(
 ) -> None:
     directory = save()
     _edit_config(directory, **changes)
-    error = _refusal(directory)
-    assert "do not hold all weights of its config.json" in error.message
-    assert "such as model.layers." in error.message
+    check_error(_refusal(directory), "model-not-loadable", directory, "config.json", "model.layers.")
 
 
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
-        ("config.json", "{", "not a valid JSON file"),
+        ("config.json", "{", "valid JSON"),
         ("config.json", "{}", "Unrecognized model"),
-        ("tokenizer.json", "{", "cannot be loaded: "),
+        ("tokenizer.json", "{", "model.name="),
         ("tokenizer.json", None, "tokenizer"),
         ("model.safetensors", None, "model.safetensors"),
     ],
@@ -221,16 +219,14 @@ def test_a_damaged_or_missing_file_is_a_config_error(
     else:
         (directory / file).write_text(text)
     error = _refusal(directory)
-    assert expected in error.message
+    check_error(error, "model-not-loadable", directory, expected)
     assert not error.message.endswith(":.")
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(save: Callable[..., Path]) -> None:
     words = tiny.build_tokenizer()
     words.chat_template = None
-    error = _refusal(save(words=words))
-    assert "its tokenizer has no chat template" in error.message
-    assert error.hint == "Use a chat or instruct model, or set chat_template in its tokenizer_config.json."
+    check_error(_refusal(save(words=words)), "no-chat-template", "chat_template", "tokenizer_config.json")
 
 
 def _windowed(kind: str) -> Any:
@@ -279,21 +275,19 @@ def test_a_model_whose_attention_ignores_the_engines_mask_is_refused(save: Calla
     from transformers import BloomConfig, BloomForCausalLM
 
     bloom = BloomForCausalLM(BloomConfig(vocab_size=100, hidden_size=16, n_layer=2, n_head=2))
-    assert "has the attention 'eager'; the local engine needs 'sdpa'." in _refusal(save(bloom)).message
+    check_error(_refusal(save(bloom)), "unsupported-model", "'eager'", "'sdpa'")
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cpu:gpu", "meta", ""])
 def test_a_device_torch_does_not_know_is_refused(device: str) -> None:
-    with pytest.raises(ValidationError, match="expected auto, cpu, cuda"):
+    with pytest.raises(ValidationError, match="auto, cpu, cuda"):
         ModelSection(device=device)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_cuda_where_there_is_none_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    error = _refusal("tiny", device=device)
-    assert error.message == f"model.device={device!r}, and torch finds no CUDA device."
-    assert error.hint == "Use model.device=auto or =cpu."
+    check_error(_refusal("tiny", device=device), "no-gpu", f"model.device={device!r}", "model.device=auto")
 
 
 def test_a_device_that_cannot_hold_numbers_is_refused() -> None:
@@ -346,5 +340,4 @@ def test_a_model_that_counts_positions_itself_is_refused(save: Callable[..., Pat
     config = BartConfig(
         vocab_size=100, d_model=16, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16, is_decoder=True
     )
-    error = _refusal(save(BartForCausalLM(config)))
-    assert "ignores the positions or the attention mask that it is given" in error.message
+    check_error(_refusal(save(BartForCausalLM(config))), "unsupported-model", "positions", "attention mask")

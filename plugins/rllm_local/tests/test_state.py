@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from expecting import expect_error
 
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
@@ -112,9 +113,8 @@ def test_a_checkpoint_of_weights_trained_without_float32_masters_is_refused(
     build_tiny(1).to(dtype).save_pretrained(tmp_path / "model")
     model = build_tiny(0).to(torch.bfloat16)
     before, updater = weights_of(model), make_updater(model)
-    with pytest.raises(CheckpointError, match="without float32 masters") as caught:
+    with expect_error(CheckpointError, "checkpoint-too-old", "F16", "float32", "model.name"):
         load_state(tmp_path, updater.masters, updater.optimizer)
-    assert "Start a new run with model.name" in caught.value.hint
     assert torch.equal(weights_of(model), before)
 
 
@@ -254,7 +254,6 @@ def test_the_checkpoint_of_another_model_is_refused_and_changes_nothing(
     model = build_tiny(0)
     updater = make_updater(model)
     before = weights_of(model)
-    with pytest.raises(CheckpointError, match="another model than the one this run trains") as caught:
+    with expect_error(CheckpointError, "checkpoint-of-other-model", tmp_path, "model.name"):
         load_state(tmp_path, updater.masters, updater.optimizer)
-    assert "model.name" in caught.value.hint
     assert torch.equal(weights_of(model), before)

@@ -360,8 +360,9 @@ def test_a_good_one_has_nothing_to_mend(told: Any, test: str) -> None:
 
 def test_an_engine_that_ignores_stop_texts_is_told_so(told: Any) -> None:
     ignoring, test = with_engine(IgnoresStopTexts), "a_reply_ends_at_a_stop_text_or_the_engine_refuses_it"
-    assert "ignores a stop text" in told(record(ignoring), test)
-    assert "End with the" in told(record(ignoring, stop_texts=True), test)
+    first, second = told(record(ignoring), test), told(record(ignoring, stop_texts=True), test)
+    assert "stop text" in first
+    assert second not in ("", first)
 
 
 SAMPLES = "it_samples_tokens_with_their_log_probs"

@@ -125,17 +125,13 @@ def test_a_record_is_looked_up_among_the_installed_ones(install: Callable[..., N
 
 def test_heavy_imports_are_told_apart(install: Callable[..., None]) -> None:
     install("import safetensors, numpy")
-    with pytest.raises(
-        AssertionError, match=r"imports numpy, safetensors whenever plugins are listed. Move these imports"
-    ):
+    with pytest.raises(AssertionError, match="imports numpy, safetensors"):
         Installed().test_listing_it_imports_nothing_heavy()
 
 
 def test_another_version_of_the_records_is_told_apart(install: Callable[..., None]) -> None:
     install(requires_api=2)
-    with pytest.raises(
-        AssertionError, match=r"rllm-mine is broken: it is written for version 2 of the plugin interface"
-    ):
+    with pytest.raises(AssertionError, match=r"rllm-mine .*version 2"):
         Installed().test_the_record_is_well_formed()
 
 
@@ -143,7 +139,7 @@ def test_a_missing_name_is_told_apart() -> None:
     class TestNothing(EstimatorContract):
         pass
 
-    with pytest.raises(AssertionError, match=r"TestNothing names no plugin. Set its class attribute `name`."):
+    with pytest.raises(AssertionError, match=r"TestNothing .*`name`"):
         TestNothing().test_the_record_is_well_formed()
 
 
@@ -153,7 +149,7 @@ def test_classes_for_all_plugins_of_a_distribution() -> None:
     assert made["TestGrpo"].name == "rllm-core/grpo"
     assert not made["TestGrpo"].centres
     assert made["TestRloo"].centres
-    with pytest.raises(ValueError, match="rllm-core: no estimator named gropo"):
+    with pytest.raises(ValueError, match=r"rllm-core.*estimator.* gropo"):
         EstimatorContract.for_each("rllm-core", gropo={})
 
 

@@ -83,7 +83,7 @@ def test_metrics_log_axis_leaves_values_below_zero(visit: Visit, made: MadeRun) 
     assert page.url.endswith("&log=1")
     heights = drawn(page, panel)
     assert all(math.isclose(a, b, abs_tol=0.1) for a, b in zip(heights, [168, 8, 168 - 160 / 3], strict=True))
-    assert "1 value of 0 or less: not on a log axis." in page.locator(panel).inner_text()
+    assert "1 value of 0 or less" in page.locator(panel).inner_text()
     assert {"1", "10", "100", "1000"} <= set(page.locator(f"{panel} svg[role] text").all_text_contents())
 
 
@@ -159,7 +159,7 @@ def test_run_that_is_being_read_shows_so(visit: Visit, made: MadeRun) -> None:
     page = visit.open(of_run(run), "/run")
 
     page.get_by_text("Reading 3 steps …").wait_for()
-    assert "No step is recorded" not in visit.text()
+    assert "No step" not in visit.text()
 
 
 def test_run_without_record_has_no_recorded_step(visit: Visit, made: MadeRun) -> None:
@@ -167,7 +167,7 @@ def test_run_without_record_has_no_recorded_step(visit: Visit, made: MadeRun) ->
     assert not (folder / "record").exists()
     visit.open(of_run(run), "/run")
 
-    assert "No step is recorded." in visit.text()
+    assert "No step" in visit.text()
 
 
 def test_token_panel_is_scrolled_by_keyboard(visit: Visit, made: MadeRun) -> None:

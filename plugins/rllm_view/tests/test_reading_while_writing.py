@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pandas
 import pytest
-from expecting import expect_error
+from expecting import check_values, expect_error
 
 from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
@@ -84,7 +84,8 @@ def test_lines_of_metrics_that_cannot_be_read_are_named_and_left_out(run: Path) 
     opened = Run(one_run(run))
 
     assert opened.summary().steps == 3
-    assert opened.problems() == ["Lines of metrics.jsonl that cannot be read: 2, 4."]
+    (problem,) = opened.problems()
+    check_values(problem, "metrics.jsonl", "2, 4")
 
 
 def test_a_run_that_is_removed_answers_whoever_is_asking_it(run: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from expecting import check_printed
+from expecting import check_printed, check_values
 
 COMMANDS_OF_PLUGINS = "Commands of plugins:"
 
@@ -76,8 +76,10 @@ def test_a_command_that_two_distributions_offer_names_both_when_it_is_used(rllm,
     blocks = ("RLLM_BLOCK_PLUGINS=one", "RLLM_BLOCK_PLUGINS=two")
     _check_failed(rllm("act"), "ambiguous-command", "'act'", "one 1.0", "two 1.0", *blocks)
     assert rllm("act", RLLM_BLOCK_PLUGINS="one").stdout == "acting on , debug False\n"
-    assert "act From one and two: using it is an error." in " ".join(rllm("--help").stdout.split())
-    assert "]: command act: offered by one 1.0 and two 1.0" in rllm("plugins", "doctor").stdout
+    (line,) = [line for line in rllm("--help").stdout.splitlines() if line.split()[:1] == ["act"]]
+    assert "one and two" in line
+    (finding,) = [line for line in rllm("plugins", "doctor").stdout.splitlines() if "]: command act: " in line]
+    check_values(finding, "ambiguous-", "one 1.0", "two 1.0")
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,9 @@ def test_a_command_of_ours_that_is_not_installed_may_be_the_nearest(rllm_from_in
 def test_help_names_the_distribution_of_our_commands_that_are_not_installed(rllm_from_inside) -> None:
     told = " ".join(rllm_from_inside(NOTHING_INSTALLED, "--help", COLUMNS="120").stdout.split())
 
-    assert "rescore Show stored EPISODES under other estimators" in told
-    assert "Not installed: pip install rllm-view" in told
-    assert "Not installed: pip install rllm-plugin-kit" in " ".join(
+    assert "rescore " in told
+    assert "pip install rllm-view" in told
+    assert "pip install rllm-plugin-kit" in " ".join(
         rllm_from_inside(NOTHING_INSTALLED, "plugins", "--help", COLUMNS="120").stdout.split()
     )
 
@@ -182,6 +184,7 @@ def test_doctor_counts_commands_and_names_a_blocked_distribution_that_has_nothin
     checked = rllm("plugins", "doctor", RLLM_BLOCK_PLUGINS=f"{ours},another")
 
     assert checked.returncode == 0
-    assert "]: another 1.0: blocked by 'another' in RLLM_BLOCK_PLUGINS" in checked.stdout
-    assert "no such plugin is installed" not in checked.stdout
-    assert checked.stdout.splitlines()[-1].endswith(" plugins and 1 command checked, all work.")
+    (finding,) = [line for line in checked.stdout.splitlines() if "]: another 1.0: " in line]
+    check_values(finding, "note[blocked-plugin]", "'another'", "RLLM_BLOCK_PLUGINS")
+    assert "unknown-plugin" not in checked.stdout
+    assert "1 command " in checked.stdout.splitlines()[-1]

@@ -93,7 +93,9 @@ def test_both_set_and_different_names_both_and_which_counts(table: Table, core: 
     sides = [f"`{KL}` is 0.1 (from {ORIGINS[core]})", f"`{NATIVE_KL}` is 0.2 (from {ORIGINS[native]})"]
     loser, winner = sides if native > core else reversed(sides)
     warnings = share_keys(_merged((core, KL, 0.1), (native, NATIVE_KL, 0.2)), table)
-    assert warnings == [f"{loser}, but {winner}: the latter counts. Set only `{KL}`."]
+    (line,) = warnings
+    assert line.startswith(f"{loser}, but {winner}")
+    assert line.endswith(f"`{KL}`.")
 
 
 @pytest.mark.parametrize("native", Tier)

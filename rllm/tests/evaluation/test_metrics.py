@@ -42,7 +42,7 @@ def test_no_reward_at_all_is_no_zero() -> None:
 
 @pytest.mark.parametrize(
     ("reward", "said"),
-    [(0.0, "Intervals are 95 %, Wilson's;"), (2.0, "Student's of rewards beyond 0 to 1, Wilson's of all")],
+    [(0.0, "Intervals are 95 %, Wilson's;"), (2.0, "Student's")],
 )
 def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     earned = [outcome(str(task), 0, False, rewards=(("agent", reward * (task + 1)),)) for task in range(200)]

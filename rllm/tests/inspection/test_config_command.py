@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 import pytest
 import yaml
-from expecting import check_printed
+from expecting import check_printed, check_values
 
 from rllm.cli.configuring import FLAGS
 from rllm.cli.main import cli, main
@@ -62,7 +62,7 @@ def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_what_is_shown_is_the_same_run_when_given_back(rllm: Rllm, words: list[str]) -> None:
     words = [word.replace("${b}", "\\${b}") for word in words]
     shown = rllm("config", "show", *words)
-    assert (shown.code, [line for line in shown.err.splitlines() if "back to its default" not in line]) == (0, [])
+    assert (shown.code, [line for line in shown.err.splitlines() if "default" not in line]) == (0, [])
     Path("again.yaml").write_text(shown.out)
     assert rllm("config", "show", "--config", "again.yaml") == Finished(0, shown.out, "")
 
@@ -112,7 +112,8 @@ def test_origins_are_shown_beside_all_values(rllm: Rllm) -> None:
 
 def test_doubts_are_shown_apart_from_the_configuration(rllm: Rllm) -> None:
     shown = rllm("config", "show", "sum", "rllm.rollout.n=1")
-    assert shown.err.startswith("warning: rllm.rollout.n=1 leaves estimator grpo groups of one")
+    assert shown.err.startswith("warning: rllm.rollout.n=1 ")
+    check_values(shown.err, "estimator grpo")
     assert "warning" not in shown.out
 
 
@@ -213,16 +214,16 @@ def test_a_section_lists_its_keys(rllm: Rllm) -> None:
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
-        ("rllm.algoritm", "Did you mean `rllm.algorithm`?"),
-        ("rllm.algorithm.eps_clp", "Did you mean `rllm.algorithm.eps_clip`?"),
-        ("learning_rate", "Did you mean `training.learning_rate` or `critic.learning_rate`?"),
-        ("rllm.env.env_args.prompt", "`prompt` is not a key of rllm.env.env_args"),
+        ("rllm.algoritm", "`rllm.algorithm`"),
+        ("rllm.algorithm.eps_clp", "`rllm.algorithm.eps_clip`"),
+        ("learning_rate", "`training.learning_rate` or `critic.learning_rate`"),
+        ("rllm.env.env_args.prompt", "`prompt`"),
     ],
 )
 def test_a_key_that_does_not_exist_gets_the_one_that_was_meant(rllm: Rllm, key: str, meant: str) -> None:
     finished = rllm("config", "explain", key)
     assert (finished.code, finished.out) == (2, "")
-    assert meant in finished.err
+    check_printed(finished.err, "unknown-key", meant)
 
 
 # schema

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from expecting import check_printed
+from expecting import check_printed, check_values
 
 from rllm.cli.main import main
 
@@ -169,7 +169,7 @@ def test_a_good_file_is_valid_and_trains(judge: Judge, text: str) -> None:
     quick = ("sum", "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
     result = judge("config", "validate", "my.yaml", *quick)
     assert result.code == 0, result.err
-    assert result.out.startswith("my.yaml is valid: backend local, workflow single_turn_workflow, estimator ")
+    check_values(result.out, "my.yaml", "backend local", "workflow single_turn_workflow")
     assert not Path("runs").exists()
     trained = judge("train", "--config", "my.yaml", *quick)
     assert (trained.code, trained.err) == (0, result.err), "the same warnings"
@@ -177,7 +177,6 @@ def test_a_good_file_is_valid_and_trains(judge: Judge, text: str) -> None:
 
 def test_a_valid_file_says_what_would_run(judge: Judge) -> None:
     Path("my.yaml").write_text("rllm: {algorithm: {adv_estimator: rloo}, env: {env_args: {largest: 2}}}")
-    assert judge("config", "validate", "my.yaml", "sum").out == (
-        "my.yaml is valid: backend local, workflow single_turn_workflow, estimator rloo, loss importance_sampling, "
-        "9 training and 9 validation tasks\n"
-    )
+    (line,) = judge("config", "validate", "my.yaml", "sum").out.splitlines()
+    check_values(line, "my.yaml", "backend local", "workflow single_turn_workflow", "estimator rloo")
+    check_values(line, "loss importance_sampling", "9 training", "9 validation tasks")

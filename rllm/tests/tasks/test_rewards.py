@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from expecting import check_values
 from pydantic import ValidationError
 
 from rllm_core.contracts.reward import Rollout
@@ -51,14 +52,15 @@ def test_exact_may_mind_the_case(make: Make, rollout: MakeRollout) -> None:
     ],
 )
 def test_choice(said: str, answer: Any, value: float, make: Make, rollout: MakeRollout) -> None:
-    assert make("choice")(rollout(said, answer=answer)).value == value
+    score = make("choice")(rollout(said, answer=answer))
+    assert score.value == value
 
 
 @pytest.mark.parametrize("answer", ["42", 7, "Z"])
 def test_choice_says_which_answer_is_no_option(answer: Any, make: Make, rollout: MakeRollout) -> None:
     score = make("choice")(rollout("B", answer=answer))
     assert score.value is None
-    assert f"holds {answer!r}, which names none of ABCDE" in score.feedback
+    check_values(str(score.feedback), repr(answer), "ABCDE")
 
 
 @pytest.mark.parametrize(
@@ -90,21 +92,21 @@ def test_length_costs_by_the_distance_from_the_target(
 
 @pytest.mark.parametrize("name", ["exact", "choice"])
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "values"),
     [
-        ({"question": "?"}, "the task's data has no 'answer'; it has question"),
-        ({"answer": None}, "column 'answer' holds None, which is no answer"),
-        ({"answer": []}, "which is no answer"),
-        ({"answer": {"value": 4}}, "which is no answer"),
-        ({"answer": float("nan")}, "which is no answer"),
+        ({"question": "?"}, ["'answer'", "question"]),
+        ({"answer": None}, ["'answer'", "None"]),
+        ({"answer": []}, ["'answer'", "[]"]),
+        ({"answer": {"value": 4}}, ["'answer'", "{'value': 4}"]),
+        ({"answer": float("nan")}, ["'answer'", "nan"]),
     ],
 )
 def test_without_an_answer_the_reward_is_missing(
-    name: str, data: dict[str, Any], said: str, make: Make, rollout: MakeRollout
+    name: str, data: dict[str, Any], values: list[str], make: Make, rollout: MakeRollout
 ) -> None:
     score = make(name)(rollout("4", **data))
     assert score.value is None
-    assert said in score.feedback
+    check_values(str(score.feedback), *values)
 
 
 @pytest.mark.parametrize("data", [{"reward_model.truth": "4"}, {"reward_model": {"truth": "4"}}])
@@ -115,9 +117,9 @@ def test_the_answer_may_lie_deeper(data: dict[str, Any], make: Make, rollout: Ma
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("regex", {"pattern": "("}, "it is no regular expression"),
-        ("regex", {"pattern": "answer"}, "it has no group"),
-        ("format", {"pattern": "["}, "it is no regular expression"),
+        ("regex", {"pattern": "("}, "regular expression"),
+        ("regex", {"pattern": "answer"}, "group"),
+        ("format", {"pattern": "["}, "regular expression"),
         ("length", {"target": 0}, "greater than 0"),
         ("choice", {"letters": "A"}, "pattern"),
         ("python", {"function": "rewards"}, "write FILE.py:FUNCTION"),
@@ -135,5 +137,5 @@ def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_reply_is_scored(
     reward = make(name, pattern=pattern, deadline=1.0)
     score = reward(rollout("a" * 60, answer="aa"))
     assert score.value is None
-    assert "is not matched in 1 s" in score.feedback
+    assert "1 s" in score.feedback
     assert reward(rollout("aab", answer="aa")).value == 1.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,28 +88,29 @@ def test_a_path_may_start_from_home(write: Write, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "complaint"),
+    ("content", "line", "code", "value"),
     [
-        ('{"q": 1}\nsolve this\n', 2, ": not JSON (Expecting value at column 1)."),
-        ('{"q": 1}\n{"q": \n', 2, ": not JSON (Expecting value at column 6)."),
-        ("{}\n\n[1, 2]\n", 3, ": [1, 2] is no JSON object."),
-        ("null", 1, ": None is no JSON object."),
-        (b'{"q": "\xe9"}', 1, ": not UTF-8 (invalid continuation byte)."),
-        ('{"id": "a"}\n{"id": "b"}\n{"id": "a"}', 3, " has id 'a', as {file}, line 1 has."),
-        ('{"id": "1"}\n{"id": 1}', 2, " has id '1', as {file}, line 1 has."),
-        ('{}\n{"id": "a"}\n{}', 1, " has no 'id', and {file}, line 2 has one."),
-        ('{"id": "a"}\n{}', 2, " has no 'id', and {file}, line 1 has one."),
-        ('{"id": "a"}\n{"id": null}', 2, " has None as its 'id'."),
-        ('{"id": true}', 1, " has True as its 'id'."),
-        ('{"id": ["a"]}', 1, " has ['a'] as its 'id'."),
+        ('{"q": 1}\nsolve this\n', 2, "not-json", "column 1"),
+        ('{"q": 1}\n{"q": \n', 2, "not-json", "column 6"),
+        ("{}\n\n[1, 2]\n", 3, "not-json", "[1, 2]"),
+        ("null", 1, "not-json", "None"),
+        (b'{"q": "\xe9"}', 1, "not-utf8", "byte"),
+        ('{"id": "a"}\n{"id": "b"}\n{"id": "a"}', 3, "duplicate-task-id", "'a', as {file}, line 1"),
+        ('{"id": "1"}\n{"id": 1}', 2, "duplicate-task-id", "'1', as {file}, line 1"),
+        ('{}\n{"id": "a"}\n{}', 1, "bad-task-id", "{file}, line 2"),
+        ('{"id": "a"}\n{}', 2, "bad-task-id", "{file}, line 1"),
+        ('{"id": "a"}\n{"id": null}', 2, "bad-task-id", "None"),
+        ('{"id": true}', 1, "bad-task-id", "True"),
+        ('{"id": ["a"]}', 1, "bad-task-id", "['a']"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said_with_file_and_line(
-    write: Write, content: str | bytes, line: int, complaint: str
+    write: Write, content: str | bytes, line: int, code: str, value: str
 ) -> None:
     file = write(content)
     error = _error(file)
-    assert error.message == f"{file}, line {line}{complaint.replace('{file}', str(file))}"
+    assert error.message.startswith(f"{file}, line {line}")
+    check_error(error, code, value.replace("{file}", str(file)))
     assert error.hint
 
 
@@ -131,6 +134,6 @@ def test_a_name_for_ids_that_no_line_has_is_an_error(write: Write) -> None:
 
 def test_a_file_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
     error = _error(Path("missing.jsonl"))
-    assert error.message == "missing.jsonl cannot be read: No such file or directory."
+    check_error(error, "file-unreadable", "missing.jsonl", os.strerror(errno.ENOENT))
     assert str(Path.cwd()) in error.hint
     check_error(_error(tmp_path), "file-unreadable", tmp_path)

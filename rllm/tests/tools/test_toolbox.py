@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from expecting import expect_error
+from expecting import check_values, expect_error
 
 from rllm.tools.toolbox import Answer, Toolbox, as_text, in_the_loop, runnable
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
@@ -68,22 +68,23 @@ def test_a_call_is_answered_with_its_result(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "outcome", "said"),
+    ("name", "arguments", "outcome", "values"),
     [
-        ("ad", {}, "malformed", "Error: there is no tool 'ad'. Did you mean 'add'?"),
-        ("fly", {}, "malformed", "Error: there is no tool 'fly'. Tools: add, add_later, fail, leave"),
-        ("add", {"a": 1}, "malformed", "Error: wrong arguments for add: b: Field required."),
-        ("add", {"a": 1, "b": "x"}, "malformed", "Error: wrong arguments for add: b: Input should be a valid integer"),
-        ("fail", {}, "failed", "Error: fail failed: ValueError: no such page"),
-        ("leave", {}, "failed", "Error: leave failed: RuntimeError: SystemExit: 3"),
-        ("give_up", {}, "failed", "Error: give_up was cancelled."),
-        ("time_out", {}, "failed", "Error: time_out failed: TimeoutError: the server"),
+        ("ad", {}, "malformed", ["'ad'", "'add'"]),
+        ("fly", {}, "malformed", ["'fly'", "add, add_later, fail, leave"]),
+        ("add", {"a": 1}, "malformed", ["add", "b: "]),
+        ("add", {"a": 1, "b": "x"}, "malformed", ["add", "b: ", "integer"]),
+        ("fail", {}, "failed", ["fail", "ValueError: no such page"]),
+        ("leave", {}, "failed", ["leave", "SystemExit: 3"]),
+        ("give_up", {}, "failed", ["give_up"]),
+        ("time_out", {}, "failed", ["time_out", "TimeoutError: the server"]),
     ],
 )
-def test_what_goes_wrong_is_said_to_the_model(name: str, arguments: Any, outcome: str, said: str) -> None:
+def test_what_goes_wrong_is_said_to_the_model(name: str, arguments: Any, outcome: str, values: list[str]) -> None:
     (answer,) = answered((name, arguments))
     assert answer.outcome == outcome
-    assert answer.message["content"].startswith(said)
+    assert answer.message["content"].startswith("Error: ")
+    check_values(answer.message["content"], *values)
     assert answer.message["tool_call_id"] == "id0"
 
 
@@ -91,17 +92,15 @@ def test_what_goes_wrong_is_said_to_the_model(name: str, arguments: Any, outcome
 def test_a_call_that_hangs_is_left_behind(name: str) -> None:
     (answer,) = answered((name, {}), seconds=0.05)
     assert answer.outcome == "failed"
-    assert answer.message["content"] == f"Error: {name} did not answer within 0.05 s."
+    check_values(answer.message["content"], f"Error: {name} ", "0.05 s")
 
 
 def test_a_call_that_cannot_be_read_is_answered_too() -> None:
-    first, second = answered(("it is no JSON object",), ("add", {"a": 1, "b": 1}), finish_reason="length")
+    first, second = answered(("it is broken",), ("add", {"a": 1, "b": 1}), finish_reason="length")
     assert first.message["content"] == "2"
     assert second.outcome == "malformed"
-    assert second.message == {
-        "role": "tool",
-        "content": "Error: the tool call cannot be read: it is no JSON object. The reply was cut off.",
-    }
+    assert second.message["role"] == "tool"
+    check_values(second.message["content"], "Error: ", "it is broken", "cut off")
 
 
 def test_calls_of_one_reply_run_at_the_same_time() -> None:

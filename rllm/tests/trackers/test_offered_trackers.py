@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from expecting import expect_error
+from expecting import check_values, expect_error
 
 from rllm.runs.run_directory import WRITTEN, RunDirectory
 from rllm.tracking.fan_out import Trackers
@@ -48,7 +48,7 @@ def test_a_tracker_whose_files_cannot_be_written_is_switched_off(directory: RunD
     trackers.log(0, {"reward": 0.5})
     trackers.close()
     assert len(warnings) == 1
-    assert warnings[0].startswith("tracker 'tensorboard' failed and is switched off: FileExistsError: ")
+    check_values(warnings[0], "'tensorboard'", "FileExistsError: ")
     assert len(list((run.directory / "events").iterdir())) == 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from expecting import expect_error
+from expecting import check_values, expect_error
 
 from rllm.runs.run_directory import RunDirectory
 from rllm.tracking.fan_out import Trackers
@@ -94,7 +94,8 @@ def test_a_tracker_that_raises_is_switched_off_with_one_warning(
     for step in range(3):
         made.log(step, {"reward": float(step)})
     made.close()
-    assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
+    assert len(warnings) == 1
+    check_values(warnings[0], "'bad'", "ConnectionError: no route")
     assert bad.calls == ["log", "close"]
     assert [step for step, _ in good.got] == [0, 1, 2]
     assert [line["step"] for line in _lines(directory)] == [0, 1, 2]
@@ -109,7 +110,8 @@ def test_a_tracker_that_cannot_start_is_switched_off_with_one_warning(directory:
     chosen = [_choice("bad", broken), _choice("good", lambda run, params: good)]
     made = Trackers(chosen, directory, run, warnings.append)
     made.log(0, {})
-    assert warnings == ["tracker 'bad' failed and is switched off: OSError: no server"]
+    assert len(warnings) == 1
+    check_values(warnings[0], "'bad'", "OSError: no server")
     assert good.got == [(0, {})]
 
 
@@ -158,7 +160,8 @@ def test_a_watching_tracker_that_raises_is_switched_off_with_one_warning(
         made.tell("on_epoch_end", epoch)
     made.log(1, {"reward": 1.0})
     made.close()
-    assert warnings == ["tracker 'bad' failed and is switched off: ConnectionError: no route"]
+    assert len(warnings) == 1
+    check_values(warnings[0], "'bad'", "ConnectionError: no route")
     assert bad.calls == ["log", "on_epoch_end", "close"]
     assert good.calls == ["log", *["on_epoch_end"] * 3, "log", "close"]
     assert [line["step"] for line in _lines(directory)] == [0, 1]
@@ -175,7 +178,8 @@ def test_no_way_of_failing_ends_the_run_or_is_said_twice(
         made.log(step, {})
         made.tell("on_epoch_end", step)
     made.close()
-    assert warnings == [f"tracker 'bad' failed and is switched off: {type(error).__name__}: two lines"]
+    assert len(warnings) == 1
+    check_values(warnings[0], "'bad'", f"{type(error).__name__}: two lines")
     assert good.calls == ["log", "on_epoch_end"] * 2 + ["close"]
 
 

@@ -187,7 +187,7 @@ def test_steps_written_before_there_were_version_spans_are_read() -> None:
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_schema_version_is_refused(version: object) -> None:
     data = codec.episode_to_json(Episode(id="t:0")) | {"schema_version": version}
-    with pytest.raises(ValueError, match=f"episode of schema version {version}, this rllm-core reads 1"):
+    with pytest.raises(ValueError, match=f"version {version}.* 1$"):
         codec.episode_from_json(data)
 
 

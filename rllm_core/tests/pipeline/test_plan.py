@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from expecting import check_error, expect_error
+from expecting import check_error, check_values, expect_error
 
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
@@ -220,7 +220,7 @@ def test_a_key_set_to_what_happens_anyway_is_a_warning(plan: MakePlan, settings:
     key = list(settings)[-1 if "rllm.algorithm.adv_estimator" not in settings else 0]
     (line,) = plan(settings).warnings
     assert line.startswith(f"`{key}` is ")
-    assert line.endswith("(from my.yaml), which is what happens anyway: the key changes nothing.")
+    check_values(line, "(from my.yaml)")
 
 
 @pytest.mark.parametrize(
@@ -357,9 +357,8 @@ def test_two_losses_for_one_role_are_refused(plan: MakePlan) -> None:
 
 
 def test_a_pipeline_that_updates_nothing_is_warned_of(plan: MakePlan) -> None:
-    assert plan({"rllm.pipeline.remove": ["update"]}).warnings == (
-        "no stage of rllm.pipeline updates the weights: the run plays and learns nothing",
-    )
+    (line,) = plan({"rllm.pipeline.remove": ["update"]}).warnings
+    check_values(line, "rllm.pipeline", "weights")
 
 
 class FileParams(Params):
@@ -417,9 +416,8 @@ def test_a_default_loss_that_does_not_exist_is_the_estimator_s_mistake(plan: Any
 
 
 def test_a_run_that_logs_nothing_is_told_so(plan: Any) -> None:
-    assert plan({"rllm.pipeline.remove": ["log"]}).warnings == (
-        "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
-    )
+    (line,) = plan({"rllm.pipeline.remove": ["log"]}).warnings
+    check_values(line, "rllm.pipeline", "metrics")
 
 
 @pytest.mark.parametrize("weight", [-1, 0, 1])

@@ -93,7 +93,7 @@ def test_an_earlier_run_s_engine_is_left_out_where_the_backend_hosts_none(regist
     made = make_plan(compose(registry, layers), registry)
     assert made.engine is None
     assert made.config.rllm.rollout.engine is None
-    assert any("rllm.rollout.engine" in line and "back to its default" in line for line in made.warnings)
+    assert any("rllm.rollout.engine" in line and "fast" in line for line in made.warnings)
 
 
 def test_what_an_engine_needs_and_is_not_installed_ends_the_run_before_it_starts(plan: MakePlan) -> None:

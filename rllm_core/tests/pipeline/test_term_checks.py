@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from expecting import check_error, expect_error
+from expecting import check_error, check_values, expect_error
 from pydantic import Field
 
 from rllm.planning.plan import RunPlan
@@ -191,7 +191,7 @@ def test_old_rollouts_have_as_many_attempts_as_there_are(stored: MakePlan) -> No
 
 def test_k1_in_the_loss_is_warned_of(make: MakePlan) -> None:
     (warning,) = make({"rllm.algorithm.kl_beta": 0.1, "rllm.algorithm.kl_estimator": "k1"}).warnings
-    assert warning.startswith("rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average")
+    check_values(warning, "rllm.algorithm.kl_estimator=k1", "k2 and k3")
 
 
 def test_a_run_needs_what_its_plugins_and_terms_need(make: MakePlan) -> None:
@@ -217,11 +217,11 @@ def _reports_nothing_truncated(registry: Registry) -> None:
 def test_what_truncation_means_for_the_importance_ratio_is_said(make: MakePlan, registry: Registry) -> None:
     assert not [line for line in make({"sampling.train.temperature": 0.5}).warnings if "whole distributions" in line]
     (told,) = [line for line in make({"sampling.train.top_p": 0.9}).warnings if "sampling.train.top_p=0.9" in line]
-    assert "old log-probs are the sampler's" in told
+    assert "sampler" in told
     _reports_nothing_truncated(registry)
     plan = make({"sampling.train.top_k": 5, "rllm.backend": "truncating"})
     (told,) = [line for line in plan.warnings if "sampling.train.top_k=5" in line]
-    assert "the trainer computes old log-probs" in told
+    assert "trainer" in told
 
 
 def test_rollout_correction_needs_a_sampler_that_reports_log_probs(make: MakePlan, registry: Registry) -> None:

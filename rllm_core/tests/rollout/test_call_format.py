@@ -73,12 +73,12 @@ def test_calls_are_told_from_words(text: str, said: str, calls: list[ToolCall]) 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('<call>{"name": "add", "argu', "no JSON object"),
-        ("<call>add(1)</call>", "no JSON object"),
+        ('<call>{"name": "add", "argu', "JSON object"),
+        ("<call>add(1)</call>", "JSON object"),
         ("<call>[1]</call>", 'no "name"'),
         ('<call>{"name": 3}</call>', 'no "name"'),
-        ('<call>{"name": "add", "arguments": "1"}</call>', '"arguments" are no JSON object'),
-        ('<call>{"name": "add"} and more</call>', "more than a JSON object"),
+        ('<call>{"name": "add", "arguments": "1"}</call>', '"arguments"'),
+        ('<call>{"name": "add"} and more</call>', "more than"),
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, problem: str) -> None:

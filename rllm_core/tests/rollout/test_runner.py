@@ -223,7 +223,7 @@ def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_
     )
 
     async def run() -> int:
-        with pytest.raises(RolloutError, match=r"Attempt 't2:0' failed 1 times, last with ValueError: boom"):
+        with expect_error(RolloutError, "rollout-failed", "'t2:0'", "1", "ValueError: boom"):
             await runner.run(_order(6))
         return len(asyncio.all_tasks())
 

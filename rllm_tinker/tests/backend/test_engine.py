@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -104,11 +105,15 @@ def test_a_failing_request_fails_its_calls_and_not_the_next_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "max_tokens", "message"),
-    [([7], 0, "max_tokens is 0"), ([], 4, "no tokens"), ([7] * 16, 4, "leaves no room in a context of 16")],
+    ("prompt", "max_tokens", "code", "value"),
+    [
+        ([7], 0, "bad-sampling-parameter", "max_tokens"),
+        ([], 4, "empty-prompt", "prompt"),
+        ([7] * 16, 4, "prompt-too-long", 16),
+    ],
 )
-def test_what_cannot_be_sampled_is_refused(prompt: list[int], max_tokens: int, message: str) -> None:
-    with pytest.raises(RolloutError, match=message):
+def test_what_cannot_be_sampled_is_refused(prompt: list[int], max_tokens: int, code: str, value: object) -> None:
+    with expect_error(RolloutError, code, value):
         _all(_engine(FakeSampler()), [(prompt, 1)], max_tokens)
 
 
@@ -184,7 +189,7 @@ def test_a_version_that_is_served_no_more_is_refused() -> None:
     engine = _engine(FakeSampler(), versions_served=2)
     for version in (4, 5):
         engine.sync_weights(FakeSampler(), version)  # type: ignore[arg-type]
-    with pytest.raises(RolloutError, match=r"Version 3 of the weights is not served; 4, 5 are"):
+    with expect_error(RolloutError, "weights-gone", "Version 3", "4, 5"):
         asyncio.run(engine.generate([7], SamplingParams(max_tokens=2, weight_version=3), session="s"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import expect_error
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.data.batch import TokenBatch
@@ -193,11 +194,8 @@ def test_update_huge_advantages_are_named_with_reward(
     connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
 ) -> None:
     huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
-    with pytest.raises(
-        BackendError, match=r"step \d+ is not finite: advantages .* is 1e\+22, from the reward"
-    ) as caught:
+    with expect_error(BackendError, "gradient-not-finite", "advantages", "1e+22", "reward"):
         connection.ask(_updater().update(connection.trainer(), huge, plan_of("ppo")))
-    assert "Scale the rewards down" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
@@ -218,5 +216,5 @@ def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
     connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_module, "native_loss", lambda choice: NativeLoss(name="stable_reinforce"))
-    with pytest.raises(BackendError, match=r"The forward and backward pass: the service refused it.*stable_reinforce"):
+    with expect_error(BackendError, "service-rejected-request", "stable_reinforce"):
         connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))

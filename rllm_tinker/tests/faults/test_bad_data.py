@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from expecting import check_error, check_printed, check_values, expect_error
 
 from rllm.runs.checkpoint import find_damage
 from rllm_core.contracts.backend import UpdatePlan
@@ -51,12 +53,8 @@ def test_a_row_that_is_longer_than_the_model_takes(connection: Any, plan_of: Cal
     trajectory.add_step(tokens[:1], tokens, np.full(600, -1.0, np.float32), weight_version=0)
     batch = build_batch([TrajectoryGroup(group_id="task:solver", trajectories=[trajectory])])
     batch = batch.with_columns(old_logprobs=batch.sampling_logprobs, advantages=np.ones(601, np.float32))
-    with pytest.raises(BackendError) as caught:
+    with expect_error(BackendError, "service-rejected-request", "Datum 0: 600 tokens", "tiny", 512):
         connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))
-    assert caught.value.message == (
-        "The forward and backward pass: the service refused it: Datum 0: 600 tokens, and tiny takes 512 at most. "
-        "Cut it, or leave it out."
-    )
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -64,11 +62,9 @@ def test_nan_advantages(connection: Any, batch: TokenBatch, plan_of: Callable[..
     assert batch.advantages is not None
     advantages = batch.advantages.copy()
     advantages[-1] = np.nan
-    with pytest.raises(BackendError) as caught:
-        broken = batch.with_columns(advantages=advantages)
+    broken = batch.with_columns(advantages=advantages)
+    with expect_error(BackendError, "service-rejected-request", "Datum", "advantages has 1 value", "NaN"):
         connection.ask(_updater(fused=fused).update(connection.trainer(), broken, plan_of("ppo")))
-    assert "The forward and backward pass: the service refused it: Datum" in caught.value.message
-    assert "advantages has 1 values that are NaN or infinite" in caught.value.message
 
 
 def test_a_full_disk_of_the_server(
@@ -84,16 +80,14 @@ def test_a_full_disk_of_the_server(
         nonlocal saved
         saved += directory.name.endswith(".tmp")
         if saved >= 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(directory)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints_module, "sync_directory", full)
         ended = train(server.url, steps)
     assert ended.code == 1
-    assert "Saving: the service failed: The server could not write tinker://" in ended.error
-    assert "No space left on device. Nothing of it was kept. Make room there, then save again." in ended.error
-    assert "Go on from the newest checkpoint with --resume." in ended.error
+    check_printed(ended.error, "service-failed", "Saving", "tinker://", os.strerror(errno.ENOSPC), "--resume")
     assert "self.request_id" not in ended.error
     kept = tmp_path / CHECKPOINTS
     assert [path.name for path in sorted(kept.glob("step_*"))] == ["step_000001"]
@@ -124,9 +118,7 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
         pytest.raises(BackendError) as caught,
     ):
         connection.ask(sample_after_another_client(running.url))
-    assert "Sampling: the service no longer has it (410): The weights of sampling session " in caught.value.message
-    assert "have expired: this server keeps the 1 sets used last (--max-snapshots)" in caught.value.message
-    assert caught.value.hint == "Go on from the newest checkpoint with --resume."
+    check_error(caught.value, "service-lost-state", "Sampling", 410, "1 set", "--max-snapshots", "--resume")
 
 
 def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
@@ -135,12 +127,11 @@ def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Pat
     (latest / "backend" / FILE).write_bytes(b"\xff{")
     resumed = train(server.url, "rllm.trainer.total_batches=3", "--resume")
     assert resumed.code == 0
-    assert "step_000002 is damaged (backend/tinker.json has changed since it was written)" in resumed.errors
+    check_values(resumed.errors, "step_000002", "backend/tinker.json")
     (latest / "backend" / FILE).write_bytes(b"\xff{")
     named = train(server.url, "--model", str(latest), "rllm.trainer.experiment_name=other")
     assert named.code == 1
-    assert f"{FILE} is damaged: " in named.error
-    assert "Delete " in named.error
+    check_printed(named.error, "damaged-checkpoint", FILE)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"path": 1}', b"\xff", b'{"path": "p", "base_model": "m", "x": 1}'])
@@ -154,10 +145,10 @@ def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rll
     assert train(server.url, "rllm.trainer.total_batches=1").code == 0
     other_model = train(server.url, "model.name=other", "--resume")
     assert other_model.code == 2
-    assert "A resumed run goes on with its own weights; model.name was tiny and is now other" in other_model.error
+    check_printed(other_model.error, "run-changed", "model.name was tiny", "other")
     to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
     assert to_local.code == 2
-    assert "Add rllm/backend=tinker" in to_local.error
+    check_printed(to_local.error, "run-changed", "rllm/backend=tinker")
     assert find_damage(CHECKPOINTS / "latest") is None
 
 
@@ -181,6 +172,4 @@ def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServ
     server.service.checkpoints.delete(checkpoint)
     ended = train(server.url, "rllm.trainer.total_batches=2", "--resume")
     assert ended.code == 1
-    assert "names cannot be loaded. " in ended.error
-    assert f"No checkpoint {checkpoint}" in ended.error
-    assert f"{server.url} stored it; check there whether it has expired." in ended.error
+    check_printed(ended.error, "checkpoint-not-loadable", f"No checkpoint {checkpoint}", server.url)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expecting import check_error
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -173,9 +174,8 @@ def test_a_fault_that_never_ends_ends_the_wait_when_time_is_up(
             proxy.fault, proxy.routes = fault, frozenset({"none"})
         errors = asyncio.run(all_of_them(proxies))
     for (route, _), error in zip(ENDLESS, errors, strict=True):
-        what = "The optimiser step" if route == "optim_step" else "The forward and backward pass"
-        assert error.message == f"{what} has taken 2 s."
-        assert error.hint.startswith("Raise tinker_timeout, or go on from the newest checkpoint with --resume")
+        what = "optimi" if route == "optim_step" else "forward and backward"
+        check_error(error, "service-unreachable", what, "2 s", "tinker_timeout", "--resume")
 
 
 def test_a_server_behind_a_proxy_that_answers_nothing_any_more_is_given_up_in_time(
@@ -194,5 +194,4 @@ def test_a_server_behind_a_proxy_that_answers_nothing_any_more_is_given_up_in_ti
 
     with faulty_proxy(server.url) as proxy:
         error = asyncio.run(update(proxy))
-    assert "has no answer: no Tinker service can be reached at http://127.0.0.1" in error.message
-    assert error.message.endswith("for 1 s.")
+    check_error(error, "service-unreachable", "http://127.0.0.1", "1 s")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from expecting import check_values
 
 from rllm_backend_kit.gpu_checks import GIB
 from rllm_backend_kit.machine import Machine
@@ -30,7 +31,9 @@ def _with(packages: Mapping[str, str | None]) -> Machine:
 
 def _said(machine: Machine) -> list[str]:
     return [
-        f"{each.severity}: {each.problem}; {each.remedy}" for each in examine_verl(machine) if each.severity != "note"
+        f"{each.severity}[{each.code}]: {each.problem}; {each.remedy}"
+        for each in examine_verl(machine)
+        if each.severity != "note"
     ]
 
 
@@ -40,33 +43,36 @@ def test_versions_that_go_together_are_fine() -> None:
 
 def test_a_missing_vllm_comes_with_the_line_that_installs_it() -> None:
     (said,) = _said(_with({"vllm": None}))
-    assert said == "error: vllm is not installed, which samples; pip install 'rllm-verl[vllm]'"
+    assert said.startswith("error[missing-package]: vllm ")
+    assert said.endswith("; pip install 'rllm-verl[vllm]'")
 
 
 @pytest.mark.parametrize("name", ["vllm", "torch", "transformers"])
 def test_each_version_that_is_not_verls_is_named(name: str) -> None:
     (said,) = _said(_with({name: "9.9.9"}))
     wanted = {"vllm": PINNED, **GOES_WITH}[name]
-    assert said == f"warning: {name} is 9.9.9; verl is written for {wanted}; pip install 'rllm-verl[vllm]'"
+    assert said.startswith(f"warning[wrong-version]: {name} ")
+    check_values(said, "9.9.9", wanted, "; pip install 'rllm-verl[vllm]'")
 
 
 @pytest.mark.parametrize(
     ("cuda", "nvcc", "first"),
     [
         ("13.0", "13.0", "pip install setuptools"),
-        ("13.0", None, "install nvcc (the CUDA toolkit 13.0), then pip install"),
-        ("13.0", "12.4", "install nvcc of CUDA 13.0 (this one is of 12.4), then pip install"),
-        (None, None, "install torch with CUDA, then pip install"),
+        ("13.0", None, "CUDA toolkit 13.0"),
+        ("13.0", "12.4", "12.4"),
+        (None, None, "torch"),
     ],
 )
 def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
     cuda: str | None, nvcc: str | None, first: str
 ) -> None:
     (said,) = _said(replace(_with({FLASH: None}), cuda=cuda, nvcc=nvcc))
-    assert said.startswith("warning: it is not installed: attention is slower")
-    assert f"; {first}" in said
-    assert "pip install 'flash-attn==2.8.3' --no-build-isolation" in said
-    assert "attn_implementation=sdpa" in said
+    assert said.startswith("warning[no-flash-attention]: ")
+    remedy = said.partition("; ")[2]
+    build = "pip install 'flash-attn==2.8.3' --no-build-isolation"
+    check_values(remedy, first, build, "attn_implementation=sdpa")
+    assert remedy.index(first) < remedy.index(build)
 
 
 def test_dockers_shared_memory_is_too_small() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_verl.logprobs import LOGPROBS_MODE, PROCESSED, RAW, before_truncation, check_logprobs
@@ -37,17 +38,18 @@ def test_the_mode_of_vllm_follows_from_how_rollouts_sample(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "values"),
     [
-        ((f"{LOGPROBS_MODE}={RAW}", "sampling.train.temperature=0.7"), "leaves out the temperature"),
-        ((f"{LOGPROBS_MODE}=processed_logits",), "expected processed_logprobs or raw_logprobs"),
-        ((f"{ROLLOUT}.engine_kwargs.vllm.logprobs_mode={RAW}",), f"`{LOGPROBS_MODE}` is its key"),
+        ((f"{LOGPROBS_MODE}={RAW}", "sampling.train.temperature=0.7"), "bad-logprobs-mode", [RAW, 0.7]),
+        ((f"{LOGPROBS_MODE}=processed_logits",), "wrong-value", ["processed_logprobs", "raw_logprobs"]),
+        ((f"{ROLLOUT}.engine_kwargs.vllm.logprobs_mode={RAW}",), "conflicting-keys", [f"`{LOGPROBS_MODE}`"]),
     ],
 )
-def test_modes_that_give_other_numbers_are_refused(run: Any, words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+def test_modes_that_give_other_numbers_are_refused(
+    run: Any, words: tuple[str, ...], code: str, values: list[object]
+) -> None:
+    with expect_error(ConfigError, code, *values):
         check_logprobs(run(*words).backend_config.native())
-    assert message in raised.value.message
 
 
 def test_rollout_correction_is_refused_where_vllm_has_no_log_probs_before_truncation(run: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from expecting import check_values, expect_error
 
 from rllm.config.layers import Layer, Tier
 from rllm.config.save import read_config, save_config
@@ -43,7 +44,7 @@ def test_the_profile_of_vllm_on_a_cpu_is_the_cpu_profile_with_another_server(run
 def test_keys_of_vllm_count_in_its_own_cpu_profile_alone(registry: Registry) -> None:
     backend, key = registry.get("backend", "verl").plugin, "actor_rollout_ref.rollout.max_num_batched_tokens"
     assert idle_reason(backend, key, "cpu_vllm") is None
-    assert idle_reason(backend, key, "cpu") == "It is vLLM's; the rollout server of the profile cpu is another."
+    check_values(str(idle_reason(backend, key, "cpu")), "vLLM", "profile cpu")
 
 
 def test_ray_counts_a_gpu_for_each_worker_of_the_cpu_profile(run: Any) -> None:
@@ -83,15 +84,13 @@ def test_the_megatron_profile_has_megatrons_keys_and_none_of_fsdp(run: Any) -> N
 def test_megatrons_mappings_take_anything_and_only_with_its_profile(run: Any) -> None:
     word = "actor_rollout_ref.actor.megatron.override_transformer_config.fp8=hybrid"
     assert run("rllm.profile=megatron", word, "actor_rollout_ref.actor.megatron.new_option=1")
-    with pytest.raises(ConfigError, match="`megatron` is not a key"):
+    with expect_error(ConfigError, "unknown-key", "`megatron`"):
         run(word)
 
 
 def test_an_unknown_profile_names_those_there_are(run: Any) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with expect_error(ConfigError, "unknown-choice", "backend verl", "cpu, cpu_vllm, megatron"):
         run("rllm.profile=gpu")
-    assert "backend verl has no such profile" in raised.value.message
-    assert "cpu, cpu_vllm, megatron" in raised.value.hint
 
 
 def test_a_saved_configuration_keeps_the_profile(run: Any, tmp_path: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
+from expecting import expect_error
 from safetensors.torch import save_file
 
 from rllm_core.errors import ConfigError
@@ -46,7 +46,7 @@ def test_other_weights_in_either_give_another_digest(tmp_path: Path) -> None:
 
 
 def test_an_adapter_without_its_base_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a LoRA adapter that cannot be read"):
+    with expect_error(ConfigError, "bad-adapter", tmp_path / "a", "base_model_name_or_path"):
         find_adapter(write(tmp_path / "a", base_model_name_or_path=None))
 
 

@@ -18,6 +18,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from expecting import check_values
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -151,7 +152,7 @@ def test_trainer_and_rollouts_have_the_same_weights_in_every_step(finished: Path
 
 def test_the_losses_of_verl_follow_from_the_record(finished: Path) -> None:
     checked = check_record(finished)
-    assert checked.stdout.startswith(f"the record equals the updates: {8 * STEPS} optimiser steps of {STEPS} steps")
+    check_values(checked.stdout, f"{8 * STEPS} optimi", f"{STEPS} steps")
     assert checked.returncode == 0
 
 

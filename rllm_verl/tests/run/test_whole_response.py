@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from expecting import expect_error
 
 from rllm_core.errors import BackendError, RolloutError
 from rllm_verl.whole_response import WholeResponse, whole_response
@@ -88,7 +89,7 @@ def test_a_reply_that_is_cut_off_at_its_last_token_is_whole() -> None:
 
 
 def test_a_reply_that_ended_without_a_token_is_an_error_of_the_attempt() -> None:
-    with pytest.raises(RolloutError, match="before its first token"):
+    with expect_error(RolloutError, "empty-reply", "token"):
         Server([Part([], stop_reason="completed")]).sample()
 
 

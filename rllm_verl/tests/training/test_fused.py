@@ -142,5 +142,5 @@ def test_fused_kernels_are_off_where_they_are_wrong_and_that_is_said(
     settle_fused(native, model_type=model_type, softcap=softcap, vocabulary=152_000, needs=needs)
     assert native.actor_rollout_ref.model.use_fused_kernels is kept
     said = capsys.readouterr().err
-    assert ("use_fused_kernels` is off in this run" in said) is not kept
-    assert ("about 15 GB for 16384 tokens and a vocabulary of 152000" in said) is not kept
+    assert ("use_fused_kernels`" in said) is not kept
+    assert ("15 GB for 16384 tokens" in said) is not kept

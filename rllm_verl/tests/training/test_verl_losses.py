@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from expecting import expect_error
 
 from rllm_backend_kit.loss import rollout_weights
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
@@ -123,5 +124,5 @@ def test_vanilla_with_clipping_as_ours_is_our_ppo(
 def test_elsewhere_they_are_refused() -> None:
     nothing = torch.zeros(0)
     inputs = LossInput(logprobs=nothing, old_logprobs=nothing, advantages=nothing, row_ids=nothing.long())
-    with pytest.raises(LossError, match="'vanilla' runs only in verl's workers"):
+    with expect_error(LossError, "loss-not-supported", "'vanilla'"):
         VerlPolicyLoss("vanilla")(inputs, None)

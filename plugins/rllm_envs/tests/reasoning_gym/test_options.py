@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from expecting import check_values
+from expecting import check_values, expect_error
 from hypothesis import given, strategies as st
 from reasoning_gym.factory import CURRICULA
 from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
@@ -151,5 +151,5 @@ def test_an_example_answers_as_answers_are_read(play: Callable[..., Any], how: s
 
 
 def test_a_generator_without_answers_has_no_examples(play: Callable[..., Any]) -> None:
-    with pytest.raises(RolloutError, match="boxnet keeps no answer to its entries"):
+    with expect_error(RolloutError, "no-example-answers", "boxnet", "rllm.env.env_args.examples"):
         play("boxnet", examples=1)

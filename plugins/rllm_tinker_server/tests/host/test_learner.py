@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_tinker_server import learner
@@ -203,7 +204,7 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(
     # Each loss is finite, and so is their sum; the gradient's norm is not.
     huge = _with(huge, 0, inputs={"weights": np.array([1e37, -1e37] * 3, np.float32)})
     host.forward_backward("m", huge)
-    with pytest.raises(RequestRefused, match="gradient is not finite"):
+    with pytest.raises(RequestRefused, match="gradient"):
         host.optim_step("m", adam_step)
     assert _gradient(host) is None
     assert torch.equal(weights_of(host, "m"), before)
@@ -265,17 +266,17 @@ IDS = np.array([5, 6, 7])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokens": np.array([], np.int64), "targets": np.array([], np.int64)}, "the model input has no tokens"),
-        ({"tokens": np.ones((2, 2), np.int64)}, r"the model input has shape \(2, 2\)"),
-        ({"tokens": np.zeros(513, np.int64), "targets": np.zeros(513, np.int64)}, "513 tokens, and tiny takes 512"),
-        ({"tokens": np.array([5, 900, 7])}, "model input has the token 900; this model has tokens 0 to"),
-        ({"targets": np.array([5, -100, 7])}, "target_tokens has the token -100"),
-        ({"targets": IDS[:2]}, r"target_tokens has shape \(2,\) and the model input 3 tokens"),
-        ({"targets": np.ones((3, 2), np.int64)}, "ppo takes one target for each position"),
-        ({"inputs": {"advantages": np.zeros(3, np.float32)}}, "logprobs is missing. ppo reads target_tokens"),
+        ({"tokens": np.array([], np.int64), "targets": np.array([], np.int64)}, "input.* tokens"),
+        ({"tokens": np.ones((2, 2), np.int64)}, r"shape \(2, 2\)"),
+        ({"tokens": np.zeros(513, np.int64), "targets": np.zeros(513, np.int64)}, "513 tokens.* 512"),
+        ({"tokens": np.array([5, 900, 7])}, "token 900.* 0 to"),
+        ({"targets": np.array([5, -100, 7])}, "target_tokens.* -100"),
+        ({"targets": IDS[:2]}, r"target_tokens.*\(2,\).* 3 tokens"),
+        ({"targets": np.ones((3, 2), np.int64)}, "ppo.* position"),
+        ({"inputs": {"advantages": np.zeros(3, np.float32)}}, "logprobs is missing.* target_tokens"),
         ({"inputs": {"mask": None}}, "advantages is missing"),
-        ({"inputs": {"logprobs": np.zeros(2, np.float32)}}, r"logprobs has shape \(2,\) and target_tokens \(3,\)"),
-        ({"inputs": {"advantages": np.array([0, np.nan, np.inf], np.float32)}}, "advantages has 2 values that are NaN"),
+        ({"inputs": {"logprobs": np.zeros(2, np.float32)}}, r"logprobs.*\(2,\).*target_tokens.*\(3,\)"),
+        ({"inputs": {"advantages": np.array([0, np.nan, np.inf], np.float32)}}, "advantages.* 2 values.* NaN"),
     ],
 )  # fmt: skip
 def test_bad_data_is_refused_with_the_datum_named(
@@ -294,7 +295,7 @@ def test_bad_data_is_refused_with_the_datum_named(
 def test_an_input_the_loss_does_not_read_is_refused_by_name(key: str, host: Host, make_request: Requests) -> None:
     request = make_request("ppo", (3,))
     inputs = {**request.examples[0].inputs, key: np.ones(3, np.float32)}
-    with pytest.raises(RequestRefused, match=f"ppo has no input '{key}'. It reads target_tokens, advantages, logprobs"):
+    with pytest.raises(RequestRefused, match=f"ppo.*'{key}'.*target_tokens, advantages, logprobs"):
         host.forward_backward("m", _with(request, 0, inputs=inputs))
 
 
@@ -314,9 +315,9 @@ def test_the_context_can_be_made_smaller_than_the_models(make_host: Any, make_re
     host = make_host(max_context=10)
     host.create("m", LoraSpec(rank=2))
     host.forward_backward("m", make_request(lengths=(10,)))
-    with pytest.raises(RequestRefused, match="11 tokens, and tiny takes 10 at most"):
+    with pytest.raises(RequestRefused, match=r"11 tokens.* 10 "):
         host.forward_backward("m", make_request(lengths=(11,)))
-    with pytest.raises(ConfigError, match="A context of 513 tokens"):
+    with expect_error(ConfigError, "context-too-long", 513, 512):
         make_host(max_context=513)
 
 

@@ -68,12 +68,12 @@ def test_other_families_are_told_by_their_structure(family: str, attention: set[
 
 
 def test_a_choice_that_matches_nothing_is_refused(build_tied: Any) -> None:
-    with pytest.raises(RequestRefused, match="all false: nothing would be trained"):
+    with pytest.raises(RequestRefused, match="train_unembed"):
         target_names(build_tied(), LoraSpec(rank=4, train_attn=False, train_mlp=False, train_unembed=False))
     model = build_tied()
     for layer in model.model.layers:
         layer.mlp = nn.Identity()
-    with pytest.raises(RequestRefused, match="train_mlp is true and this model has no linear layer of that kind"):
+    with pytest.raises(RequestRefused, match="train_mlp"):
         target_names(model, ALL)
 
 
@@ -86,7 +86,7 @@ def test_experts_that_are_one_tensor_are_refused_and_the_rest_can_be_trained() -
             num_key_value_heads=2, num_local_experts=2,
         )
     )  # fmt: skip
-    with pytest.raises(RequestRefused, match=r"experts of this model are not linear layers.*train_mlp=False"):
+    with pytest.raises(RequestRefused, match=r"experts.*train_mlp=False"):
         target_names(model, ALL)
     names = target_names(model, LoraSpec(rank=4, train_mlp=False))
     assert {name.rpartition(".")[2] for name in names} == {"q_proj", "k_proj", "v_proj", "o_proj", "lm_head"}

@@ -352,7 +352,7 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(
     for factors in broken.factors.values():
         factors.up.fill_(torch.nan)
     samplers = make_samplers()
-    with pytest.raises(RequestRefused, match="logits that are not finite: training has diverged"):
+    with pytest.raises(RequestRefused, match="logits"):
         _run(samplers.sample(broken, [PROMPT] * 2, FREE))
     ((sampled,),) = _run(samplers.sample(None, [PROMPT], FREE))
     assert len(sampled.tokens) == 20
@@ -361,17 +361,17 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(
 @pytest.mark.parametrize(
     ("prompt", "changes", "count", "message"),
     [
-        ([], {}, 1, "it must be one token at least"),
-        ([5] * 512, {}, 1, "The prompt has 512 tokens; tiny holds 512"),
-        ([5, 5000], {}, 1, "The prompt has the token 5000"),
-        ([5, -1], {}, 1, "The prompt has the token -1"),
+        ([], {}, 1, "one token"),
+        ([5] * 512, {}, 1, "prompt.* 512 tokens.* 512"),
+        ([5, 5000], {}, 1, "prompt.* token 5000"),
+        ([5, -1], {}, 1, "prompt.* token -1"),
         ([5], {"max_tokens": 0}, 1, "max_tokens is 0"),
         ([5], {"temperature": -1.0}, 1, "temperature is -1.0"),
         ([5], {"temperature": 1e-30}, 1, "temperature is 1e-30"),
         ([5], {"temperature": float("nan")}, 1, "temperature is nan"),
         ([5], {"temperature": 1e39}, 1, "temperature is 1e\\+39"),
         ([5], {"top_p": -0.5}, 1, "top_p is -0.5"),
-        ([5, 2**31 - 1], {}, 1, "The prompt has the token 2147483647"),
+        ([5, 2**31 - 1], {}, 1, "prompt.* token 2147483647"),
         ([5], {"top_p": 0.0}, 1, "top_p is 0.0"),
         ([5], {"top_p": 1.5}, 1, "top_p is 1.5"),
         ([5], {"top_k": -2}, 1, "top_k is -2"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,7 +190,7 @@ def test_a_full_disk_fails_the_request_and_leaves_nothing(start: Start, connect:
     server = start(checkpoints=tmp_path)
     trainer = connect(server).create_lora_training_client(base_model="fake").result()
     server.host.disk_is_full = True
-    with pytest.raises(tinker.RequestFailedError, match=r"No space left on device.*Make room") as failed:
+    with pytest.raises(tinker.RequestFailedError, match=os.strerror(errno.ENOSPC)) as failed:
         trainer.save_state("one").result(DEADLINE)
     assert failed.value.category == types.RequestErrorCategory.Server
     assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]
@@ -206,13 +208,13 @@ def test_names_that_are_no_names_are_refused(server: Server, connect: Connect, n
 
 def test_unknown_models_and_checkpoints_are_refused_at_once(server: Server, connect: Connect) -> None:
     client = connect(server)
-    with pytest.raises(tinker.NotFoundError, match="no model 'other'; this server has 'fake', 'Big/Name'"):
+    with pytest.raises(tinker.NotFoundError, match=r"'other'.*'fake', 'Big/Name'"):
         client.create_lora_training_client(base_model="other").result()
-    with pytest.raises(tinker.NotFoundError, match="no model 'other'"):
+    with pytest.raises(tinker.NotFoundError, match="'other'"):
         client.create_sampling_client(base_model="other").result()
-    with pytest.raises(tinker.NotFoundError, match="No checkpoint"):
+    with pytest.raises(tinker.NotFoundError, match="tinker://a:train:0/weights/one"):
         client.create_training_client_from_state("tinker://a:train:0/weights/one").result()
-    with pytest.raises(tinker.BadRequestError, match="not the path of a checkpoint"):
+    with pytest.raises(tinker.BadRequestError, match="tinker://nonsense"):
         client.create_sampling_client(model_path="tinker://nonsense").result()
 
 
@@ -250,14 +252,14 @@ def test_a_finished_session_releases_its_models(server: Server, connect: Connect
     assert model_id not in server.host.models
     response = server.post("get_info", model_id=model_id)
     assert response.status_code == 410
-    assert "was finished by its client" in response.json()["detail"]
+    assert "client" in response.json()["detail"]
 
 
 def test_there_are_only_so_many_models(start: Start, connect: Connect) -> None:
     server = start(max_models=1)
     client = connect(server)
     client.create_lora_training_client(base_model="fake").result()
-    with pytest.raises(tinker.BadRequestError, match="trains 1 models at a time"):
+    with pytest.raises(tinker.BadRequestError, match="1 model"):
         client.create_lora_training_client(base_model="fake").result()
     client.close("success").result(DEADLINE)
     assert connect(server).create_lora_training_client(base_model="fake").result()

@@ -101,9 +101,9 @@ def test_an_export_is_listed_and_is_not_loaded(url: str, trainer: Any) -> None:
     listed = rest.list_checkpoints(trainer.model_id).result(DEADLINE).checkpoints
     assert (path, "external") in [(found.tinker_path, found.checkpoint_type) for found in listed]
     client = tinker.ServiceClient(base_url=url, api_key=KEY)
-    with pytest.raises(tinker.BadRequestError, match="is an export for other programs"):
+    with pytest.raises(tinker.BadRequestError, match="export"):
         client.create_sampling_client(model_path=path).result(DEADLINE)
-    with pytest.raises(tinker.BadRequestError, match="is an export for other programs"):
+    with pytest.raises(tinker.BadRequestError, match="export"):
         client.create_training_client_from_state(path).result(DEADLINE)
     client.close("success").result(DEADLINE)
 

@@ -124,7 +124,7 @@ def test_later_requests_do_not_put_off_the_deadline_of_earlier_ones() -> None:
         answer = await futures.wait("a:train:0:2")
         assert answer is not None
         assert b"which never came" in answer.body
-        with pytest.raises(RequestRefused, match="Go on from the last checkpoint"):
+        with pytest.raises(RequestRefused, match="checkpoint"):
             turns.submit(0, "create_model", 1, nothing)
 
     assert in_turns(TinkerLimits(turn_deadline=0.2, long_poll=0.01), scenario) == []

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import tinker
 from click.testing import CliRunner
+from expecting import check_values, expect_error
 from forked import CommandServer
 from tinker import types
 
@@ -120,12 +121,12 @@ def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(serve: Serv
         with serve(first.port) as second:
             assert second.url == first.url
             # The client's own RetryableException, which is final for training, or the refusal when it sent it again.
-            with pytest.raises(Exception, match=r"expired/broken|go on from the last checkpoint"):
+            with pytest.raises(Exception, match=r"expired/broken|checkpoint"):
                 lost.result(DEADLINE)
-            with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
+            with pytest.raises(tinker.APIStatusError, match="checkpoint"):
                 trainer.optim_step(types.AdamParams()).result(DEADLINE)
             prompt, params = types.ModelInput.from_ints([4]), types.SamplingParams(max_tokens=1)
-            with pytest.raises(tinker.APIStatusError, match="go on from the last checkpoint"):
+            with pytest.raises(tinker.APIStatusError, match="checkpoint"):
                 sampler.sample(prompt, 1, params).result(DEADLINE)
             again = tinker.ServiceClient(base_url=second.url, api_key=KEY)
             resumed = again.create_training_client_from_state_with_optimizer(saved).result(DEADLINE)
@@ -174,20 +175,20 @@ def test_a_taken_port_is_said_before_the_model_is_loaded(tmp_path: Path) -> None
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port}: another program listens there"):
+        with expect_error(ConfigError, "port-unavailable", port):
             group.main(["serve", "--model", "missing-model", "--port", str(port)], standalone_mode=False)
 
 
 def test_other_machines_need_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"0\.0\.0\.0 lets other machines reach this server"):
+    with expect_error(ConfigError, "missing-api-key", "0.0.0.0"):
         group.main(["serve", "--model", "tiny", "--host", "0.0.0.0"], standalone_mode=False)
-    with pytest.raises(ConfigError, match="does not start with tml-"):
+    with expect_error(ConfigError, "bad-api-key", "tml-"):
         group.main(["serve", "--model", "tiny", "--api-key", "secret"], standalone_mode=False)
 
 
 def test_an_unknown_model_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with expect_error(ConfigError, "model-not-loadable", "./nowhere"):
         group.main(
             ["serve", "--model", "./nowhere", "--port", "0", "--checkpoints", str(tmp_path)], standalone_mode=False
         )
@@ -196,13 +197,13 @@ def test_an_unknown_model_is_said(tmp_path: Path) -> None:
 def test_float16_is_refused_and_the_types_that_can_be_trained_are_named() -> None:
     result = CliRunner().invoke(group, ["serve", "--model", "./nowhere", "--dtype", "float16"])
     assert result.exit_code == 2
-    assert "'float16' is not one of 'float32', 'bfloat16'" in result.output
+    check_values(result.output, "'float16'", "'float32', 'bfloat16'")
 
 
 def test_help_teaches_by_example() -> None:
     shown = " ".join(CliRunner().invoke(group, ["serve", "--help"]).output.split())
     assert "rllm tinker serve --model tiny" in shown
     assert "TINKER_BASE_URL" in shown
-    assert "other users of this machine can" in shown
+    assert "other users" in shown
     for option in ("--max-merged", "--merged-dtype", "--kv-cache-gib", "--max-concurrency"):
         assert option in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from expecting import check_values
 
 from .conftest import Server, Start
 
@@ -39,7 +40,7 @@ def test_a_program_that_ended_without_closing_gives_its_models_to_the_next(start
     assert server.host.models.keys() == {kept, new}
     late = server.post("optim_step", model_id=lost, seq_id=1, adam_params={})
     assert late.status_code == 410
-    assert "sent no heartbeat for 60 s and gave way" in late.json()["detail"]
+    check_values(late.json()["detail"], "heartbeat", "60 s")
 
 
 def test_a_program_whose_heart_beats_gives_nothing(start: Start, clock: Any) -> None:
@@ -48,7 +49,7 @@ def test_a_program_whose_heart_beats_gives_nothing(start: Start, clock: Any) -> 
     alive = server.session()
     model_id = server.model(alive)
     now[0] += 59.0
-    assert "trains 1 models at a time" in refusal(server, server.session())
+    assert "1 model" in refusal(server, server.session())
     assert model_id in server.host.models
 
 
@@ -72,7 +73,7 @@ def test_what_is_computed_for_a_silent_program_is_not_taken_away(start: Start, c
     # The second request waits for the first, which has not come.
     server.step(model_id, 2)
     now[0] += 61.0
-    assert "trains 1 models at a time" in refusal(server, server.session())
+    assert "1 model" in refusal(server, server.session())
 
 
 def test_sessions_without_a_heartbeat_make_room_for_new_ones(start: Start, clock: Any) -> None:

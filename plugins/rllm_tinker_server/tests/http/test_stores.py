@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,7 +178,7 @@ def test_a_damaged_record_is_said_and_stands_in_nobody_elses_way(
     assert [found.path for found in store.of_model("a-b:train:0")] == [other]
     store.delete_expired()
     assert str(record) in caplog.text
-    with pytest.raises(ServerError, match="not the record of a checkpoint"):
+    with pytest.raises(ServerError, match=re.escape(str(record))):
         store.get(PATH)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from expecting import check_printed
+from expecting import check_printed, check_values
 
 from rllm.cli.main import main
 from rllm_core.data.codec import episode_to_json
@@ -59,11 +59,10 @@ def test_estimators_are_compared_with_the_first(printed: Callable[..., str]) -> 
 
 def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) -> None:
     lines = printed().splitlines()
-    assert lines[0] == f"8 episodes of 2 steps in {run}"
-    assert lines[1] == f"estimated step by step with the config of {run}; reference: grpo"
-    assert lines[2] == (
-        "applied: grouping rllm-core/task_role; missing rewards: error; masked: nothing; rejection: rllm-core/none"
-    )
+    check_values(lines[0], "8 episodes", "2 steps", run)
+    check_values(lines[1], run, "reference: grpo")
+    check_values(lines[2], "grouping rllm-core/task_role", "rewards: error", "masked: nothing")
+    check_values(lines[2], "rejection: rllm-core/none")
 
 
 def test_options_are_spelled_inline(printed: Callable[..., str]) -> None:
@@ -155,7 +154,7 @@ def test_a_run_whose_own_estimator_needs_a_model_is_rescored_without_it(printed:
     (run / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo, estimator_map: {judge: gae}}}\n")
     lines = printed("--estimator", "rloo").splitlines()
     assert lines[1].endswith("reference: rloo")
-    assert lines[3].startswith("the run's own estimators are left out: rllm.algorithm.estimator_map.judge: estimator ")
+    check_values(lines[3], "rllm.algorithm.estimator_map.judge", "gae")
 
 
 def test_torch_is_not_imported_unless_a_loss_is_asked_for(rllm_from_inside: Rllm, run: Path) -> None:
