@@ -100,7 +100,7 @@ def test_a_key_without_the_switch_has_no_effect(planned: Plan, key: str) -> None
 
 def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(planned: Plan) -> None:
     error = _refused(planned, {f"{SECTION}.enable": True, f"{SECTION}.partial_rollout": True})
-    assert error.message.endswith("has no effect: staleness_threshold is 0, so that rollouts and updates take turns.")
+    assert error.message.endswith("has no effect: staleness_threshold is 0, so training is synchronous.")
 
 
 def test_the_switch_alone_changes_nothing_and_says_so(planned: Plan) -> None:

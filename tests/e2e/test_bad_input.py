@@ -65,7 +65,7 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
         (["guess", "rllm.pipeline.remove=[advantages]"], "Stage 'update' reads 'batch.advantages'"),
         (
             ["guess", "rllm.rejection_sample.mode=episode"],
-            "Set rllm.rejection_sample.enable=true as well, or leave it out.",
+            "Set rllm.rejection_sample.enable=true as well, or remove this key.",
         ),
         (["guess", "rllm.trainer.total_batches=0"], "`rllm.trainer.total_batches` is 0"),
         ([], "No environment is named, and no dataset."),

@@ -203,7 +203,7 @@ def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: 
     section = name.rpartition(".")[0]
     switch = f"{section}.{next(s for s in SWITCHES if s in type(KEYS[name].section).model_fields)}"
     assert error.message.endswith(f"(from the test) and has no effect while {switch} is false.")
-    assert error.hint == f"Set {switch}=true as well, or leave it out."
+    assert error.hint == f"Set {switch}=true as well, or remove this key."
 
 
 @pytest.mark.parametrize("name", MASKS)

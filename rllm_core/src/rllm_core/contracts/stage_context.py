@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """The objects of a run that stages receive. Made once per run, after all plugin names in the config are resolved."""
+    """The parts of a run that stages receive. Made once per run, after all plugin names in the config are resolved."""
 
     config: RunConfig
     seed: int
