@@ -112,8 +112,8 @@ def _divide(rollout: Rollout) -> float:
         (lambda rollout: Score(value=1.0, metrics={"x": float("nan")}), {}, "ValueError: its `x` is nan"),
         (lambda rollout: {"value": 1.0, "correct": "no"}, {}, "TypeError: its `correct` is 'no'"),
         (lambda rollout: 1.0, {"needs": frozenset({"proof", "answer"})}, "the task's data has no 'proof'"),
-        (lambda rollout: time.sleep(3600), {"timeout": 0.01}, "not there after 0.01 s"),
-        (lambda rollout: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "not there after 0.01 s"),
+        (lambda rollout: time.sleep(3600), {"timeout": 0.01}, "not finished after 0.01 s"),
+        (lambda rollout: asyncio.sleep(3600), {"timeout": 0.01, "blocking": False}, "not finished after 0.01 s"),
     ],
 )
 def test_a_reward_that_fails_is_missing_and_says_why(function: Any, fields: dict[str, Any], why: str) -> None:
@@ -212,7 +212,7 @@ def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
     assert workflow.episode is not None
     (trajectory,) = workflow.episode.trajectories
     assert (trajectory.reward, trajectory.steps[-1].reward) == (None, None)
-    assert "time of the attempt was over" in trajectory.info["reward_error"]
+    assert "rollout timed out before" in trajectory.info["reward_error"]
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def test_a_reset_that_returns_nothing_is_told_so(
     world = environment(reset=lambda task: None)
     with pytest.raises(TypeError) as caught:
         _play(kind, context(make_environment=lambda: world))
-    assert str(caught.value) == "reset() of FunctionEnvironment returned None, not what the agent sees first"
+    assert str(caught.value) == "reset() of FunctionEnvironment returned None, not the first observation"
     assert engine.prompts == []
     assert world.closed == 1
 

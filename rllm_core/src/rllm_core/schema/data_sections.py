@@ -23,11 +23,11 @@ class DataSection(Section):
 
     train_dataset: Annotated[Choice | None, Names("dataset")] = Field(
         None,
-        description="Training tasks: the name of a dataset, or a file that a dataset reads. null means the environment's tasks.",
+        description="Training tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
     )
     val_dataset: Annotated[Choice | None, Names("dataset"), PLAYING] = Field(
         None,
-        description="Validation tasks: the name of a dataset, or a file that a dataset reads. null means the environment's tasks.",
+        description="Validation tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
     )
     train_batch_size: Annotated[PositiveInt, ReadBy(options_of=("rejection",), core=True), TRAINING] = Field(
         64, description="Tasks per training step, at most the number of tasks in the dataset."
