@@ -170,7 +170,7 @@ def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
         classic(REWARDS, None, strenght=3)
 
     register_rllm_estimator("per_step", level="step")(strong)
-    with pytest.raises(PluginError, match=r"get_rllm_estimator\('per_step'\) gives it in its own signature"):
+    with pytest.raises(PluginError, match=r"get_rllm_estimator\('per_step'\) returns it with its own signature"):
         get_rllm_adv_estimator("per_step")
 
 

@@ -118,10 +118,10 @@ def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage
     metadata = [{"task_id": "t", "rollout_idx": index} for index in range(2)]
     good, bad = two_turns(1.0, 1.0), two_turns(1.0, advantage)
     assert failure(group(good, bad, group_id="t:solver", metadata=metadata)) == (
-        "Group 't:solver' brings its own advantages, and step 1 of its trajectory 1 (episode 't:1') "
+        "Group 't:solver' has precomputed advantages, and step 1 of its trajectory 1 (episode 't:1') "
         f"{problem}\nhint: "
-        "Let the workflow set `step.advantage` of every step of the group to one number, or to one per "
-        "response token; or choose rllm.algorithm.on_precomputed_mismatch=zero."
+        "In the workflow, set `step.advantage` of every step of the group to one number, or to one per "
+        "response token. Or set rllm.algorithm.on_precomputed_mismatch=zero."
     )
     assert "step 1 of its trajectory 0 has " in failure(group(bad))
 

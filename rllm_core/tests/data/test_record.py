@@ -64,7 +64,7 @@ def test_there_are_four_fates(outcome: OutcomeName) -> None:
 
 @pytest.mark.parametrize("outcome", ["clipped", "Trained", "", None])
 def test_an_unknown_fate_is_refused(outcome: Any) -> None:
-    with pytest.raises(ValueError, match="there are trained, waiting, dropped, masked"):
+    with pytest.raises(ValueError, match="expected one of trained, waiting, dropped, masked"):
         _outcome(outcome=outcome)
 
 

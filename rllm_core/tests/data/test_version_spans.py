@@ -54,7 +54,7 @@ def test_spans_that_do_not_add_up_are_refused(make: Make, tokens: list[int]) -> 
 @MADE
 @pytest.mark.parametrize("version", [3, 5])
 def test_a_weight_version_that_is_not_the_oldest_is_refused(make: Make, version: int) -> None:
-    with pytest.raises(ValueError, match=f"weight_version is {version}, and the oldest version span is of version 4"):
+    with pytest.raises(ValueError, match=f"weight_version is {version}, and the oldest version span has version 4"):
         make(weight_version=version, version_spans=(VersionSpan(5, 2), VersionSpan(4, 1)))
 
 

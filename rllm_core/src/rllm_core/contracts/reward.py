@@ -63,7 +63,7 @@ class Reward(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardPlugin(Plugin[ParamsT]):
-    """A plugin spec that offers a reward. Users choose it with ``rllm.reward``, a list. Each entry may have a ``weight``.
+    """A plugin spec that offers a reward. Users choose it with ``rllm.reward``, a list. An entry may have a ``weight``.
 
     Estimators that standardize each part of a reward, such as `gdpo`, have their own option for weights. They use only
     the sign of the weights in ``rllm.reward``, so weights with a size other than 1 are rejected with them.
