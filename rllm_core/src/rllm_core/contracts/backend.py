@@ -332,7 +332,8 @@ class BackendPlugin(Plugin[ParamsT]):
     the backend gives no estimate."""
     check_renderer: Callable[[RunContext], None] | None = None
     """Makes the run's renderer and raises ConfigError if the renderer cannot read the model's chat template. Called by
-    ``--dry-run``; must load no weights, and ask no network. None: only a start of the run tells."""
+    ``--dry-run``. It must load no weights and use no network. If None, such an error appears only when the run starts.
+    """
     fetch_model: Callable[[Path, Path], None] | None = None
     """Writes a model in the format of transformers or peft, for ``rllm export``. Takes a folder that `Backend.save`
     filled and an empty folder, and writes the model into the empty one. Raises CheckpointError if it cannot. If None,

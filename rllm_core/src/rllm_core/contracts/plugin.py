@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 API_VERSION = 1
-"""Version of the records in this package. A plugin module may state ``requires_api = 1``; another major
-version is refused by name before any of its hooks is called."""
+"""Version of the interface in this package. A plugin module may set ``requires_api = 1``. If its major version differs,
+rllm rejects the module before it calls any of its hooks, and reports the module's name."""
 
 GIVES_FACT = {"gives_fact": True}
 """Metadata of a spec's field. It marks a function that ``rllm plugins info`` calls in order to show its result."""

@@ -1,4 +1,4 @@
-"""Rejection modes: which groups of a step are trained on, which wait, and which are dropped."""
+"""Rejection modes: they decide which groups of a step to train on, keep for later or drop."""
 
 from __future__ import annotations
 

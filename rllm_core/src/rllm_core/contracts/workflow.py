@@ -74,7 +74,7 @@ class Workflow(ABC):
     """The procedure of one rollout. It sends messages to the engine and actions to the environment, and returns an
     episode.
 
-    One instance produces one rollout. A subclass with options names them in its constructor and does not pass them to
+    One instance produces one rollout. If a subclass has options, add them to its constructor and do not pass them to
     the base class: ``def __init__(self, context, bonus=0.0)``.
     """
 

@@ -84,7 +84,7 @@ class TokenBuffer:
             logprobs = np.asarray(logprobs, np.float32)
             if logprobs.shape != response.shape:
                 raise ValueError(
-                    f"{logprobs.size} log-probs for {response.size} response tokens; give None where they are unknown"
+                    f"{logprobs.size} log-probs for {response.size} response tokens; pass None if they are unknown"
                 )
         if not prompt.size and response.size:
             raise ValueError("a model call starts from at least one token: what is sampled first cannot be trained on")

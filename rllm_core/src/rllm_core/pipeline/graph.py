@@ -101,8 +101,8 @@ def check(stages: Sequence[StageChoice]) -> None:
             if key.partition(".")[0] in ("batch", "weights"):
                 raise ConfigError(
                     "stage-order",
-                    f"Stage {plugin.name!r} plays, and must come before {key!r} is read or written.",
-                    "Move it, or take `is_rollout_stage=True` out of its record.",
+                    f"Stage {plugin.name!r} generates rollouts, and must come before {key!r} is read or written.",
+                    "Move it, or remove `is_rollout_stage=True` from its plugin spec.",
                 )
         for key in sorted(plugin.reads & made.keys()):
             if made[key].changed_by:
@@ -147,7 +147,9 @@ def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
 def _move(entries: list[_Entry], edit: dict[str, str], where: str) -> None:
     if edit.get("stage") in (edit.get("after"), edit.get("before")):
         raise ConfigError(
-            "bad-stage-edit", f"{where} moves stage {edit.get('stage')!r} next to itself.", "Name another stage there."
+            "bad-stage-edit",
+            f"{where} moves stage {edit.get('stage')!r} next to itself.",
+            "Name a different stage in `after` or `before`.",
         )
     _place(entries, edit, where)
     moved = entries.pop(_position(entries, edit["stage"], where))

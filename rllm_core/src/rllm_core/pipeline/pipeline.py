@@ -83,9 +83,9 @@ class Pipeline:
         if stages.keys() != state.keys():
             raise CheckpointError(
                 "run-changed",
-                f"The checkpoint holds state of {', '.join(state) or 'no stage'}; "
-                f"this pipeline keeps state in {', '.join(stages) or 'none'}.",
-                "Resume with the rllm.pipeline the run was started with.",
+                f"The checkpoint has state of {', '.join(state) or 'no stage'}, and "
+                f"this pipeline has state in {', '.join(stages) or 'none'}.",
+                "Resume with the value of rllm.pipeline with which the run started.",
             )
         for name, stage in stages.items():
             stage.load_state_dict(state[name])

@@ -77,14 +77,14 @@ class Reject:
         if result.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(
                 "bad-rejection-result",
-                f"{mode} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
-                "Bound how often it asks.",
+                f"{mode} still requests more tasks after {MOST_ROUNDS} batches of tasks in one step.",
+                "Limit how often the mode returns `more`.",
             )
         if result.more and result.train:
             raise PipelineError(
                 "bad-rejection-result",
-                f"{mode} asks for more groups and returns {len(result.train)} to train on.",
-                "Keep them waiting until there are enough.",
+                f"{mode} requests more tasks and returns {len(result.train)} groups to train on.",
+                "Return these groups in `waiting` until the mode has enough groups.",
             )
         return result
 
@@ -95,9 +95,9 @@ class Reject:
         if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
             raise CheckpointError(
                 "run-changed",
-                f"The checkpoint was made with rejection mode {state['mode']}, this run has {self._name}; "
-                "the groups that wait in one mode mean nothing in the other.",
-                "Resume with the rllm.rejection_sample.mode the run was started with.",
+                f"The checkpoint was made with rejection mode {state['mode']}, and this run has {self._name}. "
+                "Waiting groups cannot be transferred between modes.",
+                "Resume with the value of rllm.rejection_sample.mode with which the run started.",
             )
         if state["mode"] == self._name:
             self._mode.load_state_dict(state["state"])

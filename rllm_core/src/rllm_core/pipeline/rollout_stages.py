@@ -1,4 +1,4 @@
-"""Built-in stages that play: generate, impute_names, greedy_baseline."""
+"""Built-in stages that generate rollouts: generate, impute_names, greedy_baseline."""
 
 from __future__ import annotations
 

@@ -37,5 +37,5 @@ def check_staleness(step: TrainStep, most: int) -> None:
         raise PipelineError(
             "rollout-too-old",
             f"A token was sampled by weights that are {stale} updates old, and {KEY} is {most}.",
-            f"{PASS_ON} A rejection mode that keeps groups over updates says for how many in `updates_waited`.",
+            f"{PASS_ON} A rejection mode that keeps groups must set `updates_waited`.",
         )

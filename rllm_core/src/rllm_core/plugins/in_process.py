@@ -39,8 +39,8 @@ def register(record: Plugin[Any], source: str) -> None:
         raise PluginError(
             "duplicate-plugin",
             f"{record.kind} {record.name!r} is registered by {before.source}, and by {source} as well.",
-            f"Choose another name for one of them; or, if the first is gone, call "
-            f"rllm_core.plugins.in_process.forget({record.kind!r}, {record.name!r}) before.",
+            f"Choose a different name for one of them. If the first is gone, call "
+            f"rllm_core.plugins.in_process.forget({record.kind!r}, {record.name!r}) first.",
         )
     _entries[record.kind, record.name] = _Entry(record, source)
 

@@ -87,12 +87,12 @@ def _check_hook_names(plugin: object) -> None:
         if hook_name not in _KIND_OF_HOOK:
             nearest = _nearest(hook_name, cutoff=0.6)
             advice = f"did you mean {nearest}?" if nearest else f"hooks are {', '.join(_KIND_OF_HOOK)}"
-            raise UnusablePluginError(f"there is no hook {hook_name}; {advice}")
+            raise UnusablePluginError(f"hook {hook_name} does not exist; {advice}")
         if mark.get("wrapper") or mark.get("hookwrapper"):
-            raise UnusablePluginError(f"{hook_name} is a wrapper; hooks of rllm return records and nothing else")
+            raise UnusablePluginError(f"{hook_name} is a wrapper; hooks of rllm must return plugin specs")
         found = True
     if not found:
-        raise UnusablePluginError("it offers nothing: none of its functions is marked @hookimpl")
+        raise UnusablePluginError("it offers no plugins: none of its functions is marked @hookimpl")
 
 
 def _nearest(name: str, cutoff: float) -> str | None:

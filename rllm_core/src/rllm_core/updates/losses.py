@@ -97,7 +97,7 @@ def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
         raise LossError(
             "bad-loss-result",
             f"{who} returned {found}; needed is {tuple(inputs.logprobs.shape)}, one loss per sampled token.",
-            "Return the loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
+            "Return the loss of each token. rllm.algorithm.loss_agg_mode aggregates them.",
         )
     if not torch.isfinite(losses).all():
         largest = float(inputs.advantages.abs().max())
