@@ -82,8 +82,8 @@ def _list_of_kinds(registry: Registry) -> str:
 def _chosen_by(kind: str) -> str:
     """The sentence of the record's docstring that says where the name goes."""
     sentences = re.split(r"(?<=\.)\s+", " ".join((KINDS[kind].record.__doc__ or "").replace("``", "`").split()))
-    (sentence,) = [each for each in sentences if each.startswith(("Chosen by", "Placed by"))]
-    return re.sub(r"^(Chosen|Placed) by |[;,] (its|each with) .*", "", sentence).rstrip(".")
+    (sentence,) = [each for each in sentences if each.startswith(("Users choose it", "Users place it"))]
+    return re.sub(r"^Users (choose|place) it with ", "", sentence).rstrip(".")
 
 
 def _ours(registry: Registry, kind: str) -> list[Registered[Any]]:

@@ -54,6 +54,6 @@ def test_a_workflow_that_keeps_no_versions_is_refused_by_name(
         described(step, **{**fields, "weight_version": 0, "version_spans": ()})
 
     monkeypatch.setattr(Step, "_describe", forgetful)
-    with pytest.raises(RllmError, match=r"updates old|was ordered from version") as caught:
+    with pytest.raises(RllmError, match=r"updates old|was requested from version") as caught:
         run(ahead(1, partial))
     assert "pass `weight_version`" in caught.value.hint

@@ -194,7 +194,7 @@ def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit:
 @pytest.mark.usefixtures("bad_environments")
 def test_an_environment_that_raises_ends_the_run_and_names_the_attempt(forked_rllm: Any) -> None:
     result = forked_rllm("train", "raises", *QUICK, "rllm.trainer.test_freq=0")
-    assert "Attempt 't1:" in result.stderr
+    assert "Rollout 't1:" in result.stderr
     said = r"failed 3 times, last with RuntimeError: the world has ended \(\S+\.py, line \d+\)\."
     assert re.search(said, result.stderr)
     assert "rllm.workflow.raise_on_error=false" in result.stderr

@@ -59,7 +59,7 @@ BAD = [
     ("rllm: {env: {env_args: {largest: '???'}}}", "`rllm.env.env_args.largest` must be given: it is `???` in my.yaml."),
     ("rllm: {trainer: {seed: '${rllm.trainer.sed}'}}", "which cannot be resolved"),
     ("rllm: {rollout: {n: '${rllm.rollout.n_val}', n_val: '${rllm.rollout.n}'}}", "which cannot be resolved"),
-    ("rllm: {sdk: {proxy: {host: 0.0.0.0, admin_token: my-shared-secret}}}", "is known to everybody"),
+    ("rllm: {sdk: {proxy: {host: 0.0.0.0, admin_token: my-shared-secret}}}", "is rLLM's public default"),
     # plugins and their options
     ("rllm: {algorithm: {adv_estimator: grop}}", "Did you mean 'grpo'?"),
     ("rllm: {backend: vrel}", "Did you mean 'verl'?"),
@@ -78,7 +78,7 @@ BAD = [
     ("rllm: {algorithm: {kl_estimator: k2}}", "has no effect while rllm.algorithm.kl_beta is 0."),
     ("rllm: {algorithm: {rollout_correction: {tis_mode: token, tis_floor: 2}}}", "Set a floor below 1"),
     ("critic: {clip: 0.2}", "needs values."),
-    ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or leave it out."),
+    ("rllm: {rejection_sample: {mode: episode}}", "Set rllm.rejection_sample.enable=true as well, or remove this key."),
     ("rllm: {stepwise_advantage: {mode: per_step}}", "which is refused"),
     ("rllm: {async_training: {enable: true, mini_batch_size: 8}}", "the groups of `data.train_batch_size` tasks"),
     ("rllm: {async_training: {enable: true, staleness_threshold: 0.5}}", "Set it to 1 (no token is older"),

@@ -1,8 +1,8 @@
-"""Every error a user can meet: what is wrong, where, and what to do next.
+"""All errors that users can see. They contain the problem, its location and the next action.
 
-The command line prints ``error[code]: message``, the details, and ``hint: …`` on a line of its own. It exits with
-`exit_code`. A Python program that fails with one of these errors prints the same and exits with 1. A traceback appears
-only with ``--debug`` or ``RLLM_DEBUG=1``.
+The command line prints ``error[code]: message``, the details, and ``hint: …`` on a separate line. It exits with
+`exit_code`. A Python program that fails with one of these errors prints the same text and exits with 1. A traceback
+appears only with ``--debug`` or ``RLLM_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from types import TracebackType
 
 
 class RllmError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of all errors that rllm raises on purpose.
 
-    `code` is a short name of the mistake, such as ``unknown-key``: the same mistake has the same code everywhere.
-    `message` says what is wrong and where. `hint` says what to do next. `details` are lines to print between them
-    unchanged, such as the end of a log.
+    `code` is a short name of the mistake, such as ``unknown-key``. The same mistake has the same code everywhere.
+    `message` contains the problem and its location. `hint` contains the next action. `details` are lines to print
+    between them unchanged, such as the end of a log.
     """
 
     exit_code = 1
@@ -52,7 +52,7 @@ class ConfigError(RllmError):
 
 
 class PluginError(RllmError):
-    """A plugin cannot be found, is broken, or clashes with another."""
+    """A plugin cannot be found, is broken, or conflicts with a different plugin."""
 
     exit_code = 2
 
@@ -88,7 +88,7 @@ class CheckpointError(RllmError):
 
 
 class BackendError(RllmError):
-    """A backend's service or process refused something, failed, or is gone."""
+    """A backend's service or process rejected a request, failed, or is gone."""
 
 
 def format_problem(message: str, hint: str = "", details: str = "", label: str = "") -> str:
@@ -98,7 +98,7 @@ def format_problem(message: str, hint: str = "", details: str = "", label: str =
 
 
 def tracebacks_wanted() -> bool:
-    """True if ``RLLM_DEBUG=1`` asks for tracebacks."""
+    """Return True if ``RLLM_DEBUG=1`` enables tracebacks."""
     return os.environ.get("RLLM_DEBUG", "0") not in ("", "0")
 
 
@@ -110,7 +110,7 @@ def hide_tracebacks() -> Iterator[None]:
         yield
     except RllmError:
         if _in_hydra_script() and not tracebacks_wanted():
-            # Hydra prints a traceback of its own, unless it is told to leave errors to Python.
+            # Hydra prints its own traceback, unless this variable is set.
             os.environ.setdefault("HYDRA_FULL_ERROR", "1")
         raise
 
@@ -139,7 +139,8 @@ def failures_as(
     who: str,
     hint: str = "Run the same command with --debug: its traceback names the line.",
 ) -> Iterator[None]:
-    """Run a plugin's code: what it raises becomes an error of this class that names `who`; ours stay as they are."""
+    """Run a plugin's code. Convert its exceptions to this error class with the name `who`. Errors of rllm are
+    unchanged."""
     try:
         yield
     except RllmError:
@@ -149,7 +150,8 @@ def failures_as(
 
 
 def described(error: BaseException) -> str:
-    """``KeyError: 'answer' (my_env.py, line 12)``: an error, and the last line of somebody's code that it passed."""
+    """Return an error with the last line of external code in its traceback: ``KeyError: 'answer' (my_env.py, line
+    12)``."""
     place = _place_of(error)
     text = f"{error.message} {error.hint}" if isinstance(error, RllmError) else str(error)
     line = " ".join(f"{type(error).__name__}: {text}".split())
@@ -157,7 +159,7 @@ def described(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException | None) -> str:
-    """File and line; empty if the error passed only the core, the program and Python."""
+    """Return file and line. Empty if the traceback contains only the core, the program and Python."""
     import sysconfig
     from traceback import walk_tb
 
@@ -174,26 +176,26 @@ def _place_of(error: BaseException | None) -> str:
         installed = [place for place in passed if _package_of(place[0])]
         others = [place for place in passed if place not in installed]
         own = [(file, line) for file, line in others if not (is_ours(file) or file.startswith(python))]
-        # An installed plugin is somebody's code too; what it calls in other packages is not.
+        # An installed plugin is external code too, but the packages that it calls are not.
         first = next((_package_of(file) for file, _ in installed if not is_ours(file)), "")
         if own := own or [place for place in installed if _package_of(place[0]) == first]:
             file, line = own[-1]
             path = Path(file)
             return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line}"
-        # One from a thread of the core's own is raised again, with what was raised there as its cause.
+        # An error from a thread of the core is raised again, with the original error as its cause.
         error = error.__cause__
     return ""
 
 
 def _package_of(file: str) -> str:
-    """The top-level package of an installed file; empty for one that is not installed."""
+    """Return the top-level package of an installed file. Empty if the file does not belong to an installed package."""
     parts = Path(file).parts
     place = next((index for index, part in enumerate(parts) if part in ("site-packages", "dist-packages")), None)
     return "" if place is None else parts[place + 1]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`" Did you mean 'x'?"` for the closest known names, or an empty string when none is close."""
+    """Return `" Did you mean 'x'?"` for the closest known names, or an empty string if none is close."""
     import difflib
 
     names = list(dict.fromkeys(known))

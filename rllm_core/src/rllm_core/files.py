@@ -1,4 +1,4 @@
-"""Files: writing that leaves the old or the new content after a crash, and reading that never waits without end."""
+"""Files: atomic writes that leave the old or the new content after a crash, and reads that cannot block forever."""
 
 from __future__ import annotations
 

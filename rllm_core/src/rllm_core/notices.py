@@ -1,4 +1,4 @@
-"""What a user must see while a command runs: plain lines on standard error."""
+"""Messages for the user during a command: plain lines on standard error."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ def warn_once(line: str) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line on standard error: what begins now, where a wait would look like a hang otherwise."""
+    """Print a line on standard error, for example before a long wait that could look like a hang."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201  (not a log message: it must be seen)
 
 
 def forget_warnings() -> None:
-    """Say everything again from here on. For tests."""
+    """Forget all printed warnings, so that they are printed again. For tests."""
     _said.clear()
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """`text` with all white space made single spaces, cut at `limit` characters."""
+    """Return `text` with all white space replaced by single spaces, cut at `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def harmless(text: str) -> str:
-    """A foreign text whose control characters are shown and do nothing: escape sequences, bidi overrides, NUL."""
+    """Return an external text in which control characters are escaped: escape sequences, bidi overrides, NUL."""
     return "".join(_shown(character) for character in text)
 
 

@@ -1,4 +1,5 @@
-"""Every random draw is a function of the run's seed and of where it happens, so a resumed run needs no saved state."""
+"""Seeds of all random draws. A seed depends only on the run's seed and on its place, so a resumed run needs no saved
+state."""
 
 from __future__ import annotations
 
@@ -11,19 +12,20 @@ if TYPE_CHECKING:
 
 
 def derive_seed(seed: int, *place: str | int) -> int:
-    """A 63-bit seed for one place, such as ``derive_seed(seed, "rollout", step, task_id, rollout_idx)``.
+    """Return a 63-bit seed for one place, such as ``derive_seed(seed, "rollout", step, task_id, rollout_idx)``.
 
-    The same arguments give the same seed on every machine; places never share a stream.
+    The same arguments give the same seed on every machine. Different places have independent random streams.
     """
     digest = hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def prompt_digest(prompt_ids: NDArray[np.int32]) -> str:
-    """32 hexadecimal digits that stand for a prompt, (n,) int32."""
+    """Return a digest of a prompt, (n,) int32, as 32 hexadecimal digits."""
     return hashlib.blake2b(prompt_ids.astype("<i4", copy=False).tobytes(), digest_size=16).hexdigest()
 
 
 def call_seed(rollout_seed: int, digest: str, sibling: int = 0) -> int:
-    """The seed of one model call, by `prompt_digest`. `sibling` numbers calls of one attempt with the same prompt."""
+    """Return the seed of one model call, by `prompt_digest`. `sibling` numbers a rollout's calls with the same
+    prompt."""
     return derive_seed(rollout_seed, digest, sibling)

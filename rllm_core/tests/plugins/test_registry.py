@@ -22,7 +22,7 @@ BROKEN = {
     "raises at import": ("raise RuntimeError('no\\nluck')", "RuntimeError: no luck"),
     "exits at import": ("import sys\nsys.exit(3)", "SystemExit: 3"),
     "needs what is not installed": ("import not_installed_anywhere", "No module named 'not_installed_anywhere'"),
-    "offers nothing": ("", "it offers nothing"),
+    "offers nothing": ("", "it offers no plugins"),
     "misspells a hook": (IMPORTS + "@hookimpl\ndef rllm_estimator():\n    return []", "did you mean rllm_estimators?"),
     "invents a hook": (IMPORTS + "@hookimpl\ndef something():\n    return []", "hook something"),
     "forgets the mark": (IMPORTS + "def rllm_losses():\n    return []", "@hookimpl"),

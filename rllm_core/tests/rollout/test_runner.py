@@ -179,7 +179,7 @@ def test_the_retry_limit_counts_the_first_try(limit: int) -> None:
     with pytest.raises(RolloutError) as caught:
         _run(body, retry_limit=limit)
     assert len(seeds) == limit
-    message = f"Attempt 't0:0' failed {limit} times, last with ValueError: broken."
+    message = f"Rollout 't0:0' failed {limit} times, last with ValueError: broken."
     assert without_place(caught.value.message) == message
     assert isinstance(caught.value.__cause__, ValueError)
     assert "rllm.workflow.raise_on_error=false" in caught.value.hint
@@ -432,7 +432,7 @@ def test_a_workflow_that_returns_no_episode_is_told_so(result: Any) -> None:
     async def body(workflow: FunctionWorkflow, task: dict[str, Any], uid: str) -> Episode:
         return result  # type: ignore[no-any-return]
 
-    with pytest.raises(PluginError, match=r"Workflow FunctionWorkflow returned .* for attempt 't0:0'") as caught:
+    with pytest.raises(PluginError, match=r"Workflow FunctionWorkflow returned .* for rollout 't0:0'") as caught:
         _run(body, raise_on_error=False)
     assert caught.value.hint == "Return an Episode."
 

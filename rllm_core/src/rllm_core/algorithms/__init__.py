@@ -1,1 +1,1 @@
-"""What the core itself offers: four estimators, three losses, one grouping, three rejection modes."""
+"""The core's own algorithms: four estimators, three losses, four groupings, four rejection modes."""

@@ -1,11 +1,11 @@
-"""The core's four advantage estimators, one number per trajectory.
+"""The core's four advantage estimators. They return one number per trajectory.
 
 All take n_traj rewards in n_group groups and return (n_traj,) advantages, computed in float64. A group of equal rewards
-gives exactly 0 before anything is whitened. Where libraries disagree, `dialect` names the one whose numbers come out.
+gives exactly 0 before whitening. If libraries differ, the option `dialect` selects whose numbers to reproduce.
 
-Rewards are finite: the framework deals with missing ones before any estimator runs. TRL keeps a trajectory without a
-reward in the batch, leaves it out of the baseline and gives it advantage 0; ``rllm.algorithm.on_missing_reward=drop``
-gives the others of its group the same numbers, so no dialect looks for NaN.
+Rewards are finite, because the framework handles missing rewards before any estimator runs. TRL keeps a trajectory
+without a reward in the batch, excludes it from the baseline and gives it advantage 0.
+``rllm.algorithm.on_missing_reward=drop`` gives the rest of its group the same numbers, so no dialect checks for NaN.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 
 GRPO_DIALECTS = {"rllm": (0, 1e-6), "verl": (1, 1e-6), "trl": (1, 1e-4)}
-"""Degrees of freedom taken off in the group's standard deviation, and what is added to it."""
+"""Ddof of the group's standard deviation, and the epsilon added to it, by dialect."""
 
 
 def grpo(inputs: AdvantageInput, params: GrpoParams) -> Advantages:
-    """(r - mean) / (std + epsilon) within the group (Shao et al. 2024, arXiv:2402.03300).
+    """Compute (r - mean) / (std + epsilon) within the group (Shao et al. 2024, arXiv:2402.03300).
 
-    `rllm`: std with ddof 0, epsilon 1e-6. `verl`: ddof 1, 1e-6 (its `grpo`). `trl`: ddof 1, 1e-4 (its GRPOTrainer with
-    `scale_rewards="group"`). With `norm_adv_by_std_in_grpo` false: r - mean (Liu et al. 2025, arXiv:2503.20783).
+    Dialects:
 
-    A group of one gets r / (1 + epsilon), or r when nothing is divided, in `rllm` and `verl`, and 0 in `trl`.
+    - `rllm`: std with ddof 0, epsilon 1e-6.
+    - `verl`: ddof 1, epsilon 1e-6 (verl's `grpo`).
+    - `trl`: ddof 1, epsilon 1e-4 (TRL's GRPOTrainer with `scale_rewards="group"`).
+
+    If `norm_adv_by_std_in_grpo` is false, the result is r - mean (Liu et al. 2025, arXiv:2503.20783).
+
+    For a group with one trajectory, `rllm` and `verl` give r / (1 + epsilon), or r without division. `trl` gives 0.
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
     ddof, epsilon = GRPO_DIALECTS[params.dialect]
@@ -42,18 +47,19 @@ def grpo(inputs: AdvantageInput, params: GrpoParams) -> Advantages:
 
 
 def reinforce(inputs: AdvantageInput, params: NoParams) -> Advantages:
-    """The reward itself, without a baseline (Williams 1992)."""
+    """Return the reward itself, without a baseline (Williams 1992)."""
     return Advantages(values=inputs.rewards.copy())
 
 
 def reinforce_plus_plus_baseline(inputs: AdvantageInput, params: ReinforcePlusPlusBaselineParams) -> Advantages:
-    """r - group mean, then brought to one scale over all groups of the role (Hu 2025, arXiv:2501.03262).
+    """Compute r - group mean, then normalize over all groups of the role (Hu 2025, arXiv:2501.03262).
 
-    `rllm`: divided by (std + 1e-6), ddof 0, over trajectories; a group of one gets 0.
-    `verl`: (x - mean) / sqrt(variance + 1e-8), ddof 1, over sampled tokens, so that a trajectory counts as often as it
-    has tokens. A group of one goes in with its reward. What is taken off moves all groups of the role together, as in
-    verl: a group of equal rewards then has the value that the shift gives it. Exactly 0 when nothing differs, and
-    for a single sampled token, where verl raises ValueError.
+    `rllm`: divide by (std + 1e-6), ddof 0, over trajectories. A group with one trajectory gets 0.
+
+    `verl`: (x - mean) / sqrt(variance + 1e-8), ddof 1, over sampled tokens, so each trajectory is weighted by its
+    number of tokens. A group with one trajectory enters with its reward. Subtracting the mean shifts all groups of the
+    role, as in verl, so a group of equal rewards gets the value of this shift. The result is exactly 0 if all values
+    are equal. It is also 0 for a single sampled token, for which verl raises ValueError.
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
     if params.dialect == "verl":
@@ -66,10 +72,10 @@ def reinforce_plus_plus_baseline(inputs: AdvantageInput, params: ReinforcePlusPl
 
 
 def rloo(inputs: AdvantageInput, params: RlooParams) -> Advantages:
-    """r - mean of the other trajectories of the group, n / (n - 1) * (r - mean) (Ahmadian et al., arXiv:2402.14740).
+    """Compute r - mean of the group's other trajectories, n / (n - 1) * (r - mean) (Ahmadian et al., arXiv:2402.14740).
 
-    A group of one has no others: it keeps its reward in `rllm` and in `verl` (its `rloo`; its `rloo_vectorized` gives
-    0), and gets 0 in `trl` (its RLOOTrainer, with the KL term and `normalize_advantages` left out).
+    A group with one trajectory keeps its reward in `rllm` and `verl` (verl's `rloo`; its `rloo_vectorized` gives 0). It
+    gets 0 in `trl` (TRL's RLOOTrainer, without the KL term and `normalize_advantages`).
     """
     offsets = inputs.group_offsets
     baseline = segments.centred if params.dialect == "trl" else minus_group_mean

@@ -1,4 +1,4 @@
-"""Any estimator that gives one advantage per trajectory, as a function in rLLM's classic signature."""
+"""Wraps any estimator with one advantage per trajectory as a function in rLLM's classic signature."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 Lists = list[NDArray[np.float64]]
 ParamsOf = Callable[[AlgorithmSection | None, Mapping[str, Any]], Any]
-"""From the run's ``rllm.algorithm`` and options given by keyword to the estimator's validated options."""
+"""Converts the run's ``rllm.algorithm`` and keyword options to the estimator's validated options."""
 
 
 class AsClassic:
-    """Callable as ``f(rewards, algorithm_config, traj_groups=…, **options) -> (advantages, returns)``.
+    """A callable ``f(rewards, algorithm_config, traj_groups=…, **options) -> (advantages, returns)``.
 
-    Options of the estimator are taken from `options`, else from the keys of `algorithm_config` that it shares in a run,
-    else they have their defaults.
+    The estimator's options come from `options`, then from the keys of `algorithm_config` that a run would share with
+    it, then from the defaults.
     """
 
     def __init__(self, plugin: EstimatorPlugin[Any], estimator: AdvantageEstimator, params_of: ParamsOf) -> None:
-        """Raises PluginError when the estimator gives advantages per step or per token."""
+        """Wrap an estimator.
+
+        Raises:
+            PluginError: the estimator returns advantages per step or per token.
+        """
         if plugin.level != "trajectory":
             raise PluginError(
                 "bad-estimator-signature",
-                f"Estimator {plugin.name!r} gives one advantage per {plugin.level}; in the classic signature there is "
+                f"Estimator {plugin.name!r} returns one advantage per {plugin.level}; the classic signature has "
                 "one per trajectory.",
-                f"get_rllm_estimator({plugin.name!r}) gives it in its own signature, (inputs, params).",
+                f"get_rllm_estimator({plugin.name!r}) returns it with its own signature, (inputs, params).",
             )
         self._plugin = plugin
         self._estimator = estimator
@@ -55,22 +59,22 @@ class AsClassic:
         norm_adv_by_std_in_grpo: bool | None = None,
         **options: Any,
     ) -> tuple[Lists, Lists]:
-        """Estimate.
+        """Estimate advantages.
 
         Args:
             rewards: an array per group, (n_traj,) with one reward per trajectory.
-            traj_groups: the groups, where the estimator looks at more than rewards.
-            norm_adv_by_std_in_grpo: in the kwargs of every classic function, so an estimator without this option
-                leaves it alone; None: as `algorithm_config` says.
+            traj_groups: the groups, if the estimator uses more than rewards.
+            norm_adv_by_std_in_grpo: part of the kwargs of every classic function. An estimator without this option
+                ignores it. If None, the value in `algorithm_config` applies.
 
         Returns:
-            Advantages and returns, each a list of arrays of the shapes of `rewards`. Estimators of this level have no
-            returns of their own: they equal the advantages.
+            Advantages and returns, each a list of arrays with the shapes of `rewards`. Estimators of this level have no
+            separate returns, so the returns equal the advantages.
 
         Raises:
-            AdvantageError: `rewards` are no list of flat arrays or do not fit `traj_groups`, or the estimator needs
-                something that they do not tell.
-            ConfigError: an option is wrong.
+            AdvantageError: `rewards` is not a list of flat arrays or does not fit `traj_groups`, or the estimator needs
+                data that these arguments do not contain.
+            ConfigError: an option is invalid.
         """
         arrays = [np.array(values, np.float64) for values in rewards]
         for array in arrays:
@@ -111,7 +115,8 @@ class AsClassic:
 
 @dataclass(frozen=True)
 class _RewardsAlone:
-    """An `AdvantageInput` of which only rewards and groups are known: whoever looks at more is told what to pass."""
+    """An `AdvantageInput` with only rewards and groups. Access to other columns raises an error that names the argument
+    to pass."""
 
     name: str
     rewards: NDArray[np.float64]
@@ -123,6 +128,6 @@ class _RewardsAlone:
             raise AttributeError(column)
         raise AdvantageError(
             "missing-estimator-input",
-            f"estimator {self.name!r} looks at {column}, and is given rewards alone.",
-            "Pass the groups as well: traj_groups=…",
+            f"estimator {self.name!r} reads {column}, and was called with rewards only.",
+            "Pass the groups too: traj_groups=…",
         )

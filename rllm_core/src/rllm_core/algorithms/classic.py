@@ -1,7 +1,7 @@
-"""rLLM's classic estimator signature, and functions written in it as estimators of the one kind there is.
+"""rLLM's classic estimator signature, and the conversion of such functions to estimators.
 
-``f(rewards, algorithm_config, **kwargs) -> (advantages, returns)``: lists with one array per group, one number per
-trajectory. `rllm_core.algorithms.as_classic` goes the other way.
+``f(rewards, algorithm_config, **kwargs) -> (advantages, returns)``: lists with one array per group, and one number per
+trajectory. `rllm_core.algorithms.as_classic` converts in the opposite direction.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class ClassicEstimator(Protocol):
     def __call__(
         self, rewards: list[NDArray[np.float64]], algorithm_config: Any, /, **kwargs: Any
     ) -> tuple[Sequence[ArrayLike], Sequence[ArrayLike]]:
-        """Advantages and returns of some groups.
+        """Compute advantages and returns of some groups.
 
         Args:
             rewards: an array per group, (n_traj,) float64 with one reward per trajectory.
-            algorithm_config: the run's ``rllm.algorithm``. A function that has no place for it by position gets it by
-                this keyword.
-            kwargs: ``traj_groups``, the groups themselves, as many and in the same order; and
-                ``norm_adv_by_std_in_grpo``, the value of ``rllm.algorithm``, where the function takes it.
+            algorithm_config: the run's ``rllm.algorithm``. A function without a positional parameter for it receives it
+                as this keyword.
+            kwargs: ``traj_groups``, the groups themselves, in the same number and order. If the function accepts it,
+                also ``norm_adv_by_std_in_grpo``, the value of ``rllm.algorithm``.
 
         Returns:
-            Two lists like `rewards`, with as many arrays of the same shapes.
+            Two lists like `rewards`, with the same number of arrays of the same shapes.
         """
         ...
 
@@ -53,13 +53,13 @@ class FromClassic:
     function: ClassicEstimator
 
     def __call__(self, inputs: AdvantageInput, params: NoParams) -> Advantages:
-        """Call the function with lists of its own.
+        """Call the function with copies of the inputs.
 
-        Its returns are checked and then left alone: they are one number per trajectory, and a critic learns one per
+        Its returns are checked but not used, because they have one number per trajectory, and a critic learns one per
         token.
 
         Raises:
-            AdvantageError: it returned something other than two lists like the rewards.
+            AdvantageError: the function did not return two lists like the rewards.
         """
         # Copies, because functions written for rLLM may centre them in place.
         rewards = [reward.copy() for reward in per_group(inputs.rewards, inputs.group_offsets)]
@@ -77,7 +77,7 @@ class FromClassic:
         return Advantages(values=np.concatenate([np.empty(0), *advantages]))
 
     def _checked(self, what: str, part: Any, inputs: AdvantageInput) -> list[NDArray[np.float64]]:
-        """One of the two lists, as arrays of the shapes of the rewards."""
+        """Return one of the two lists as arrays with the shapes of the rewards."""
         if not isinstance(part, list | tuple | np.ndarray):
             raise AdvantageError(
                 "bad-estimator-result",
@@ -114,7 +114,7 @@ class FromClassic:
 
 
 def per_group(values: NDArray[np.float64], group_offsets: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-    """Values of trajectories, (n_traj,), as a list with one view per group."""
+    """Return values of trajectories, (n_traj,), as a list with one view per group."""
     return [values[start:end] for start, end in pairwise(group_offsets)]
 
 
@@ -129,6 +129,6 @@ def require_classic(name: str, function: object) -> None:
         raise PluginError(
             "bad-estimator-signature",
             f"estimator {name!r} cannot be called as f(rewards, algorithm_config, traj_groups=…): {error}.",
-            "Write `def f(rewards, algorithm_config, **kwargs)`; or register it with register_rllm_estimator, if it is "
-            "one of (inputs, params).",
+            "Write `def f(rewards, algorithm_config, **kwargs)`, or register an (inputs, params) function with "
+            "register_rllm_estimator.",
         ) from error

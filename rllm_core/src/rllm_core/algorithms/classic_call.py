@@ -1,4 +1,4 @@
-"""How a function in rLLM's classic signature is called: which arguments it takes, and which of them by position."""
+"""The form in which to call a function with rLLM's classic signature: its arguments, and which are positional."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from typing import Any
 
 CONFIG, GROUPS = "algorithm_config", "traj_groups"
 NORM = "norm_adv_by_std_in_grpo"
-"""The one value of ``rllm.algorithm`` that a classic function also has as a keyword."""
+"""The only value of ``rllm.algorithm`` that a classic function also receives as a keyword."""
 
 
 @dataclass(frozen=True)
 class ClassicCall:
-    """A form of the call. rLLM shows two: ``f(rewards, algorithm_config, **kwargs)`` and ``f(rewards, **kwargs)``."""
+    """A form of the call. rLLM has two: ``f(rewards, algorithm_config, **kwargs)`` and ``f(rewards, **kwargs)``."""
 
     config_by_position: bool
     with_norm: bool
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> ClassicCall:
-        """The first form that the function's parameters allow.
+        """Return the first form that the function's parameters allow.
 
         Raises:
-            TypeError: they allow none; the message is about ``f(rewards, algorithm_config, traj_groups=…)``.
+            TypeError: they allow no form. The message is about ``f(rewards, algorithm_config, traj_groups=…)``.
         """
         try:
             parameters = signature(function)
         except ValueError:
-            return cls(config_by_position=True, with_norm=False)  # written in C, it does not say
+            return cls(config_by_position=True, with_norm=False)  # functions written in C may have no signature
         by_position = (False,) if _second_is_an_option(parameters) else (True, False)
         forms = [cls(position, norm) for position in by_position for norm in (True, False)]
         for form in forms:
             if form._fits(parameters):
                 return form
         parameters.bind([], None, traj_groups=[])
-        raise TypeError("its second parameter is an option of its own, and it takes no `**kwargs`")
+        raise TypeError("its second parameter is an option, and it takes no `**kwargs`")
 
     def arguments(self, config: Any, groups: Any, norm: bool) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """What follows the rewards: by position, and by keyword."""
+        """Return the arguments after the rewards: positional arguments and keyword arguments."""
         keywords = {GROUPS: groups} | ({NORM: norm} if self.with_norm else {})
         return ((config,), keywords) if self.config_by_position else ((), {CONFIG: config, **keywords})
 
@@ -55,7 +55,8 @@ class ClassicCall:
 
 
 def reads(function: object, name: str) -> bool:
-    """Whether a function has a parameter of this name, or its code holds the name (as attribute or as text)."""
+    """Return True if a function has a parameter of this name, or if its code contains the name (as attribute or
+    string)."""
     if not callable(function):
         return False
     try:
@@ -68,7 +69,8 @@ def reads(function: object, name: str) -> bool:
 
 
 def _inmost(function: Callable[..., Any]) -> object:
-    """The function whose code runs: beneath decorators and `partial`, and the method of an object that is called."""
+    """Return the function whose code runs, without decorators and `partial`. For a callable object, return its
+    method."""
     function = unwrap(function)
     if isinstance(function, partial):
         return _inmost(function.func)
@@ -77,13 +79,14 @@ def _inmost(function: Callable[..., Any]) -> object:
 
 def _names(code: CodeType, name: str) -> bool:
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    # Keywords of a call are one tuple of names.
+    # The keywords of a call are stored as one tuple of names.
     texts = [text for text in code.co_consts if text == name or (isinstance(text, tuple) and name in text)]
     return name in code.co_names or bool(texts) or any(_names(each, name) for each in inner)
 
 
 def _second_is_an_option(parameters: Signature) -> bool:
-    """Whether the second parameter is no place for a config, as ``gamma=0.9`` and the value that is a keyword are."""
+    """Return True if the second parameter is an option and not the config, for example ``gamma=0.9`` or the keyword
+    `NORM`."""
     second = list(parameters.parameters.values())[1:2]
     return any(
         each.kind is Parameter.POSITIONAL_OR_KEYWORD

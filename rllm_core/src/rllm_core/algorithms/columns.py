@@ -1,4 +1,4 @@
-"""What an estimator is given: the columns of some groups of a batch."""
+"""The input of an estimator: the columns of some groups of a batch."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from rllm_core.errors import AdvantageError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 
 REWARD_ERROR = "reward_error"
-"""Key of `Trajectory.info`: why a reward of ``rllm.reward`` is missing."""
+"""Key of `Trajectory.info`: the reason why a reward of ``rllm.reward`` is missing."""
 EXTRACTED = "extracted"
-"""Key of `Trajectory.info`: what the rewards of ``rllm.reward`` took for the answer; not there where none says it."""
+"""Key of `Trajectory.info`: the answer that the rewards of ``rllm.reward`` extracted. Missing if none reports it."""
 REWARD_COMPONENTS = "reward_components"
-"""Key of `Trajectory.info` under which a workflow puts the parts of a reward: a mapping of names to numbers."""
+"""Key of `Trajectory.info` for the parts of a reward: a mapping of names to numbers that the workflow sets."""
 GREEDY_REWARD = "greedy_reward"
-"""Key of `Trajectory.info` under which the stage `greedy_baseline` puts the reward of the greedy attempt."""
+"""Key of `Trajectory.info` for the greedy rollout's reward, which the stage `greedy_baseline` sets."""
 TOKEN_COLUMNS = ("sampling_logprobs", "old_logprobs", "ref_logprobs", "values", "sum_pi_squared")
 
 
 def columns_of(
     batch: TokenBatch, chosen: NDArray[np.bool_], algorithm_config: AlgorithmSection | None = None
 ) -> AdvantageInput:
-    """The estimator's view of some groups. Arrays are made read-only: estimators must not change their inputs.
+    """Return an estimator's input for some groups. Arrays are made read-only, because estimators must not change
+    inputs.
 
     Args:
-        batch: its groups carry finite rewards.
-        chosen: (n_group,) which of its groups.
-        algorithm_config: handed on as it is.
+        batch: a batch whose groups have finite rewards.
+        chosen: (n_group,) True for the groups to include.
+        algorithm_config: passed on unchanged.
 
     Raises:
-        AdvantageError: what a trajectory reports as the parts of its reward is no mapping of names to numbers.
+        AdvantageError: the reward parts of a trajectory are not a mapping of names to numbers.
     """
     groups = [group for group, wanted in zip(batch.groups, chosen, strict=True) if wanted]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -76,15 +77,15 @@ def columns_of(
 
 
 def tokens_of(batch: TokenBatch, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n_token,) True for the tokens of the chosen groups."""
+    """Return an array, (n_token,), that is True for the tokens of the chosen groups."""
     return np.repeat(chosen[batch.group], batch.row_lengths)
 
 
 def step_of_sampled(inputs: AdvantageInput) -> NDArray[np.int64]:
-    """(n_sampled,) which step sampled each token, in the order of the tokens where `loss_mask` is True.
+    """Return the step index, (n_sampled,), of each token with `loss_mask` True, in the order of these tokens.
 
-    Steps are numbered as in `step_rewards`. A trajectory's steps may have been put into another order than their
-    tokens have, so they are found by their spans.
+    Steps are numbered as in `step_rewards`. The steps of a trajectory may have a different order than their tokens, so
+    they are matched by their spans.
     """
     spans = [
         (index, step.span.response_start, step.span.end)
@@ -97,7 +98,7 @@ def step_of_sampled(inputs: AdvantageInput) -> NDArray[np.int64]:
 
 
 def _reward_components(groups: Sequence[TrajectoryGroup]) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
-    """The parts of the reward that all trajectories report in ``info["reward_components"]``, and their values."""
+    """Return the reward parts that all trajectories report in ``info["reward_components"]``, with their values."""
     parts = [_parts_of_reward(group, index) for group in groups for index in range(len(group.trajectories))]
     names = tuple(sorted(set(parts[0]).intersection(*parts[1:]))) if parts else ()
     if not names:
@@ -119,7 +120,7 @@ def _parts_of_reward(group: TrajectoryGroup, index: int) -> Mapping[str, float]:
 
 
 def _greedy_rewards(trajectories: Sequence[Trajectory]) -> NDArray[np.float64] | None:
-    """(n_traj,) NaN where a trajectory has no greedy attempt to compare with; None when none has."""
+    """Return greedy rewards, (n_traj,), NaN for a trajectory without a greedy rollout. None if all are missing."""
     rewards = [trajectory.info.get(GREEDY_REWARD) for trajectory in trajectories]
     if all(reward is None for reward in rewards):
         return None

@@ -1,4 +1,4 @@
-"""The rejection mode dynamic: groups without signal are replaced by playing more tasks."""
+"""The rejection mode dynamic: it replaces groups without signal by generating rollouts for more tasks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from rllm_core.data.types import TrajectoryGroup
 
 @dataclass(frozen=True)
 class _Kept:
-    """A group with signal, and the tasks it is about: each with the round it was played in, so that a task that comes
-    round again counts again."""
+    """A group with signal and its tasks. Each task is stored with the number of its rollout batch, so that a task in
+    two batches counts twice."""
 
     group: TrajectoryGroup
     played: frozenset[tuple[int, str]]
 
 
 class FillWithSignal:
-    """Mode ``dynamic``: more tasks are played until a whole batch of them has groups with signal (DAPO, Yu et al. 2025,
-    arXiv:2503.14476).
+    """Mode ``dynamic``: generates rollouts for more tasks until a full batch of tasks has groups with signal.
 
-    A batch is `train_batch_size` tasks. Groups of more wait for the next step; after `max_gen_batches` rounds the step
-    trains on what there is.
+    Source: DAPO, Yu et al. 2025, arXiv:2503.14476. A full batch has `train_batch_size` tasks. Groups of further tasks
+    wait for the next step. After `max_gen_batches` rollout batches, the step trains on the available groups.
     """
 
     def __init__(self, params: DynamicRejectionParams) -> None:
@@ -50,7 +49,7 @@ class FillWithSignal:
         return RejectionResult(train=train, waiting=waiting, dropped=dropped)
 
     def _first_batch(self) -> tuple[list[_Kept], list[_Kept]]:
-        """The groups of the first tasks that fill a batch, whatever their role, and the others."""
+        """Return the groups of the first tasks that fill a batch, for any role, and the other groups."""
         chosen: set[tuple[int, str]] = set()
         batch: list[_Kept] = []
         surplus: list[_Kept] = []
@@ -80,5 +79,5 @@ class FillWithSignal:
 
 
 def _tasks_of(group: TrajectoryGroup) -> set[str]:
-    """Ids of the tasks of a group; one that does not say counts as a task of its own."""
+    """Return the ids of the tasks of a group. A group without task ids counts as one separate task."""
     return {str(entry["task_id"]) for entry in group.metadata if "task_id" in entry} or {group.group_id}

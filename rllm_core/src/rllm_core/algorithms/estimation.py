@@ -1,4 +1,4 @@
-"""From groups to per-token advantages: each role's columns, its estimator, checks and broadcast."""
+"""The computation of per-token advantages: each role's columns, its estimator, checks and broadcast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EstimatorChoice = PluginChoice[EstimatorPlugin[Any]]
 PRECOMPUTED = "precomputed"
-"""In place of an estimator's name, where advantages came with the trajectories."""
+"""Used instead of an estimator's name for advantages that came with the trajectories."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,23 +28,23 @@ class Precomputed:
     """Advantages that came with the trajectories of some groups."""
 
     groups: NDArray[np.bool_]
-    """(n_group,) which groups."""
+    """(n_group,) True for these groups."""
     advantages: NDArray[np.float32]
-    """(n_token,) their values; 0 elsewhere."""
+    """(n_token,) advantages of their tokens, 0 for all other tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Estimates:
-    """What the estimators of a batch returned, for its tokens."""
+    """The results of the estimators for the tokens of a batch."""
 
     advantages: NDArray[np.float32]
-    """(n_token,) 0 where the model sampled nothing."""
+    """(n_token,) advantages, 0 for tokens that the model did not sample."""
     returns: NDArray[np.float32] | None
-    """(n_token,) targets for a critic, NaN where a role's estimator gave none; None when none gave any."""
+    """(n_token,) targets for a critic, NaN if the role's estimator returned none. None if no estimator returned any."""
     baselines: NDArray[np.float64]
-    """(n_traj,) what rewards were compared with, NaN where the estimator does not say."""
+    """(n_traj,) baselines that rewards were compared with, NaN if the estimator does not report them."""
     estimators: tuple[str, ...]
-    """(n_group,) names; ``precomputed`` of groups that brought their advantages."""
+    """(n_group,) names of the estimators. ``precomputed`` for groups that already had advantages."""
 
 
 def estimate(
@@ -54,13 +54,13 @@ def estimate(
     precomputed: Precomputed | None = None,
     algorithm_config: AlgorithmSection | None = None,
 ) -> Estimates:
-    """Per-token advantages of a batch whose groups carry finite rewards.
+    """Return per-token advantages of a batch whose groups have finite rewards.
 
-    Each role's estimator is called once, with all groups of the role; one of scope ``batch`` once with the groups of
-    all roles that chose it. Groups with precomputed advantages are left out.
+    Each role's estimator is called once, with all groups of the role. An estimator of scope ``batch`` is called once
+    with the groups of all roles that chose it. Groups with precomputed advantages are skipped.
 
     Raises:
-        AdvantageError: an estimator failed, or returned the wrong shape, level or a value that is not finite.
+        AdvantageError: an estimator failed, or returned the wrong shape, the wrong level or a value that is not finite.
     """
     advantages = np.zeros(len(batch.tokens), np.float32)
     returns = np.full(len(batch.tokens), np.nan, np.float32)
@@ -95,9 +95,9 @@ def estimate(
 
 
 def divide_by_steps(batch: TokenBatch, advantages: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Every token's advantage divided by the number of steps of its trajectory.
+    """Divide every token's advantage by the number of steps of its trajectory.
 
-    Long trajectories then weigh no more than short ones where each step counts as much (`normalize_by_steps`).
+    The total weight of a trajectory then does not grow with its number of steps (`normalize_by_steps`).
     """
     steps = np.array([len(trajectory.steps) for group in batch.groups for trajectory in group.trajectories], np.float32)
     # Trajectories without steps have no row, so none of these divisors is 0.
@@ -105,7 +105,7 @@ def divide_by_steps(batch: TokenBatch, advantages: NDArray[np.float32]) -> NDArr
 
 
 def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Level) -> NDArray[np.float32]:
-    """Check an estimator's result and repeat it for every token it belongs to."""
+    """Check an estimator's result and repeat each value for all tokens that it applies to."""
     counts = {
         "trajectory": len(inputs.rewards),
         "step": len(inputs.step_rewards),
@@ -120,8 +120,8 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
     if result.level != declared:
         raise AdvantageError(
             "bad-estimator-result",
-            f"{who} returned {result.level} advantages; its record says level={declared!r}.",
-            "Make the two agree: Advantages(values=…, level=…), whose level is trajectory unless said otherwise, and "
+            f"{who} returned {result.level} advantages; its plugin spec has level={declared!r}.",
+            "Use the same level in Advantages(values=…, level=…), whose default is trajectory, and in "
             "EstimatorPlugin(level=…).",
         )
     try:
@@ -155,7 +155,7 @@ def to_tokens(inputs: AdvantageInput, result: Advantages, who: str, declared: Le
 def _calls(
     roles: tuple[str, ...], estimator_of: Callable[[str], EstimatorChoice]
 ) -> list[tuple[list[str], EstimatorChoice]]:
-    """Which roles are estimated together, and by what."""
+    """Return the roles that are estimated together, with their estimator."""
     calls: list[tuple[list[str], EstimatorChoice]] = []
     for role in roles:
         estimator = estimator_of(role)
@@ -183,7 +183,7 @@ def _checked_baselines(inputs: AdvantageInput, baselines: NDArray[np.float64], w
         raise AdvantageError(
             "bad-estimator-result",
             f"{who} gave baselines of shape {values.shape}; this batch needs {inputs.rewards.shape}.",
-            "Baselines are what rewards were compared with, one per trajectory.",
+            "Return one baseline per trajectory, the value that its reward was compared with.",
         )
     return values
 
@@ -194,16 +194,17 @@ def _checked_returns(inputs: AdvantageInput, returns: NDArray[np.float64], who: 
         raise AdvantageError(
             "bad-estimator-result",
             f"{who} gave returns of shape {values.shape}; this batch needs {inputs.loss_mask.shape}.",
-            "Returns are targets for a critic, one per token.",
+            "Return one target for the critic per token.",
         )
     _check_usable(values, f"{who} gave", "returns")
     return values.astype(np.float32)
 
 
 def _check_usable(values: NDArray[np.float64], who: str, what: str) -> None:
-    """Backends compute in float32: what it cannot hold must not become infinite, and not all of it 0."""
+    """Check that values fit float32, because backends compute in float32. None may become infinite, and not all may
+    become 0."""
     limit, smallest = np.finfo(np.float32).max, np.finfo(np.float32).tiny
-    # A NaN is the smallest and the largest of all, and within no limit.
+    # If any value is NaN, min and max are NaN, and both comparisons are False.
     if not (values.min(initial=0.0) >= -limit and values.max(initial=0.0) <= limit):
         unusable = int((~(np.abs(values) <= limit)).sum())
         hint = "Guard divisions against groups of one and groups of equal rewards."

@@ -1,4 +1,4 @@
-"""Attempts that ended in certain ways, and answers that were cut off, are taken out of the gradient and counted."""
+"""Masking of rollouts by termination reason, and of cut-off responses. Both are counted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ OVERLONG = frozenset(
         TerminationReason.TIMEOUT,
     }
 )
-"""The ways of ending that `rllm.agent.overlong_filter` masks: out of room, turns or time."""
+"""The termination reasons that `rllm.agent.overlong_filter` masks: limits of tokens, turns or time."""
 
 
 def masked_reasons(settings: RllmSection) -> frozenset[TerminationReason]:
-    """The ways of ending that `compact_filtering` or `agent.overlong_filter` mask; empty when both are off."""
+    """Return the termination reasons that `compact_filtering` or `agent.overlong_filter` mask. Empty if both are
+    off."""
     masks = settings.compact_filtering
     masked = {reason for reason in TerminationReason if masks.enable and getattr(masks, f"mask_{reason.value}")}
     return frozenset(masked | (OVERLONG if settings.agent.overlong_filter else set()))
@@ -30,16 +31,16 @@ def masked_reasons(settings: RllmSection) -> frozenset[TerminationReason]:
 def compact_filter(
     episodes: Sequence[Episode], masked: frozenset[TerminationReason]
 ) -> tuple[list[Episode], Counter[str]]:
-    """Episodes that stay, and how many left by reason."""
+    """Return the remaining episodes, and the number of masked episodes by reason."""
     kept = [episode for episode in episodes if episode.termination_reason not in masked]
     dropped = Counter(e.termination_reason.value for e in episodes if e.termination_reason in masked)
     return kept, dropped
 
 
 def drop_truncated(episodes: Sequence[Episode]) -> tuple[list[Episode], int]:
-    """Episodes without the trajectories whose last answer was cut off, and how many trajectories that were.
+    """Return episodes without trajectories whose last response was cut off, and the number of removed trajectories.
 
-    An episode that loses some is a copy without them; one that is left without trajectories is not among them.
+    An episode that loses trajectories is replaced by a copy. An episode that loses all trajectories is removed.
     """
     kept = []
     for episode in episodes:
@@ -52,5 +53,5 @@ def drop_truncated(episodes: Sequence[Episode]) -> tuple[list[Episode], int]:
 
 
 def is_truncated(trajectory: Trajectory) -> bool:
-    """Whether the last reply was cut off."""
+    """Return True if the last response was cut off."""
     return bool(trajectory.steps) and trajectory.steps[-1].info.get("finish_reason") == "length"

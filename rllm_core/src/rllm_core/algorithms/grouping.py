@@ -1,7 +1,7 @@
-"""The core's groupings: which trajectories are compared with each other.
+"""The core's groupings: the rules that decide which trajectories are compared with each other.
 
-The role of a group is what follows the last colon of its id (`TrajectoryGroup.group_role`), and says which estimator
-and loss it gets. Groups that mix roles have the role `MIXED_ROLES`, as groups whose id has no colon do.
+A group's role is the part of its id after the last colon (`TrajectoryGroup.group_role`). It determines the group's
+estimator and loss. Groups with several roles, and groups whose id has no colon, have the role `MIXED_ROLES`.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 
 EVERY_TASK = "every_task"
-"""In the place of a task's id, in ids of groups that hold trajectories of several tasks."""
+"""Used instead of a task id in the ids of groups with trajectories of several tasks."""
 
 
 def by_task_and_role(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    """All attempts of one role at one task; the id is ``"{task_id}:{trajectory.name}"``."""
+    """Group all rollouts of one role at one task. The id is ``"{task_id}:{trajectory.name}"``."""
     return _grouped(episodes, lambda episode, trajectory: (episode.task_id, trajectory.name))
 
 
 def by_task(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    """All attempts at one task, whatever their role; the id is ``"{task_id}:all_groups"``."""
+    """Group all rollouts of one task, of any role. The id is ``"{task_id}:all_groups"``."""
     return _grouped(episodes, lambda episode, trajectory: (episode.task_id, MIXED_ROLES))
 
 
 def by_role(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    """All trajectories of one role, over all tasks of the step; the id is ``"every_task:{trajectory.name}"``."""
+    """Group all trajectories of one role, over all tasks of the step. The id is ``"every_task:{trajectory.name}"``."""
     return _grouped(episodes, lambda episode, trajectory: (EVERY_TASK, trajectory.name))
 
 
 def by_episode(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-    """The trajectories of one attempt, whatever their role; the id is ``"{task_id}:{rollout_idx}:all_groups"``."""
+    """Group the trajectories of one rollout, of any role. The id is ``"{task_id}:{rollout_idx}:all_groups"``."""
     return _grouped(episodes, lambda episode, trajectory: (episode.id, MIXED_ROLES))
 
 
 def describe(episode: Episode) -> dict[str, Any]:
-    """The metadata entry of a trajectory of this episode."""
+    """Return the metadata entry for a trajectory of this episode."""
     return {
         "task_id": episode.task_id,
         "rollout_idx": episode.rollout_idx,
@@ -51,8 +51,8 @@ def describe(episode: Episode) -> dict[str, Any]:
 def _grouped(
     episodes: Sequence[Episode], key_of: Callable[[Episode, Trajectory], tuple[str, str]]
 ) -> list[TrajectoryGroup]:
-    """One group per key ``(what is compared, role)``, in order of first appearance."""
-    # By key and not by id: task "a:b" in role "c" and task "a" in role "b:c" are not to be compared.
+    """Return one group per key, in order of first appearance. A key is a pair of a task or episode id and a role."""
+    # Grouped by key and not by id, because task "a:b" in role "c" and task "a" in role "b:c" must not share a group.
     groups: dict[tuple[str, str], TrajectoryGroup] = {}
     for episode in episodes:
         for trajectory in episode.trajectories:

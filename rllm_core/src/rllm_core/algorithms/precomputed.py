@@ -1,4 +1,4 @@
-"""Advantages that a workflow put into its steps: found, checked and laid out like the tokens of a batch."""
+"""Advantages that a workflow set on its steps: finds them, checks them and arranges them like the tokens of a batch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Found(NamedTuple):
-    """What the steps of a batch brought along."""
+    """The advantages found in the steps of a batch."""
 
     precomputed: Precomputed
     mismatched_steps: int
-    """How many steps got 0 because their advantage could not be used."""
+    """Number of steps that got 0 because their advantage is unusable."""
 
 
 def with_precomputed(groups: Sequence[TrajectoryGroup]) -> NDArray[np.bool_]:
-    """(n_group,) True for groups in which any step has an advantage already."""
+    """Return an array, (n_group,), that is True for groups in which any step has an advantage."""
     return np.array(
         [
             any(step.advantage is not None for trajectory in group.trajectories for step in trajectory.steps)
@@ -38,21 +38,22 @@ def with_precomputed(groups: Sequence[TrajectoryGroup]) -> NDArray[np.bool_]:
 
 
 def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
-    """The advantages in the steps of a batch, for its tokens.
+    """Return the advantages in the steps of a batch, for its tokens.
 
-    A step's advantage is one number for all tokens it sampled, or one per token.
+    A step's advantage is one number for all its sampled tokens, or one number per token.
 
     Args:
-        on_mismatch: what to do with a step of such a group that has no advantage though it sampled tokens, one of
-            another length than its tokens, or one that is no finite number in float32: ``zero`` gives it 0.
+        on_mismatch: what to do with an unusable step of such a group. A step is unusable if it sampled tokens and has
+            no advantage, if the number of advantages differs from its number of tokens, or if an advantage is not
+            finite in float32. ``zero`` gives it 0.
 
     Raises:
-        AdvantageError: there is such a step and `on_mismatch` is ``error``.
+        AdvantageError: such a step exists and `on_mismatch` is ``error``.
     """
     chosen = with_precomputed(batch.groups)
     mismatched = 0
-    # Tokens of a batch come trajectory after trajectory; those of its steps as they lie in its buffer, which need not
-    # be the order of the steps.
+    # The batch has its tokens in the order of trajectories and, within one, in the order of its buffer. This may differ
+    # from the order of the steps.
     pieces: list[NDArray[np.float64]] = []
     for group, wanted in zip(batch.groups, chosen, strict=True):
         if not wanted:
@@ -72,7 +73,8 @@ def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
 
 
 def _values(step: Step, length: int) -> tuple[NDArray[np.float64], str]:
-    """(length,) the advantages of a step's tokens, and what is wrong with them."""
+    """Return the advantages of a step's tokens, (length,), and a description of the problem, empty if there is no
+    problem."""
     nothing = np.empty(0)
     if step.advantage is None:
         return nothing, f"has no advantage for its {_tokens(length)}" if length else ""
@@ -101,8 +103,8 @@ def _error(group: TrajectoryGroup, index: int, step: Step, problem: str) -> Adva
     episode = f" (episode '{entry['task_id']}:{entry['rollout_idx']}')" if known else ""
     return AdvantageError(
         "bad-precomputed-advantages",
-        f"Group {group.group_id!r} brings its own advantages, and step {position} of its trajectory {index}{episode} "
+        f"Group {group.group_id!r} has precomputed advantages, and step {position} of its trajectory {index}{episode} "
         f"{problem}.",
-        "Let the workflow set `step.advantage` of every step of the group to one number, or to one per response token; "
-        "or choose rllm.algorithm.on_precomputed_mismatch=zero.",
+        "In the workflow, set `step.advantage` of every step of the group to one number, or to one per response token. "
+        "Or set rllm.algorithm.on_precomputed_mismatch=zero.",
     )

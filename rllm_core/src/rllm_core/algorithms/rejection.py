@@ -15,7 +15,7 @@ ByReason = dict[str, list[TrajectoryGroup]]
 
 
 class _Stateless:
-    """A mode that keeps nothing between steps."""
+    """A mode that stores nothing between steps."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -25,7 +25,7 @@ class _Stateless:
 
 
 class KeepAll(_Stateless):
-    """Mode ``none``: every group is trained on, groups of one included."""
+    """Mode ``none``: every group is trained on, including groups with one trajectory."""
 
     def __init__(self, params: NoParams) -> None:
         pass
@@ -35,9 +35,9 @@ class KeepAll(_Stateless):
 
 
 class WaitForPartialSolves:
-    """Mode ``episode``: groups of all steps gather until enough of their tasks are partly solved, then all are used.
+    """Mode ``episode``: collects groups over steps until enough tasks are partly solved, then trains on all of them.
 
-    A task is partly solved when some, but not all, of its gathered attempts are correct.
+    A task is partly solved if some, but not all, of its collected rollouts are correct.
     """
 
     def __init__(self, params: EpisodeRejectionParams) -> None:
@@ -59,7 +59,7 @@ class WaitForPartialSolves:
 
 
 class DropWithoutSignal(_Stateless):
-    """Mode ``group``: groups that are too small, or whose rewards are all equal, are dropped with the reason."""
+    """Mode ``group``: drops groups that are too small or whose rewards are all equal, with the reason."""
 
     def __init__(self, params: GroupRejectionParams) -> None:
         self._smallest = params.min_trajs_per_group
@@ -70,7 +70,7 @@ class DropWithoutSignal(_Stateless):
 
 
 def with_signal(groups: list[TrajectoryGroup], smallest: int) -> tuple[list[TrajectoryGroup], ByReason]:
-    """Groups of at least `smallest` trajectories whose rewards differ, and the others by reason."""
+    """Return groups of at least `smallest` trajectories whose rewards differ, and the other groups by reason."""
     by_reason: ByReason = {}
     for group in groups:
         by_reason.setdefault(_why_drop(group, smallest), []).append(group)
@@ -89,10 +89,10 @@ def _why_drop(group: TrajectoryGroup, smallest: int) -> str:
 
 
 def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:
-    """Ids of tasks of which some, but not all, attempts in these groups are correct.
+    """Return ids of tasks for which some, but not all, rollouts in these groups are correct.
 
     Raises:
-        PipelineError: a group does not say which tasks its trajectories are attempts at.
+        PipelineError: a group has no task ids in its metadata.
     """
     outcomes: dict[str, set[bool]] = {}
     for group in groups:
@@ -100,7 +100,7 @@ def partly_solved_tasks(groups: list[TrajectoryGroup]) -> set[str]:
             raise PipelineError(
                 "bad-grouping-result",
                 f"Group {group.group_id!r} has no `task_id` in its metadata, which rejection mode `episode` reads.",
-                "Let the grouping add `rllm_core.algorithms.grouping.describe(episode)` for each trajectory.",
+                "In the grouping, add `rllm_core.algorithms.grouping.describe(episode)` for each trajectory.",
             )
         for entry in group.metadata:
             outcomes.setdefault(entry["task_id"], set()).add(bool(entry.get("is_correct")))

@@ -1,4 +1,4 @@
-"""Statistics of the pieces of a flat array that `offsets` delimit, without a Python loop over pieces."""
+"""Statistics of the pieces of a flat array, delimited by `offsets`, without a Python loop over pieces."""
 
 from __future__ import annotations
 
@@ -13,81 +13,85 @@ Values = NDArray[np.float64]
 
 
 def sizes(offsets: Offsets) -> NDArray[np.int64]:
-    """(n,) number of elements of each piece."""
+    """Return the number of elements of each piece, (n,)."""
     return np.diff(offsets)
 
 
 def spread(per_piece: Values, offsets: Offsets) -> Values:
-    """(m,) each piece's value repeated for all its elements."""
+    """Return each piece's value repeated for all its elements, (m,)."""
     return np.repeat(per_piece, sizes(offsets))
 
 
 def sums(values: Values, offsets: Offsets) -> Values:
-    """(n,) sum of each piece; 0 for an empty piece."""
+    """Return the sum of each piece, (n,), 0 for an empty piece."""
     return _reduce(np.add, values, offsets, empty=0.0)
 
 
 def means(values: Values, offsets: Offsets) -> Values:
-    """(n,) mean of each piece; 0 for an empty piece."""
+    """Return the mean of each piece, (n,), 0 for an empty piece."""
     values, exponents = in_range(values, offsets)
     return scaled(sums(values, offsets) / np.maximum(sizes(offsets), 1), exponents)
 
 
 def in_range(values: Values, offsets: Offsets) -> tuple[Values, NDArray[np.int64]]:
-    """(m,) values whose squares and sums stay in float64, and (n,) each piece's power of two that was divided by.
+    """Return values, (m,), whose squares and sums do not overflow float64, and each piece's divisor as a power of two,
+    (n,).
 
-    The values themselves, and zeros, but for pieces of extreme size.
+    Only pieces with extremely large or small values are divided. Otherwise the values are returned unchanged, with
+    zeros.
     """
     exponents = powers(maxima(np.abs(values), offsets))
     return scaled(values, -np.repeat(exponents, sizes(offsets))) if exponents.any() else values, exponents
 
 
 def running_sums(values: Values, offsets: Offsets) -> Values:
-    """(m,) sum of each element and those before it in its piece."""
+    """Return the sum of each element and the elements before it in its piece, (m,)."""
     filled = sizes(offsets) > 0
     terms = values.copy()
-    # One sum over everything that each piece but the first begins by going back to 0.
+    # A single cumulative sum over the array. At the start of each piece except the first, the previous sum is
+    # subtracted.
     terms[offsets[:-1][filled][1:]] -= sums(values, offsets)[filled][:-1]
     return np.cumsum(terms)
 
 
 def maxima(values: Values, offsets: Offsets) -> Values:
-    """(n,) largest element of each piece; 0 for an empty piece."""
+    """Return the largest element of each piece, (n,), 0 for an empty piece."""
     return _reduce(np.maximum, values, offsets, empty=0.0)
 
 
 def constant(values: Values, offsets: Offsets) -> NDArray[np.bool_]:
-    """(n,) True where all elements of a piece are the very same number. Exact, unlike a small deviation."""
+    """Return an array, (n,), that is True if all elements of a piece are equal. It is exact, unlike a small
+    deviation."""
     smallest = _reduce(np.minimum, values, offsets, empty=0.0)
     return np.asarray(maxima(values, offsets) == smallest)
 
 
 def in_constant(values: Values, offsets: Offsets) -> NDArray[np.bool_]:
-    """(m,) which elements belong to a piece whose elements are all the very same number."""
+    """Return an array, (m,), that is True for elements of a piece whose elements are all equal."""
     return np.repeat(constant(values, offsets), sizes(offsets))
 
 
 def alone(offsets: Offsets) -> NDArray[np.bool_]:
-    """(m,) which elements are the only ones of their piece."""
+    """Return an array, (m,), that is True for elements that are the only element of their piece."""
     return np.repeat(sizes(offsets) == 1, sizes(offsets))
 
 
 def centred(values: Values, offsets: Offsets) -> Values:
-    """(m,) element - mean of its piece, exactly 0 in a piece of equal elements, so also in a piece of one.
+    """Return element - mean of its piece, (m,). It is exactly 0 in a piece of equal elements, including a piece of one.
 
-    Infinite where the distance is beyond float64.
+    The result is infinite if the distance exceeds float64.
     """
     with np.errstate(over="ignore"):
         result = values - spread(means(values, offsets), offsets)
-    # The mean of equal numbers is not always that number in floating point, so equality is tested on the numbers.
+    # The mean of equal numbers may differ from the number in floating point, so the numbers themselves are compared.
     result[in_constant(values, offsets)] = 0.0
     return result
 
 
 def standard_deviations(values: Values, offsets: Offsets, *, ddof: int = 0) -> Values:
-    """(n,) square roots of the sum of squares about the mean / (size - ddof).
+    """Return the standard deviation of each piece, (n,): the root of the sum of squares about the mean / (size - ddof).
 
-    Exactly 0 for a piece of equal elements; 0 for one of fewer than two and for an empty one.
+    It is exactly 0 for a piece of equal elements, and 0 for a piece with fewer than two elements.
     """
     distances, exponents = in_range(centred(values, offsets), offsets)
     deviations = np.sqrt(sums(distances * distances, offsets) / np.maximum(sizes(offsets) - ddof, 1))
@@ -98,6 +102,6 @@ def _reduce(operation: np.ufunc, values: Values, offsets: Offsets, empty: float)
     result = np.full(len(offsets) - 1, empty, np.float64)
     filled = np.flatnonzero(sizes(offsets) > 0)
     if filled.size:
-        # Empty pieces are left out: reduceat would give them the element at their start.
+        # Empty pieces are skipped, because reduceat would return the element at their start.
         result[filled] = operation.reduceat(values, offsets[filled])
     return result

@@ -1,4 +1,4 @@
-"""What the core itself offers, through the same hooks as everybody else's plugins."""
+"""The core's own plugins, registered through the same hooks as other plugins."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from rllm_core.plugins.markers import hookimpl
 def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     yield EstimatorPlugin(
         name="grpo",
-        summary="(reward - group mean) / group std; the default.",
+        summary="(reward - group mean) / group std. The default.",
         params=GrpoParams,
         load=load_from("rllm_core.algorithms.advantage", "grpo"),
         default_loss="ppo",
@@ -83,7 +83,7 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
 def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
     yield GroupingPlugin(
         name="task_role",
-        summary="One group per task and role; the default.",
+        summary="One group per task and role. The default.",
         load=load_from("rllm_core.algorithms.grouping", "by_task_and_role"),
         compares=frozenset({"rollouts"}),
     )
@@ -101,7 +101,7 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
     )
     yield GroupingPlugin(
         name="episode",
-        summary="One group per attempt: its roles are compared with each other.",
+        summary="One group per rollout: its roles are compared with each other.",
         load=load_from("rllm_core.algorithms.grouping", "by_episode"),
         compares=frozenset({"roles"}),
     )
@@ -116,7 +116,7 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
     )
     yield RejectionPlugin(
         name="episode",
-        summary="Gather groups over steps until enough tasks are partly solved.",
+        summary="Collect groups over steps until enough tasks are partly solved.",
         params=EpisodeRejectionParams,
         load=load_from("rllm_core.algorithms.rejection", "WaitForPartialSolves"),
     )
@@ -128,7 +128,7 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
     )
     yield RejectionPlugin(
         name="dynamic",
-        summary="Drop such groups too, and play more tasks until the batch is full; the surplus waits.",
+        summary="Like `group`, and generate more tasks until the batch is full. Surplus groups wait.",
         params=DynamicRejectionParams,
         load=load_from("rllm_core.algorithms.dynamic_sampling", "FillWithSignal"),
         updates_waited=1,

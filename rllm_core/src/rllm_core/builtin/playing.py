@@ -17,7 +17,7 @@ from rllm_core.rollout.options import AgentWorkflowParams, MathAgentParams
 def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="single_turn_workflow",
-        summary="One prompt, one answer.",
+        summary="One prompt and one response.",
         params=AgentWorkflowParams,
         load=load_from("rllm_core.rollout.workflows", "SingleTurnWorkflow"),
         one_role=True,
@@ -26,7 +26,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     )
     yield WorkflowPlugin(
         name="multi_turn_workflow",
-        summary="Turns with the environment until it is done.",
+        summary="Several turns with the environment until it is done.",
         params=AgentWorkflowParams,
         load=load_from("rllm_core.rollout.workflows", "MultiTurnWorkflow"),
         one_role=True,
@@ -47,7 +47,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
 def rllm_agents() -> Iterable[AgentPlugin[Any]]:
     yield AgentPlugin(
         name="math_agent",
-        summary="Plain chat: the model's whole reply is the action; the default.",
+        summary="Plain chat: the model's whole response is the action. The default.",
         params=MathAgentParams,
         load=load_from("rllm_core.rollout.agents", "MathAgent"),
     )
@@ -57,6 +57,6 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
 def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="template",
-        summary="The chat template of the model's tokenizer; the default.",
+        summary="The chat template of the model's tokenizer. The default.",
         load=load_from("rllm_core.rollout.template_renderer", "template_renderer"),
     )

@@ -12,7 +12,7 @@ from rllm_core.plugins.markers import hookimpl
 STAGES: tuple[StagePlugin[Any], ...] = (
     StagePlugin(
         name="generate",
-        summary="Play every task several times.",
+        summary="Generate several rollouts of every task.",
         load=load_from("rllm_core.pipeline.rollout_stages", "Generate"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
@@ -21,7 +21,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="impute_names",
-        summary="Name nameless trajectories.",
+        summary="Give a name to trajectories without one.",
         load=load_from("rllm_core.pipeline.rollout_stages", "ImputeNames"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"episodes", "trajectory_names"}),
@@ -29,7 +29,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="greedy_baseline",
-        summary="Play every task greedily as well, when an estimator compares with that.",
+        summary="Generate one greedy rollout of every task, if an estimator needs it.",
         load=load_from("rllm_core.pipeline.rollout_stages", "GreedyBaseline"),
         reads=frozenset({"tasks", "episodes", "trajectory_names"}),
         writes=frozenset({"episodes", "greedy_rewards"}),
@@ -38,7 +38,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="compact_filter",
-        summary="Take out attempts that ended in masked ways.",
+        summary="Mask rollouts by their termination reason.",
         load=load_from("rllm_core.pipeline.transform_stages", "CompactFilter"),
         reads=frozenset({"episodes"}),
         writes=frozenset({"episodes"}),
@@ -48,7 +48,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="group",
-        summary="Put trajectories into groups.",
+        summary="Group trajectories.",
         load=load_from("rllm_core.pipeline.transform_stages", "Group"),
         reads=frozenset({"episodes", "trajectory_names"}),
         writes=frozenset({"trajectory_groups"}),
@@ -56,7 +56,7 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="check_rewards",
-        summary="Make sure every reward is a finite number.",
+        summary="Check that every reward is a finite number.",
         load=load_from("rllm_core.pipeline.transform_stages", "CheckRewards"),
         reads=frozenset({"trajectory_groups"}),
         writes=frozenset({"trajectory_groups", "rewards"}),
@@ -73,14 +73,14 @@ STAGES: tuple[StagePlugin[Any], ...] = (
     ),
     StagePlugin(
         name="build_batch",
-        summary="Lay all tokens end to end.",
+        summary="Concatenate all tokens in one batch.",
         load=load_from("rllm_core.pipeline.update_stages", "BuildBatch"),
         reads=frozenset({"trajectory_groups"}),
         writes=frozenset({"batch"}),
     ),
     StagePlugin(
         name="process",
-        summary="Fill log-probs and values that are needed.",
+        summary="Compute the log-probs and values that the run needs.",
         load=load_from("rllm_core.pipeline.update_stages", "Process"),
         reads=frozenset({"batch"}),
         writes=frozenset({"batch.old_logprobs"}),

@@ -1,9 +1,9 @@
-"""What authors of plugins write against: one file per kind, and what plugins are given.
+"""The public interface for plugin authors: one file per kind of plugin, and the types that plugins receive.
 
     from rllm_core.contracts import Advantages, EstimatorPlugin, Params
     from rllm_core.plugins import hookimpl
 
-Files are imported when a name of theirs is asked for; ``__init__.pyi`` lists the names.
+A file is imported when one of its names is used. ``__init__.pyi`` lists the names.
 """
 
 from rllm_core.lazy import names_in_stub

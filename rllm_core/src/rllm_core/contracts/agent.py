@@ -1,4 +1,4 @@
-"""Agents: between environment and model. What the world says becomes chat messages, the model's reply an action."""
+"""Agents: they convert observations of the environment to chat messages, and the model's responses to actions."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ if TYPE_CHECKING:
 
 
 class Agent(ABC):
-    """One instance serves one attempt; it is made anew for each with the agent's options.
+    """The interface between an environment and a model.
 
-    Both methods are called between model calls and should only compute and return at once.
+    Each rollout has its own instance, made with the agent's options. Both methods are called between model calls. They
+    must return quickly and must not block.
     """
 
     @abstractmethod
     def observe(self, observation: str | Sequence[Message]) -> Sequence[Message]:
-        """What the environment said, as chat messages for the model: the first observation and each later one.
+        """Convert an observation to chat messages for the model. Called for the first observation and for each later
+        one.
 
-        Only what is new is returned; earlier messages and the model's own words stay as they are.
+        Return only new messages. Earlier messages and the model's own responses are never changed.
         """
 
     @abstractmethod
     def act(self, response: Response) -> Action:
-        """The model's reply, as an action for the environment: text, or an object where the environment takes those."""
+        """Convert the model's response to an action for the environment: text, or an object if the environment accepts
+        objects."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentPlugin(Plugin[ParamsT]):
-    """Offers an agent. Chosen by ``rllm.agent.name``; its options are ``rllm.agent.agent_args``."""
+    """A plugin spec that offers an agent. Users choose it with ``rllm.agent.name``. Its options are
+    ``rllm.agent.agent_args``."""
 
     kind: ClassVar[str] = "agent"
 

@@ -25,34 +25,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a backend can do; a run that asks for more stops at start."""
+    """The features of a backend. A run that needs more features stops before the model is loaded."""
 
     trains: bool = True
-    """Whether it trains. One that only samples serves ``rllm eval``; a training run with it is refused."""
+    """False if the backend only samples. Such a backend serves ``rllm eval``, and training runs with it are rejected.
+    """
     losses: frozenset[str] = frozenset()
-    """Losses it knows by itself, by name."""
+    """Names of the losses that the backend implements itself."""
     custom_losses: bool = False
-    """Whether it runs any `LossPlugin` written in torch."""
+    """True if the backend runs any `LossPlugin` written in torch."""
     installed_losses_only: bool = False
-    """Whether losses run in other processes, which find by name what is installed, and not what this program
-    registered."""
+    """True if losses run in other processes. These processes find installed losses by name. They cannot find losses
+    that this program registered."""
     columns: frozenset[str] = frozenset()
-    """Batch columns it can fill, such as ``old_logprobs`` or ``values``."""
+    """Batch columns that the backend can fill, such as ``old_logprobs`` or ``values``."""
     full_logprobs: bool = True
-    """Whether its own engine reports log-probs before truncation where top-p or top-k truncate. False: it reports none
-    there (NaN), and old log-probs are then the trainer's. Where settings decide, `BackendPlugin.check` refuses."""
+    """True if the backend's own engine reports log-probs before truncation when top-p or top-k truncate. If False, the
+    engine reports NaN for such tokens, and the trainer computes the old log-probs. If this depends on settings,
+    `BackendPlugin.check` raises the error."""
     stop_texts: bool = False
-    """Whether its own engine ends replies at `SamplingParams.stop`."""
+    """True if the backend's own engine ends responses at `SamplingParams.stop`."""
     token_ids: bool = True
-    """Whether prompts and replies are token ids of the model, so that another process can render prompts. False: they
-    stand for messages, which this process alone knows."""
+    """True if prompts and responses are token ids of the model. Another process can then render prompts. If False, the
+    ids represent messages, and only this process can decode them."""
     overlap: frozenset[Overlap] = frozenset()
-    """With which weights its own engine samples while `process` and `update` run.
-    ``pinned``: those of `SamplingParams.weight_version`, as long as they are served. ``latest``: the newest that are
-    published, at each token (with `Completion.version_spans`) or at the begin of each call. Empty: none; asynchronous
-    training is refused. Where settings decide, `BackendPlugin.check_run` refuses."""
+    """The weights that the backend's own engine can sample with while `process` and `update` run.
+
+    - ``fixed``: the version in `SamplingParams.weight_version`, as long as the engine serves that version.
+    - ``latest``: the latest published version, either for each token (with `Completion.version_spans`) or at the start
+      of each call.
+
+    If empty, the engine cannot sample during updates, and asynchronous training is rejected. If this depends on
+    settings, `BackendPlugin.check_run` raises the error.
+    """
     token_trace: bool = False
-    """Whether `Backend.update` gives a token trace where the plan asks for one. A backend without it is never asked."""
+    """True if `Backend.update` returns a token trace when the plan requests one. Other backends never receive such a
+    plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,74 +68,77 @@ class KlTerm:
     """A KL divergence from the reference model, added to every sampled token's loss."""
 
     beta: float
-    """Its weight, greater than 0."""
+    """Weight of the term, greater than 0."""
     estimator: Literal["k1", "k2", "k3"]
-    """See `kl_divergence` of rllm-backend-kit."""
+    """The estimator; see `kl_divergence` of rllm-backend-kit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutCorrection:
-    """Truncated importance sampling: policy losses are weighted by old over sampling probability, within bounds."""
+    """Truncated importance sampling: policy losses are multiplied by the old probability divided by the sampling
+    probability, within bounds."""
 
     mode: Literal["token", "sequence"] | None
-    """A ratio per token, or the product over a row (a trajectory, or one segment of it where its history was rewritten)
-    for all of its tokens. None: every token that is not rejected has the weight 1."""
+    """``token``: one ratio per token. ``sequence``: the product of the ratios over a row, for all tokens of the row. A
+    row is a trajectory, or one segment of a trajectory whose history was rewritten. None: every token that no rule
+    rejects has the weight 1."""
     cap: float
     """Largest weight."""
     floor: float
-    """Tokens or sequences whose ratio is below this weigh 0."""
+    """Tokens or sequences whose ratio is below this value get the weight 0."""
     beyond_cap: Literal["truncate", "mask"]
-    """Whether a ratio above the cap weighs its token by `cap` or by 0."""
+    """The weight of a token whose ratio is above `cap`: ``truncate`` gives it the weight `cap`, ``mask`` gives it 0."""
     reject: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
-    """Rules by name, with their thresholds. Tokens that a rule rejects have the weight 0."""
+    """Rejection rules by name, with their thresholds. Tokens that a rule rejects get the weight 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdatePlan:
-    """How to turn one batch into an update."""
+    """The settings with which a backend turns one batch into an update."""
 
     global_step: int
-    """The step being made, from 0."""
+    """Number of the current step, from 0."""
     losses: Mapping[str, PluginChoice[LossPlugin[Any]]]
     """The loss of each role in the batch."""
     aggregation: str
-    """How token losses become one number; see ``rllm_core.updates.aggregation``."""
+    """The rule that reduces token losses to one number; see ``rllm_core.updates.aggregation``."""
     entropy_coeff: float
     """Weight of the entropy bonus in this step."""
     seed: int
-    """For whatever is random in the update, such as the order of minibatches."""
+    """Seed for random choices in the update, such as the order of minibatches."""
     kl: KlTerm | None = None
-    """Needs `TokenBatch.ref_logprobs`."""
+    """The KL term, or None. It needs `TokenBatch.ref_logprobs`."""
     rollout_correction: RolloutCorrection | None = None
-    """Needs old log-probs that the trainer computed."""
+    """The importance-sampling correction, or None. It needs old log-probs that the trainer computed."""
     trace: bool = False
-    """Whether `UpdateResult.trace` and `optimizer_steps` are wanted: the record of the run keeps tokens."""
+    """True if the backend must fill `UpdateResult.trace` and `UpdateResult.optimizer_steps`, because the run records
+    its tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """What an update did."""
+    """The result of an update."""
 
     metrics: Mapping[str, float]
     """Finite numbers by name, such as ``actor/loss``."""
     trace: TokenTrace | None = None
-    """Where `UpdatePlan.trace` asks for it, and only there."""
+    """The token trace. Set only if `UpdatePlan.trace` is true."""
     optimizer_steps: tuple[OptimizerStep, ...] = ()
-    """In order, where `UpdatePlan.trace` asks for them."""
+    """The optimizer steps in order. Set only if `UpdatePlan.trace` is true."""
     made_with: UpdatePlan | None = None
-    """The plan that the update followed, where settings of the backend leave out terms of the plan that was asked for;
-    None: it followed that plan."""
+    """The plan that the update used, if backend settings drop some terms of the requested plan. None if the update used
+    the requested plan."""
 
 
 def recomputes_old_logprobs(config: RunConfig) -> bool:
-    """Whether old log-probs come from the trainer's own forward pass in a run with these settings."""
+    """Return True if a run with these settings takes old log-probs from the trainer's own forward pass."""
     correction = config.rllm.algorithm.rollout_correction
     return correction.is_active if correction.bypass_mode is None else not correction.bypass_mode
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What a backend is given when a run starts."""
+    """The arguments that a backend receives when a run starts."""
 
     config: RunConfig
     backend_config: Any
@@ -136,114 +147,125 @@ class RunContext:
     total_steps: int
     """Length of the whole run in steps, for schedules."""
     needs: frozenset[str] = frozenset()
-    """Columns that `process` will be asked for, ``old_logprobs`` aside."""
+    """Columns that `process` must fill, apart from ``old_logprobs``."""
     engine: PluginChoice[EnginePlugin[Any]] | None = None
-    """The rollout engine to host; None: the backend's own. Given to backends that honour ``rllm.rollout.engine``."""
+    """The rollout engine to host. None if the backend samples with its own engine. Only backends that read
+    ``rllm.rollout.engine`` receive an engine."""
     renderer: PluginChoice[RendererPlugin[Any]] | None = None
-    """The renderer of the run; None: the model's chat template. `make_renderer` of rllm-backend-kit makes either."""
+    """The run's renderer. None if the run uses the model's chat template. `make_renderer` of rllm-backend-kit makes
+    both kinds."""
     versions_served: int = 1
-    """How many of the versions that were published last `SamplingParams.weight_version` may ask for."""
+    """Number of published versions, counted back from the latest, that `SamplingParams.weight_version` may request."""
     overlaps: bool = False
-    """Whether attempts sample while `process` and `update` run: rounds are played ahead."""
+    """True if rollouts are sampled while `process` and `update` run, because rollout batches are generated ahead."""
     calls_tools: bool = False
-    """Whether the model may call tools; `make_renderer` then refuses a renderer that cannot write or read calls."""
+    """True if the model may call tools. `make_renderer` then rejects a renderer that cannot write or read tool calls.
+    """
 
     @property
     def recomputes_old_logprobs(self) -> bool:
-        """Whether `process` takes old log-probs from the trainer's own forward pass, not from the sampler."""
+        """True if `process` takes old log-probs from the trainer's own forward pass and not from the sampler."""
         return recomputes_old_logprobs(self.config)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What a run will take of a machine, as far as it can be told before anything is loaded."""
+    """An estimate of the resources that a run needs, made before anything is loaded."""
 
     title: str
     """Heading of `rows`, such as ``Memory on cuda:0, at most``."""
     rows: tuple[tuple[str, str], ...]
-    """What, and how much."""
+    """Pairs of a resource and its amount."""
     warnings: tuple[str, ...] = ()
-    """Why the run may not fit, and which keys help."""
+    """Reasons why the run may not fit, with the keys that help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedKey:
-    """One setting that a backend keeps under a path of its own and the core under another; the two always agree.
+    """A setting that has one key in the backend's config and a different key in the core's config. Both always have the
+    same value.
 
-    Of the two values the one from the higher tier counts (command line, files, environment, packaged YAML); in the
-    same tier the core's, unless it is null. See ``rllm.config.sharing``.
+    If the two values differ, the value from the higher tier wins. The tiers are: command line, files, environment,
+    packaged YAML. In the same tier the core's value wins, unless it is null. See ``rllm.config.sharing``.
     """
 
     native: str
-    """The backend's path, such as ``trainer.total_training_steps``."""
+    """The backend's key, such as ``trainer.total_training_steps``."""
     rllm: str
-    """The core's path, such as ``rllm.trainer.total_batches``. Several native paths may share it."""
+    """The core's key, such as ``rllm.trainer.total_batches``. Several native keys may share it."""
     spelled: tuple[tuple[Any, Any], ...] = ()
-    """Values that are written differently, as (core's, backend's): ``((-1, None),)``."""
+    """Values that are written differently, as pairs of the core's value and the backend's value: ``((-1, None),)``."""
     while_null: str | None = None
-    """Another key of the core, which sets the native key while `rllm` is null."""
+    """A second key of the core. It sets the native key while `rllm` is null."""
     deprecated: bool = True
-    """Whether users who set the native path are told to set the core's instead."""
+    """True if users who set the native key get a warning to set the core's key instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedKey:
-    """A native key that follows from others, unless a user sets it.
+    """A native key whose value is computed from other keys, unless a user sets it.
 
-    Where it is the backend's `model_key`, the derived model chooses the recipe of the environment.
+    If the native key is the backend's `model_key`, the computed model selects the environment's recipe.
     """
 
     native: str
     of: tuple[str, ...]
-    """Paths whose values `derive` is given, in order: the core's, or the backend's own (not derived ones)."""
+    """The keys whose values `derive` receives, in order. They are keys of the core or of the backend, but not derived
+    keys."""
     derive: Callable[..., Any]
-    """Takes plain values as in YAML, not validated yet: None for what is null or not set, the default in `params` for a
-    key of the backend's own that no layer gives."""
+    """Takes plain YAML values that are not validated yet. A value is None if it is null or not set. A backend key that
+    no layer sets has its default from `params`."""
 
 
 class Backend(ABC):
-    """One instance serves one run. What it can do is said by its record, so that a run is checked before it loads."""
+    """The interface to the trained model. One instance serves one run.
+
+    Its plugin spec declares its capabilities, so that rllm can check a run before the model is loaded.
+    """
 
     def check_checkpoint(self, run: RunContext, directory: Path) -> None:  # noqa: B027  (most backends start in seconds)
-        """Refuse before `start` what `load` would refuse after it, as far as files tell.
+        """Reject a checkpoint before `start` if the files show that `load` would reject it later.
 
         Args:
-            run: as `start` gets it next.
-            folder: what `save` wrote.
+            run: the context that `start` receives next.
+            directory: a folder that `save` filled.
 
         Raises:
-            CheckpointError: this run cannot go on from it.
+            CheckpointError: this run cannot continue from the checkpoint.
         """
 
     @abstractmethod
     async def start(self, run: RunContext) -> RolloutEngine:
-        """Load the model and return the engine that samples from it. Cancelled where the user stops the run; `close`
-        ends what has begun."""
+        """Load the model and return the engine that samples from it.
+
+        The call is cancelled if the user stops the run. `close` then stops what has begun.
+        """
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         """Return the batch with the columns named in `needs` filled.
 
-        ``old_logprobs`` are those of the sampler, or the trainer's own where the run asks for them
-        (`RunContext.recomputes_old_logprobs`) and in rows where the sampler reported none
+        ``old_logprobs`` come from the sampler, with two exceptions. They come from the trainer's own forward pass if
+        the run requires it (`RunContext.recomputes_old_logprobs`), and in rows for which the sampler reported none
         (`TokenBatch.old_logprobs_from`).
         """
         return batch
 
     @abstractmethod
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Forward, backward, optimiser. Rollouts still use the old weights."""
+        """Run forward and backward passes and optimizer steps. Rollouts still use the old weights."""
 
     @abstractmethod
     async def sync_weights(self, version: int) -> None:
-        """Rollouts use the new weights from here on, and say so in `Completion.weight_version`."""
+        """Give the new weights to the rollout engine. Later completions report `version` in
+        `Completion.weight_version`."""
 
     @abstractmethod
     async def save(self, directory: Path) -> None:
-        """Write everything needed to go on exactly into an existing empty folder. No pickle."""
+        """Write everything that an exact resume needs into an existing empty folder. Do not use pickle."""
 
     @abstractmethod
     async def load(self, directory: Path) -> None:
-        """Take up what `save` wrote. Called after `start`."""
+        """Restore the state that `save` wrote. Called after `start`."""
 
     async def close(self) -> None:  # noqa: B027  (nothing to release is a valid answer)
         """Release processes, memory and connections."""
@@ -251,47 +273,51 @@ class Backend(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class BackendPlugin(Plugin[ParamsT]):
-    """Offers a backend. Chosen by ``--backend``, ``rllm.backend`` or ``rllm/backend=NAME``.
+    """A plugin spec that offers a backend. Users choose it with ``--backend``, ``rllm.backend`` or
+    ``rllm/backend=NAME``.
 
-    `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). A field
-    ``data`` or ``sampling`` holds keys it adds to these sections of the core; a field ``rllm`` is refused. `check` is
-    given these sections.
+    `params` is the model of the backend's own top-level config sections (``model``, ``training``, …). In it, a field
+    ``data`` or ``sampling`` adds keys to the core section with this name. A field ``rllm`` is rejected. `check`
+    receives these sections.
     """
 
     kind: ClassVar[str] = "backend"
 
     load: Callable[[], type[Backend]]
     config_yaml: Callable[[], Path] | None = field(default=None, metadata=GIVES_FACT)
-    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults; None when those of `params` are all. It begins
-    with ``# @package _global_`` and sets ``rllm: {backend: NAME}``. A section that another system reads is
-    ``Annotated[dict[str, Any], AsPackaged()]`` in `params`: its keys and types are those of the composed YAML."""
+    """The file ``rllm/backend/<name>.yaml`` with the backend's defaults. None if `params` has all defaults. The file
+    begins with ``# @package _global_`` and sets ``rllm: {backend: NAME}``. Declare a section that another system reads
+    as ``Annotated[dict[str, Any], AsPackaged()]`` in `params`. Its keys and types then come from the composed YAML."""
     config_search_path: tuple[str, ...] = ()
-    """Further places where Hydra finds what that file asks for, such as ``pkg://verl.trainer.config``."""
+    """Further places where Hydra searches for the configs that the file includes, such as
+    ``pkg://verl.trainer.config``."""
     profiles: Mapping[str, str] = field(default_factory=dict)
-    """Ready-made settings above that file, by name, with one line on each: ``{"cpu": "Without a GPU."}``. The file of
-    one is ``rllm/backend/<name>/<profile>.yaml`` in the same folder; its defaults list begins with
-    ``/rllm/backend/<name>``. Chosen by ``rllm.profile`` or ``--profile``."""
+    """Profiles: predefined settings that override that file. Maps each name to a one-line description, for example
+    ``{"cpu": "Without a GPU."}``. A profile's file is ``rllm/backend/<name>/<profile>.yaml`` in the same folder. Its
+    defaults list begins with ``/rllm/backend/<name>``. Users choose a profile with ``rllm.profile`` or ``--profile``.
+    """
     shared_keys: tuple[SharedKey, ...] = ()
     derived_keys: tuple[DerivedKey, ...] = ()
     unused_keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys of its own that nothing acts on, with what to do instead: ``{"trainer.resume_mode": "Use --resume."}``;
-    ``critic.*`` stands for everything in a section. A user's value there stops the run, unless it is the one that the
-    key has anyway. Shared keys never do."""
+    """The backend's own keys that no code reads, each with the alternative: ``{"trainer.resume_mode": "Use
+    --resume."}``. ``critic.*`` means all keys of a section. If a user sets such a key, the run stops, unless the value
+    equals the effective value. Shared keys are never rejected."""
     training_keys: frozenset[str] = frozenset()
-    """Keys of its own that act in training alone; ``critic.*`` stands for everything in a section. ``rllm eval``
-    refuses one on its command line, and so does ``rllm train`` beside ``rllm.trainer.val_only``. A saved evaluation
-    goes on whatever they are."""
+    """The backend's own keys that have an effect only in training. ``critic.*`` means all keys of a section. ``rllm
+    eval`` rejects them on its command line, and ``rllm train`` rejects them together with ``rllm.trainer.val_only``.
+    They do not prevent the resume of a saved evaluation."""
     translate: Callable[[Mapping[str, Any]], Translation] | None = None
-    """For ``rllm config convert``. Takes a configuration that was written for the system below the backend: dotted keys
-    with plain values. Says what `shared_keys` and `unused_keys` cannot. None: keys keep their names."""
+    """Translates a config of the underlying system, for ``rllm config convert``. Takes a mapping of dotted keys to
+    plain values. Returns only the changes that `shared_keys` and `unused_keys` do not cover. None if keys keep their
+    names."""
     unused_keys_by_profile: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """As `unused_keys`, by profile, for what the sampler or trainer of that profile does not act on."""
+    """Like `unused_keys`, by profile: keys that the sampler or the trainer of a profile does not read."""
     column_sections: Mapping[str, str] = field(default_factory=dict)
-    """Top-level sections of its own that serve one column, by that column: ``{"values": "critic"}``. A user's value in
-    one is refused in a run that does not need the column."""
+    """The backend's own top-level sections that serve one column, by column: ``{"values": "critic"}``. If a run does
+    not need the column, a user's value in its section is rejected."""
     check_run: Callable[[RunConfig, Any], None] | None = None
-    """Takes the configuration of the run and the backend's own sections, and raises ConfigError for what `check` cannot
-    see, such as a setting that does not go with ``rllm.async_training``. Called where `check` is."""
+    """Takes the run's config and the backend's own sections. Raises ConfigError for conflicts that `check` cannot
+    detect, such as a setting that ``rllm.async_training`` does not allow. Called at the same times as `check`."""
     model_key: str = "model.name"
     """The config key that ``--model`` sets."""
     learning_rate_key: str = "training.learning_rate"
@@ -299,17 +325,20 @@ class BackendPlugin(Plugin[ParamsT]):
     lora_rank_key: str = "model.lora_rank"
     """The config key that `build_train_config(lora_rank=…)` sets."""
     minibatches_key: str | None = None
-    """The config key that says into how many optimiser steps a pass over a batch is dealt; None: there is none."""
+    """The config key for the number of optimizer steps in a pass over a batch. None if the backend has no such key."""
     footprint: Callable[[ParamsT, RunConfig, frozenset[str]], Footprint | None] | None = None
-    """Estimates what a run takes, from the backend's own sections, the core's, and the columns that `process` will be
-    asked for. Shown by ``--dry-run``; must take a second or two, and ask no network. None: nothing to say."""
+    """Estimates the resources of a run. Takes the backend's own sections, the run's config and the columns that
+    `process` must fill. ``--dry-run`` prints the result. It must take at most a few seconds and use no network. None if
+    the backend gives no estimate."""
     check_renderer: Callable[[RunContext], None] | None = None
     """Makes the run's renderer and raises ConfigError if the renderer cannot read the model's chat template. Called by
-    ``--dry-run``; must load no weights, and ask no network. None: only a start of the run tells."""
+    ``--dry-run``. It must load no weights and use no network. If None, such an error appears only when the run starts.
+    """
     fetch_model: Callable[[Path, Path], None] | None = None
-    """For ``rllm export``. Takes the folder that `Backend.save` filled and an empty one, and writes the model there, as
-    transformers or peft open it. Raises CheckpointError where it cannot. None: checkpoints hold it as ``model``."""
+    """Writes a model in the format of transformers or peft, for ``rllm export``. Takes a folder that `Backend.save`
+    filled and an empty folder, and writes the model into the empty one. Raises CheckpointError if it cannot. If None,
+    the model is in the checkpoint's folder ``model``."""
     examine_gpus: Callable[[], Iterable[Finding]] | None = None
-    """For ``rllm plugins doctor --gpu``: what this machine has and lacks for training on its GPUs. Starts nothing, and
-    takes seconds. None: the backend has nothing to do with GPUs."""
+    """Checks the GPU setup of this machine, for ``rllm plugins doctor --gpu``. It starts nothing and takes seconds.
+    None if the backend does not use GPUs."""
     capabilities: Capabilities

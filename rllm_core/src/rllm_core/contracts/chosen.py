@@ -1,4 +1,4 @@
-"""A plugin's record as the registry has it, and as a run has chosen it."""
+"""A plugin spec as the registry stores it, and as a run chooses it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError, RllmError
 
 FAMILY = ":"
-"""What stands between a plugin's name and a family of it; see `Plugin.family_option`."""
+"""The separator between a plugin's name and a family member; see `Plugin.family_option`."""
 
 RecordT = TypeVar("RecordT", bound=Plugin[Any])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registered(Generic[RecordT]):
-    """A record and where it comes from."""
+    """A plugin spec with the package that it comes from."""
 
     plugin: RecordT
     distribution: str
@@ -32,7 +32,11 @@ class Registered(Generic[RecordT]):
         return self.plugin.name
 
     def load(self) -> Any:
-        """The implementation, loaded once; raises `PluginError` naming the plugin when it cannot be loaded."""
+        """Return the implementation. It is loaded only once.
+
+        Raises:
+            PluginError: the implementation cannot be loaded. The message contains the plugin's name.
+        """
         return self._implementation
 
     @cached_property
@@ -50,19 +54,20 @@ class Registered(Generic[RecordT]):
 
     @property
     def qualified_name(self) -> str:
-        """``rllm-estimators/opo``: what to write in config where `name` alone is not unique."""
+        """The unique name, such as ``rllm-estimators/opo``. Use it in the config if several packages offer the same
+        `name`."""
         return f"{self.distribution}/{self.plugin.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PluginChoice(Generic[RecordT]):
-    """A plugin with its options. `registered.plugin.load()` gives the implementation, which takes `params`."""
+    """A plugin with its options. `registered.load()` returns the implementation, which takes `params`."""
 
     registered: Registered[RecordT]
     params: Any
-    """An instance of the record's `params` model."""
+    """An instance of the spec's `params` model."""
     own: frozenset[str] = frozenset()
-    """Names of the options that the choice itself sets; all others are defaults, or taken over from shared keys."""
+    """Names of the options that the choice itself sets. All other options are defaults or come from shared keys."""
 
     @property
     def plugin(self) -> RecordT:
@@ -70,5 +75,5 @@ class PluginChoice(Generic[RecordT]):
 
     @property
     def qualified_name(self) -> str:
-        """With `params` what to send to another process, where the record cannot go."""
+        """The name to send to another process together with `params`, because a plugin spec cannot be sent."""
         return self.registered.qualified_name

@@ -1,4 +1,4 @@
-"""Datasets: where tasks come from when it is not the environment."""
+"""Datasets: sources of tasks that do not belong to an environment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Dataset(Protocol):
-    """Returns all tasks in a fixed order. Called once before a run starts; a resumed run must be given the same.
+    """Returns all tasks in a fixed order. It is called once before a run starts. A resumed run must receive the same
+    tasks.
 
-    `rllm_core.data.tasks.LazyTasks` reads rows when they are played.
+    Use `rllm_core.data.tasks.LazyTasks` to read rows only when they are needed.
     """
 
     def __call__(self, params: Any, /) -> Sequence[Task]: ...
@@ -25,13 +26,17 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlugin(Plugin[ParamsT]):
-    """Offers a dataset. Chosen by ``data.train_dataset`` and ``data.val_dataset``, each with options of its own."""
+    """A plugin spec that offers a dataset. Users choose it with ``data.train_dataset`` and ``data.val_dataset``.
+
+    Each of the two choices has its own options.
+    """
 
     kind: ClassVar[str] = "dataset"
 
     load: Callable[[], Dataset]
     suffixes: frozenset[str] = frozenset()
-    """Endings of files that it reads, such as ``.parquet``: a file of that ending, written in place of a name, chooses
-    it, with the file as its option ``path``."""
+    """Suffixes of files that the dataset reads, such as ``.parquet``. If the user writes a file with this suffix
+    instead of a name, this dataset is chosen and its option ``path`` is the file."""
     is_remote: Callable[[Any], bool] | None = None
-    """Takes the options and says whether its rows come over a network; ``--dry-run`` then reads none. None: never."""
+    """Takes the options and returns True if the rows come over a network. ``--dry-run`` then reads no rows. If None,
+    the rows are always local."""

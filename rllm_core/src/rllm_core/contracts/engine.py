@@ -1,7 +1,7 @@
-"""Rollout engines: token ids in, sampled token ids and their log-probs out.
+"""Rollout engines: they take token ids and return sampled token ids with their log-probs.
 
-A backend samples with an engine of its own, or hosts one that is chosen by name: a `HostedEngine`, which has a copy of
-the weights and is given new ones as the backend trains.
+A backend samples with its own engine, or hosts a `HostedEngine` that the user chooses by name. A hosted engine has its
+own copy of the weights. The backend sends it new weights during training.
 """
 
 from __future__ import annotations
@@ -24,48 +24,53 @@ if TYPE_CHECKING:
 
 
 NamedTensors = Iterable[tuple[str, "Tensor"]]
-"""Weights by their names in a Hugging Face checkpoint of the model."""
+"""Weights, by their names in a Hugging Face checkpoint of the model."""
 FinishReason = Literal["stop", "length"]
 OnTokens = Callable[["NDArray[np.int32]"], None]
-"""Called with sampled tokens, (n,) int32, that follow those of the call before."""
+"""Called with new sampled tokens, (n,) int32. They follow the tokens of the previous call."""
 Overlap = Literal["fixed", "latest"]
-"""Under which weights an engine samples while the weights are updated; see `Capabilities.overlap`."""
+"""The weights that an engine samples with during an update; see `Capabilities.overlap`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How to sample. `top_k` of -1 and `top_p` of 1 leave the distribution as it is; temperature 0 is greedy."""
+    """Sampling settings. `top_k` of -1 and `top_p` of 1 disable truncation. Temperature 0 is greedy."""
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
     seed: int = 0
-    """Sampled tokens are a function of the weights, the prompt and this seed, whatever else is in the batch."""
+    """Sampled tokens depend only on the weights, the prompt and this seed. Other requests in the batch do not affect
+    them."""
     stop: tuple[str, ...] = ()
-    """Texts that end a reply; the tokens that complete one are its last. Engines without `stop_texts` refuse them.
-    A single text in place of a tuple, or an empty one, is a ValueError."""
+    """Strings that end a response. The tokens that complete such a string are the last tokens of the response. Engines
+    without `stop_texts` reject them. A ValueError is raised for a plain string instead of a tuple, and for an empty
+    string."""
     json_schema: str | None = None
-    """JSON schema, as JSON text, of a reply that must be JSON; thoughts may precede it. Log-probs are the values before
-    the grammar removes tokens. Engines that cannot constrain a reply raise `UnsupportedSamplingError`."""
+    """JSON schema, as JSON text, for a response that must be JSON. Reasoning may precede the JSON. Log-probs are the
+    values before the grammar removes tokens. Engines that cannot constrain a response raise `UnsupportedSamplingError`.
+    """
     top_logprobs: int = 0
-    """How many of the likeliest tokens `Completion.top` names at each place. Engines that cannot raise
+    """Number of most likely tokens that `Completion.top` contains for each position. Engines without this feature raise
     `UnsupportedSamplingError`."""
     weight_version: int | None = None
-    """The version of the weights that samples, one of those that are served (`RunContext.versions_served`); None: the
-    newest at each token, or at the begin of the call; see `Capabilities.overlap`."""
+    """The weight version to sample with. It must be a served version (`RunContext.versions_served`). If None, the
+    engine uses the latest version, either for each token or at the start of the call; see `Capabilities.overlap`."""
     round: int | None = None
-    """Which round of training asks, from 0; None: none does, as in a validation. It changes nothing that is sampled."""
+    """Number of the rollout batch that the call belongs to, from 0. None if it belongs to no batch, for example in
+    validation. It does not affect the sampled tokens."""
     on_tokens: OnTokens | None = field(default=None, compare=False, repr=False)
-    """Receives tokens of the reply while it is sampled, on the event loop of the caller. An engine that cannot report
-    them ignores it, and may also report only the first tokens: `Completion.token_ids` has all of them."""
+    """Receives tokens of the response during sampling, on the caller's event loop. An engine without this feature
+    ignores it. An engine may also report only the first tokens, because `Completion.token_ids` has all of them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(self.stop):
-            raise ValueError(f"stop is {self.stop!r}; give a tuple of texts that are not empty")
+            raise ValueError(f"stop is {self.stop!r}; pass a tuple of non-empty strings")
 
     def with_seed(self, seed: int) -> SamplingParams:
-        """The same with another seed; quicker than `dataclasses.replace`, for it is done for every model call."""
+        """Return the same parameters with a different seed. It is faster than `dataclasses.replace`, because it runs
+        for every model call."""
         made = object.__new__(SamplingParams)
         made.__dict__.update(self.__dict__, seed=seed)
         return made
@@ -78,45 +83,45 @@ class TopTokens:
     ids: NDArray[np.int32]
     """(n, k) token ids."""
     logprobs: NDArray[np.float32]
-    """(n, k) as `Completion.logprobs`."""
+    """(n, k) log-probs, defined like `Completion.logprobs`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Completion:
-    """What the model sampled after one prompt.
+    """The tokens that the model sampled for one prompt.
 
     Raises:
-        ValueError: `version_spans` do not cover the tokens, or `weight_version` is not the oldest of them.
+        ValueError: `version_spans` do not cover the tokens, or `weight_version` is not their oldest version.
     """
 
     token_ids: NDArray[np.int32]
-    """(n,) includes the stop token when `finish_reason` is ``stop``."""
+    """(n,) sampled tokens. They include the stop token if `finish_reason` is ``stop``."""
     logprobs: NDArray[np.float32]
-    """(n,) log-probs under softmax(logits / temperature), before top-p, top-k and any grammar; under softmax(logits) at
-    temperature 0. NaN where the engine cannot tell them: the trainer then computes them."""
+    """(n,) log-probs under softmax(logits / temperature), before top-p, top-k and any grammar. At temperature 0 they
+    are under softmax(logits). NaN if the engine cannot compute them; the trainer then computes them."""
     finish_reason: FinishReason
     weight_version: int
-    """Number of the policy update whose weights sampled these tokens; the oldest, where there were several."""
+    """Number of the policy update whose weights sampled these tokens. If there were several versions, the oldest."""
     version_spans: tuple[VersionSpan, ...] = ()
-    """Runs of tokens by weight version, in order. Empty: all tokens are of `weight_version`."""
+    """Spans of tokens by weight version, in order. If empty, all tokens have the version `weight_version`."""
     top: TopTokens | None = None
-    """None if `SamplingParams.top_logprobs` is 0."""
+    """The most likely tokens. None if `SamplingParams.top_logprobs` is 0."""
 
     def __post_init__(self) -> None:
         check_version_spans(self.version_spans, len(self.token_ids), self.weight_version)
 
 
 class RolloutEngine(Protocol):
-    """Serves many conversations at once."""
+    """A sampler that serves many conversations concurrently."""
 
     @property
     def renderer(self) -> Renderer:
-        """Turns messages into tokens and tokens into text, for this model."""
+        """Converts messages to tokens and tokens to text, for this model."""
         ...
 
     @property
     def max_context(self) -> int:
-        """Most tokens, prompt and response together, that one conversation can hold."""
+        """Maximum number of tokens in one conversation, prompt and response together."""
         ...
 
     async def generate(
@@ -124,17 +129,18 @@ class RolloutEngine(Protocol):
     ) -> Completion:
         """Continue the prompt. Calls with the same `session` share their cached prefix.
 
-        Raises `RolloutError` when the prompt leaves no room for a token in `max_context`.
+        Raises:
+            RolloutError: the prompt leaves no room for a token in `max_context`.
         """
         ...
 
     async def end_session(self, session: str) -> None:
-        """Free what is cached for a conversation. Unknown names are fine."""
+        """Free the cache of a conversation. Unknown names are ignored."""
         ...
 
 
 class EngineWrapper:
-    """A rollout engine in front of another engine. A subclass overrides `generate` and calls the inner engine there.
+    """A rollout engine that wraps an inner engine. A subclass overrides `generate` and calls the inner engine there.
 
     `Observer.wrap_engine` may return one.
     """
@@ -155,77 +161,80 @@ class EngineWrapper:
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """Ask the inner engine."""
+        """Call the inner engine."""
         return await self.inner.generate(prompt_ids, sampling, session=session)
 
     async def end_session(self, session: str) -> None:
-        """Free what the inner engine caches for a conversation."""
+        """Free the inner engine's cache of a conversation."""
         await self.inner.end_session(session)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineSetup:
-    """What a backend tells the engine that it hosts: its model, and how much of it at a time."""
+    """The model and the limits that a backend gives to the engine that it hosts."""
 
     directory: Path
-    """A Hugging Face folder with configuration and tokenizer, and without weights. Gone once `start` has returned."""
+    """A Hugging Face folder with the model's configuration and tokenizer, without weights. It is deleted after `start`
+    returns."""
     renderer: Renderer
-    """The engine's `renderer` from here on; its stop ids end a reply."""
+    """The engine's `renderer`. Its stop ids end a response."""
     max_context: int
-    """Most tokens of one conversation that this run needs; the engine may have room for fewer."""
+    """Maximum number of tokens in a conversation of this run. The engine may support fewer."""
     max_concurrency: int
-    """Most conversations sampled at a time."""
+    """Maximum number of conversations that are sampled at the same time."""
     kv_cache_bytes: int
     """Memory for cached keys and values."""
     dtype: Literal["float32", "bfloat16", "float16"]
-    """Type of the weights that it will be given."""
+    """Type of the weights that the engine receives."""
 
 
 class HostedEngine(RolloutEngine, Protocol):
-    """A rollout engine with weights of its own, in a backend that trains the model.
+    """A rollout engine with its own copy of the weights, in a backend that trains the model.
 
-    The backend calls `start`, `load_weights` (before anything is sampled, and after every update) and `close`, never
-    two of them at once. Each ends in bounded time.
+    The backend calls `start`, `load_weights` and `close`, never two of them at once. It calls `load_weights` before the
+    first sample and after every update. Each call must end in bounded time.
     """
 
     async def start(self, setup: EngineSetup) -> None:
-        """Get ready to sample; weights follow.
+        """Prepare to sample. The weights follow with `load_weights`.
 
         Raises:
-            BackendError: it cannot run here, or takes too long.
+            BackendError: the engine cannot run here, or takes too long.
         """
         ...
 
     async def load_weights(self, weights: NamedTensors, version: int) -> None:
-        """Sample with these weights from here on, all of the model's, and forget what was cached under others.
+        """Replace all weights of the model and clear caches that older weights filled.
 
-        Completions say `version`. One that was begun before says the older of the versions that sampled its tokens,
-        and may tell them apart by `Completion.version_spans`.
+        Later completions report `version`. A completion that started before reports the oldest version that sampled its
+        tokens. It may list the version of each token in `Completion.version_spans`.
 
         Raises:
-            BackendError: they are not this model's, or the engine fails or takes too long. It is of no use then.
+            BackendError: the weights do not fit the model, or the engine fails or takes too long. The engine is then
+                unusable.
         """
         ...
 
     async def close(self) -> None:
-        """Release processes, memory and connections. Fine after a failure of any other method, and twice."""
+        """Release processes, memory and connections. It may be called twice, and after any other method failed."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlugin(Plugin[ParamsT]):
-    """Offers a rollout engine to backends that can host one. Chosen by ``rllm.rollout.engine``.
+    """A plugin spec that offers a rollout engine to backends that can host one. Users choose it with
+    ``rllm.rollout.engine``.
 
-    `load` returns a factory that takes the options; making an engine starts nothing. A package that `load` cannot
-    import ends the run before the model is loaded.
+    `load` returns a factory that takes the options. The factory starts nothing. If `load` cannot import a package, the
+    run stops before the model is loaded.
     """
 
     kind: ClassVar[str] = "engine"
 
     load: Callable[[], Callable[[Any], HostedEngine]]
     full_logprobs: bool = True
-    """As `Capabilities.full_logprobs`."""
+    """See `Capabilities.full_logprobs`."""
     stop_texts: bool = False
-    """As `Capabilities.stop_texts`."""
+    """See `Capabilities.stop_texts`."""
     overlap: frozenset[Overlap] = frozenset()
-    """As `Capabilities.overlap`."""
+    """See `Capabilities.overlap`."""

@@ -1,4 +1,4 @@
-"""Environments: the world an agent acts in, as text."""
+"""Environments: an agent acts in them through text or JSON objects."""
 
 from __future__ import annotations
 
@@ -20,67 +20,72 @@ Split = Literal["train", "val"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The environment's answer to one action."""
+    """The environment's response to one action."""
 
     observation: str | Sequence[Message] = ""
-    """What the agent sees next; a plain string is a user message. Unused once `done`."""
+    """The agent's next observation. A plain string is a user message. Not used if `done`."""
     reward: float = 0.0
-    """Reward of this step; a trajectory's reward is the sum over its steps."""
+    """Reward of this step. A trajectory's reward is the sum over its steps."""
     done: bool = False
     correct: bool | None = None
-    """Whether the task is solved, said in the outcome that ends the episode. None: unknown, so reward > 0 decides."""
+    """True if the task is solved. Set it in the outcome that ends the episode. If None, the task counts as solved if
+    the reward is greater than 0."""
     reward_components: Mapping[str, float] = field(default_factory=dict)
-    """What estimators such as `gdpo` look at instead of the reward, such as ``{"correct": 1.0, "number": 1.0}``; summed
-    over the steps. Each step of an environment should name the same ones."""
+    """Values that estimators such as `gdpo` use instead of the reward, for example ``{"correct": 1.0, "number": 1.0}``.
+    They are summed over the steps. Use the same names in all steps of an environment."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Figures of the finished episode, such as ``{"guesses": 3}``; averaged over episodes."""
+    """Metrics of the finished episode, such as ``{"guesses": 3}``. They are averaged over episodes."""
 
 
 class Environment(ABC):
-    """One instance plays one episode; it is made anew for each with the environment's options.
+    """The interface of environments. Each episode has its own instance, made with the environment's options.
 
-    `reset` and `step` may be coroutines. Plain methods run in a thread of their own unless the plugin says
-    ``blocking=False``, which is right for those that only compute and return at once.
+    `reset` and `step` may be coroutine functions. Plain methods run in their own thread, unless the plugin sets
+    ``blocking=False``. Set it only if the methods return quickly without waiting.
     """
 
     takes_objects: ClassVar[bool] = False
-    """Whether `step` takes JSON objects besides text; an agent that acts by one is refused otherwise."""
+    """True if `step` accepts JSON objects in addition to text. Otherwise, agents whose actions are objects are
+    rejected."""
 
     @classmethod
     @abstractmethod
     def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
-        """All tasks of a split, in a fixed order; `rllm_core.data.tasks.LazyTasks` where making them takes long."""
+        """Return all tasks of a split in a fixed order. Use `rllm_core.data.tasks.LazyTasks` if it is slow to make
+        them."""
 
     @abstractmethod
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:
-        """Start on a task (its `data`) and return what the agent sees first; a string is a user message."""
+        """Start a task, given as its `data`, and return the agent's first observation. A string is a user message."""
 
     @abstractmethod
     def step(self, action: Any) -> Outcome | Awaitable[Outcome]:
-        """Take the agent's action, return what follows. One that makes no sense is the environment's to answer.
+        """Apply the agent's action and return the outcome. The environment itself must respond to invalid actions.
 
-        An action is text; where `takes_objects` is set, a JSON object as well.
+        An action is text. If `takes_objects` is true, it may also be a JSON object.
         """
 
     def tools(self, task: Mapping[str, Any]) -> Sequence[Callable[..., Any] | tuple[Tool, Callable[..., Any]]]:
-        """Tools that the model may call in the attempt at `task`. Asked once, after `reset`.
+        """Return the tools that the model may call in the rollout of `task`. Called once, after `reset`.
 
-        A typed function, such as a method of this instance, plain or async; or the tool's schema with the function. The
-        workflow runs them: `step` gets the first reply without calls. Needs a workflow that calls tools.
+        A tool is a typed function, plain or async, such as a method of this instance. It may also be a pair of the
+        tool's schema and the function. The workflow runs the tools. `step` receives the first response without tool
+        calls. Tools need a workflow that calls tools.
         """
         return ()
 
     def final_state(self) -> Any:
-        """What rewards may look at once the episode has ended, as JSON data; see `Rollout.state`."""
+        """Return data for rewards after the episode has ended, as JSON data; see `Rollout.state`."""
         return None
 
     def close(self) -> None:  # noqa: B027  (nothing to release is the common case)
-        """Release what the episode held. Called once, also after an error; after a timeout `step` may still hang."""
+        """Release the episode's resources. Called once, also after an error. After a timeout `step` may still be
+        running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentPlugin(Plugin[ParamsT]):
-    """Offers an environment. Chosen by ``rllm train NAME`` or ``rllm.env.name``.
+    """A plugin spec that offers an environment. Users choose it with ``rllm train NAME`` or ``rllm.env.name``.
 
     Its options are ``rllm.env.env_args``.
     """
@@ -90,18 +95,19 @@ class EnvironmentPlugin(Plugin[ParamsT]):
     load: Callable[[], Callable[[Any], Environment]]
     """Returns the `Environment` class, whose constructor takes the options."""
     blocking: bool = True
-    """Whether plain `reset` and `step` may wait for something (a process, a network, a lock)."""
+    """True if plain `reset` and `step` methods may wait, for example for a process, a network or a lock."""
     check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
-    """Takes the options and the data of a task, and raises ConfigError for one that it cannot play. Called with the
-    first tasks by ``--dry-run``, ``rllm config validate`` and before a run starts."""
+    """Takes the options and the data of a task. Raises ConfigError if the environment cannot run the task. Called with
+    the first tasks by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Config values that suit this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
-    Users' own values win."""
+    """Default config values for runs with this environment, such as ``{"rllm.workflow.name": "multi_turn_workflow"}``.
+    Users' values take precedence."""
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Config values known to train a model on it, by ``"<backend>/<model>"``, applied when both are chosen. Keys of
-    that backend may be among them."""
+    """Config values that are known to train a model on this environment, by ``"<backend>/<model>"``. They apply if both
+    are chosen. They may include keys of that backend."""
     needs_keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys that a run with it must set, each with an example: ``{"rllm.reward": "[exact]"}`` of one that pays nothing
-    itself. A run where such a key is empty stops before it starts and shows the line to add."""
+    """Keys that a run with this environment must set, each with an example. For example, an environment without its own
+    reward has ``{"rllm.reward": "[exact]"}``. A run in which such a key is empty stops before it starts and shows the
+    line to add."""
     best_possible: Mapping[str, float] = field(default_factory=dict)
-    """Best reachable mean of ``reward`` or of an episode metric, shown beside what was reached."""
+    """Highest possible mean of ``reward`` or of an episode metric. It is shown next to the run's values."""

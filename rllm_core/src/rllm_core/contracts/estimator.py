@@ -21,81 +21,82 @@ Level = Literal["trajectory", "step", "token"]
 Scope = Literal["trajectory", "group", "role", "batch"]
 
 ALWAYS_FILLED = frozenset({"step_rewards", "reward_components", "sampling_logprobs"})
-"""Needs that no backend is asked for: they come with the trajectories, as far as the workflow reports them."""
+"""Needs that no backend has to fill. They come with the trajectories, if the workflow reports them."""
 FILLED_BY_STAGES = frozenset({"greedy_rewards"})
-"""Needs that a stage of the pipeline fills: it has the need among its `writes`."""
+"""Needs that a pipeline stage fills. The stage lists the need in `writes`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdvantageInput:
     """All trajectories of one role in one training batch, as columns. Arrays are read-only.
 
-    ``n_traj``, ``n_group``, ``n_step`` and ``n_token`` count trajectories, groups, model calls and all tokens
-    (prompt and response) of the role; offsets have one more entry than what they delimit.
+    ``n_traj``, ``n_group``, ``n_step`` and ``n_token`` are the role's numbers of trajectories, groups, model calls and
+    tokens (prompt and response). An array of offsets has one entry more than the number of parts.
     """
 
     rewards: NDArray[np.float64]
-    """(n_traj,) trajectory rewards, group after group."""
+    """(n_traj,) trajectory rewards, ordered by group."""
     group_offsets: NDArray[np.int64]
-    """(n_group + 1,) group ``g`` holds trajectories ``group_offsets[g]:group_offsets[g + 1]``."""
+    """(n_group + 1,) group ``g`` contains trajectories ``group_offsets[g]:group_offsets[g + 1]``."""
     response_lengths: NDArray[np.int64]
-    """(n_traj,) tokens the model sampled in each trajectory."""
+    """(n_traj,) number of tokens that the model sampled in each trajectory."""
     step_offsets: NDArray[np.int64]
-    """(n_traj + 1,) trajectory ``t`` holds steps ``step_offsets[t]:step_offsets[t + 1]``."""
+    """(n_traj + 1,) trajectory ``t`` contains steps ``step_offsets[t]:step_offsets[t + 1]``."""
     step_rewards: NDArray[np.float64]
-    """(n_step,) reward of each step; NaN where the workflow gave none."""
+    """(n_step,) reward of each step. NaN if the workflow set none."""
     token_offsets: NDArray[np.int64]
-    """(n_traj + 1,) trajectory ``t`` holds tokens ``token_offsets[t]:token_offsets[t + 1]``."""
+    """(n_traj + 1,) trajectory ``t`` contains tokens ``token_offsets[t]:token_offsets[t + 1]``."""
     loss_mask: NDArray[np.bool_]
-    """(n_token,) True where the model sampled the token."""
+    """(n_token,) True if the model sampled the token."""
     groups: Sequence[TrajectoryGroup]
     """(n_group,) the groups themselves, for their metadata."""
     sampling_logprobs: NDArray[np.float32] | None = None
-    """(n_token,) log-probs as the sampler reported them, NaN where it did not; 0 where `loss_mask` is False."""
+    """(n_token,) log-probs that the sampler reported. NaN if it reported none, 0 if `loss_mask` is False."""
     old_logprobs: NDArray[np.float32] | None = None
-    """(n_token,) log-probs at the start of the update; filled when needed."""
+    """(n_token,) log-probs at the start of the update. Filled only if needed."""
     ref_logprobs: NDArray[np.float32] | None = None
-    """(n_token,) log-probs under the reference model; filled when needed."""
+    """(n_token,) log-probs under the reference model. Filled only if needed."""
     values: NDArray[np.float32] | None = None
-    """(n_token,) the critic's estimates; filled when needed."""
+    """(n_token,) the critic's estimates. Filled only if needed."""
     sum_pi_squared: NDArray[np.float32] | None = None
-    """(n_token,) sum over the vocabulary of squared probabilities where each token was sampled; filled when needed."""
+    """(n_token,) sum of squared probabilities over the vocabulary at each token's position. Filled only if needed."""
     greedy_rewards: NDArray[np.float64] | None = None
-    """(n_traj,) reward of the greedy attempt of the same role at the same task; filled when needed."""
+    """(n_traj,) reward of the greedy rollout for the same role and task. Filled only if needed."""
     component_names: tuple[str, ...] = ()
-    """Names of the parts of the reward that every trajectory reports, sorted."""
+    """Names of the reward parts that every trajectory reports, sorted."""
     reward_components: NDArray[np.float64] | None = None
-    """(n_traj, len(component_names)); None when trajectories report no common parts."""
+    """(n_traj, len(component_names)) values of the reward parts. None if trajectories report no common parts."""
     algorithm_config: AlgorithmSection | None = None
-    """The run's ``rllm.algorithm``, for estimators in rLLM's classic signature. Others have options of their own, which
-    are checked; what one reads from here, nobody checks."""
+    """The run's ``rllm.algorithm``, for estimators with rLLM's classic signature. Other estimators declare their own
+    options, which rllm checks. rllm does not check which keys an estimator reads from this section."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Advantages:
-    """What an estimator returns: `values` of shape (n_traj,), (n_step,) or (n_token,) according to `level`."""
+    """The result of an estimator. `values` has the shape (n_traj,), (n_step,) or (n_token,), depending on `level`."""
 
     values: NDArray[np.float64]
     level: Level = "trajectory"
     returns: NDArray[np.float64] | None = None
-    """(n_token,) targets for a critic, 0 where the model sampled nothing. A backend with a critic trains it on them."""
+    """(n_token,) targets for a critic, 0 for tokens that the model did not sample. A backend with a critic trains it on
+    them."""
     baselines: NDArray[np.float64] | None = None
-    """(n_traj,) what each reward was compared with, NaN where with nothing. For people: nothing is computed from it."""
+    """(n_traj,) the baseline that each reward was compared with, NaN if there was none. It is only for display."""
 
 
 class AdvantageEstimator(Protocol):
-    """A function of its inputs and options only: no state, no mutation of the inputs."""
+    """A pure function of its inputs and options. It has no state and does not change its inputs."""
 
     def __call__(self, inputs: AdvantageInput, params: Any, /) -> Advantages: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatorPlugin(Plugin[ParamsT]):
-    """Offers an advantage estimator.
+    """A plugin spec that offers an advantage estimator.
 
-    Chosen by ``--estimator``, ``rllm.algorithm.adv_estimator`` or ``estimator_map.<role>``.
+    Users choose it with ``--estimator``, ``rllm.algorithm.adv_estimator`` or ``estimator_map.<role>``.
 
-    Called once per role and training step, with all groups of that role.
+    The estimator is called once per role and training step, with all groups of the role.
     """
 
     kind: ClassVar[str] = "estimator"
@@ -103,15 +104,23 @@ class EstimatorPlugin(Plugin[ParamsT]):
     load: Callable[[], AdvantageEstimator]
     level: Level = "trajectory"
     scope: Scope = "group"
-    """Whose rewards one advantage depends on: its own, its group's, all of its role, or the whole batch."""
+    """The rewards that one advantage depends on: the trajectory's own, its group's, its role's, or the whole batch's.
+    """
     needs: frozenset[str] = frozenset()
-    """Columns that must be filled before it runs: by the backend (``old_logprobs``, ``ref_logprobs``, ``values``,
-    ``sum_pi_squared``), by a stage (``greedy_rewards``), or with the trajectories: ``sampling_logprobs`` always,
-    ``step_rewards`` and ``reward_components`` where the workflow reports them. An estimator that can do with and
-    without step rewards needs ``step_rewards`` and marks the option that says so with `Means.READS_STEP_REWARDS` (see
-    `rllm_core.schema.section`): where that is false, settings that shape them are refused."""
+    """Columns that must be filled before the estimator runs.
+
+    - The backend fills ``old_logprobs``, ``ref_logprobs``, ``values`` and ``sum_pi_squared``.
+    - A stage fills ``greedy_rewards``.
+    - Trajectories always have ``sampling_logprobs``. They have ``step_rewards`` and ``reward_components`` if the
+      workflow reports them.
+
+    If an estimator works with and without step rewards, list ``step_rewards`` here and mark the option that enables
+    them with `Means.READS_STEP_REWARDS` (see `rllm_core.schema.section`). If the option is false, settings that shape
+    step rewards are rejected.
+    """
     rescales_components: bool = False
-    """Whether it brings each of the `reward_components` to one scale, so that the size of a reward's weight is lost. A
-    run with such weights in ``rllm.reward`` is refused; weights are an option of the estimator then, `weights`."""
+    """True if the estimator rescales all `reward_components` to a common scale, so that the size of a reward's weight
+    has no effect. A run with such weights in ``rllm.reward`` is then rejected. Set them with the estimator's option
+    `weights` instead."""
     default_loss: str | None = None
-    """The loss used when ``rllm.algorithm.loss_fn`` is null."""
+    """The loss to use if ``rllm.algorithm.loss_fn`` is null."""

@@ -1,4 +1,4 @@
-"""What a checkup says: `rllm plugins doctor`."""
+"""The findings of `rllm plugins doctor`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing worth knowing. An ``error`` means that something installed cannot be used."""
+    """One result of a check. ``error`` means that an installed plugin or package cannot be used."""
 
     code: str
-    """The short name of the finding, as of an `RllmError`."""
+    """The short name of the finding, in the same form as the code of an `RllmError`."""
     severity: Severity
     subject: str
-    """What it is about: a plugin, a name or a setting."""
+    """The subject of the finding: a plugin, a name or a setting."""
     problem: str
     remedy: str
     traceback: str = ""

@@ -1,4 +1,4 @@
-"""Trajectory grouping: which trajectories are compared with each other."""
+"""Trajectory grouping: the rule that decides which trajectories are compared with each other."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 Compared = Literal["rollouts", "tasks", "roles"]
 MIXED_ROLES = "all_groups"
-"""`TrajectoryGroup.group_role` of groups that hold several roles: the one they have in `estimator_map` and metrics."""
+"""The `TrajectoryGroup.group_role` of groups with several roles. `estimator_map` and metrics use this name for them."""
 
 
 class Grouping(Protocol):
-    """Puts every trajectory into one group. Trajectories are passed on by reference, never copied."""
+    """Puts every trajectory into exactly one group. The groups contain the trajectories themselves, not copies."""
 
     def __call__(self, episodes: Sequence[Episode], params: Any, /) -> list[TrajectoryGroup]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupingPlugin(Plugin[ParamsT]):
-    """Offers a way of grouping. Chosen by ``--grouping`` or ``rllm.transform.grouping``."""
+    """A plugin spec that offers a grouping. Users choose it with ``--grouping`` or ``rllm.transform.grouping``."""
 
     kind: ClassVar[str] = "grouping"
 
     load: Callable[[], Grouping]
     compares: frozenset[Compared] = frozenset()
-    """What the trajectories of one group may differ in: the attempt at a task, the task, the role. With ``roles`` all
-    its groups have the role `MIXED_ROLES`. Runs whose groups could only be of one are warned of by this; empty: not
-    said, and nothing is checked."""
+    """The properties in which the trajectories of one group may differ: the rollout, the task, the role. With
+    ``roles``, all its groups have the role `MIXED_ROLES`. rllm uses this to warn about runs in which every group would
+    contain a single trajectory. If empty, rllm does not check this."""

@@ -1,4 +1,4 @@
-"""Policy losses: from log-probs and advantages to one loss per sampled token."""
+"""Policy losses: they compute one loss per sampled token from log-probs and advantages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossInput:
-    """Sampled tokens of some rows, packed without padding; every tensor is (n_sampled,) on one device.
+    """Sampled tokens of some rows, packed without padding. Every tensor is (n_sampled,), and all are on one device.
 
-    Only `logprobs` carries a gradient.
+    Only `logprobs` has a gradient.
     """
 
     logprobs: Tensor
@@ -30,29 +30,30 @@ class LossInput:
     old_logprobs: Tensor
     """float32, log-probs under the weights at the start of this update."""
     advantages: Tensor
-    """float32."""
+    """float32, advantage of each token."""
     row_ids: Tensor
-    """int64, which row of the batch each token belongs to; equal neighbours are one sequence. Rows are always whole,
-    but which other rows are here is chance (micro-batches, ranks): a loss that looked at them would depend on it."""
+    """int64, the batch row of each token. Neighbors with the same id form one sequence. A row is never split. The other
+    rows in the input depend on micro-batches and ranks, so a loss must not use them."""
     sampling_logprobs: Tensor | None = None
-    """float32, log-probs as the sampler reported them, NaN for a token of which it reported none. None where a backend
-    keeps only `old_logprobs`. A loss that cannot do without them says so in `LossPlugin.needs`."""
+    """float32, log-probs that the sampler reported, NaN for a token without one. None if a backend stores only
+    `old_logprobs`. A loss that requires them lists them in `LossPlugin.needs`."""
     ref_logprobs: Tensor | None = None
-    """float32, log-probs under the reference model; None unless a plugin's `needs` asks for them."""
+    """float32, log-probs under the reference model. None unless a plugin lists them in `needs`."""
     seed: int = 0
-    """For random choices; the same for all micro-batches of one optimiser step. Derive from it and the row's id."""
+    """Seed for random choices. It is the same for all micro-batches of one optimizer step. Combine it with the row's
+    id."""
 
     @classmethod
     def from_columns(
         cls, logprobs: Tensor, row_ids: Tensor, column: Callable[[str], Tensor | None], seed: int = 0
     ) -> LossInput:
-        """Make the input from columns by their names. A new column is then a new field here, and nothing else.
+        """Make the input from named columns. To add a column, you only need to add a field to this class.
 
         Args:
             logprobs: (n_sampled,) with a gradient.
             row_ids: (n_sampled,) int64.
-            column: returns the sampled tokens' entries of a column, (n_sampled,) on the same device, by the name of the
-                field. It returns None for a column that does not exist.
+            column: takes the name of a field and returns the sampled tokens' entries of this column, (n_sampled,) on
+                the same device. It returns None for a column that does not exist.
             seed: see the field.
         """
         others = {each.name for each in fields(cls)} - {"logprobs", "row_ids", "seed"}
@@ -80,41 +81,45 @@ class LossInput:
         return cls.from_columns(logprobs, row_ids, column, seed)
 
     def at(self, chosen: Tensor) -> LossInput:
-        """The tokens for which `chosen`, (n_sampled,) bool, is true."""
+        """Return the input with only the tokens for which `chosen`, (n_sampled,) bool, is true."""
         columns = {name: value[chosen] for name, value in vars(self).items() if name != "seed" and value is not None}
         return replace(self, **columns)
 
 
 class PolicyLoss(Protocol):
-    """Returns the loss of each token, (n_sampled,) float32, to be minimised. Aggregation is done elsewhere."""
+    """Returns the loss of each token, (n_sampled,) float32, to be minimised. The backend aggregates the values."""
 
     def __call__(self, inputs: LossInput, params: Any, /) -> Tensor: ...
 
 
 class ClippedTokens(Protocol):
-    """Says which tokens a loss clips, (n_sampled,) bool; computed without gradient. For metrics alone."""
+    """Returns which tokens a loss clips, (n_sampled,) bool, computed without gradient. Used only for metrics."""
 
     def __call__(self, inputs: LossInput, params: Any, /) -> Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossPlugin(Plugin[ParamsT]):
-    """Offers a policy loss in torch. Chosen by ``--loss``, ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``."""
+    """A plugin spec that offers a policy loss written in torch.
+
+    Users choose it with ``--loss``, ``rllm.algorithm.loss_fn`` or ``loss_map.<role>``.
+    """
 
     kind: ClassVar[str] = "loss"
 
     load: Callable[[], PolicyLoss]
     load_clipped: Callable[[], ClippedTokens] | None = None
-    """For a loss that clips: returns what says of each token whether a bound of this loss changes its loss or gradient.
-    Metric ``actor/clip_fraction`` is their share. Rows are judged by themselves, as by the loss."""
+    """Set it for a loss that clips. Returns a function that marks the tokens whose loss or gradient a bound changes.
+    Metric ``actor/clip_fraction`` is the share of these tokens. Like the loss, the function must treat each row
+    independently."""
     only_on: frozenset[str] = frozenset()
-    """Names of the only backends that can compute it; empty: all that run losses written in torch can."""
+    """Names of the backends that can compute the loss. If empty, all backends that run torch losses can compute it."""
     needs: frozenset[str] = frozenset()
-    """Batch columns that must be filled before it runs, such as ``ref_logprobs``."""
+    """Batch columns that must be filled before the loss runs, such as ``ref_logprobs``."""
     has_ratio: bool = True
-    """Whether it compares the policy with the old one by their ratio. A loss that does not is refused in asynchronous
-    training and on episodes of other weights (`StagePlugin.off_policy`), unless ``tis_mode`` weighs it by the ratio to
-    the policy that sampled."""
+    """True if the loss uses the ratio between the current and the old policy. A loss without this ratio is rejected in
+    asynchronous training and on episodes from other weights (`StagePlugin.off_policy`). It is allowed if ``tis_mode``
+    multiplies it by the ratio to the sampling policy."""
     corrects_rollouts: bool = False
-    """Whether it weighs tokens by the ratio to the policy that sampled (`LossInput.sampling_logprobs`) itself. A run in
-    which ``rllm.algorithm.rollout_correction.tis_mode`` would weigh them by it once more is refused."""
+    """True if the loss itself multiplies tokens by the ratio to the sampling policy (`LossInput.sampling_logprobs`). A
+    run is rejected if ``rllm.algorithm.rollout_correction.tis_mode`` would apply the same ratio a second time."""

@@ -16,63 +16,70 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Override what you want to see; every method may be left as it is. Exceptions end the run."""
+    """A listener of the training loop. Override the methods for the events that you need. Exceptions stop the run."""
 
     @property
     def answers_again(self) -> bool:
-        """Whether `wrap_engine` gives an engine that answers calls of rounds after a resume as it did before. Rounds
-        that older weights play are then played to their end before a checkpoint is written, and once more from it."""
+        """True if the engine from `wrap_engine` repeats its responses when a resumed run generates the same rollout
+        batches again. Batches that older weights generate are then finished before a checkpoint is written, and are
+        generated again after a resume."""
         return False
 
     def wrap_engine(self, engine: RolloutEngine, run: TrackedRun) -> RolloutEngine:
-        """Before anything is played or loaded: what is returned samples for all attempts of the run."""
+        """Return the engine that samples for all rollouts of the run. Called before anything is generated or loaded."""
         return engine
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON data for a checkpoint, which is written next; empty: nothing. What it relies on is on disk by then."""
+        """Return JSON data for the next checkpoint, or an empty dict. Data that the state relies on must already be on
+        disk."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state of a checkpoint, before `on_train_start`. Not called where it holds none."""
+        """Restore the state of a checkpoint. Called before `on_train_start`, and only if the checkpoint has a state."""
 
     def on_checkpoint(self, finished_steps: int, first_round: int) -> None:
-        """A checkpoint is on disk. No checkpoint that is kept goes on with a round before `first_round`."""
+        """React to a new checkpoint on disk. No stored checkpoint resumes with a rollout batch before `first_round`."""
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
-        """Before the first step. `first_step` is above 0 in a resumed run."""
+        """React to the start of training, before the first step. `first_step` is above 0 in a resumed run."""
 
     def on_epoch_start(self, epoch: int) -> None:
-        """Before the first step of an epoch (counted from 0)."""
+        """React to the start of an epoch, before its first step. Epochs are counted from 0."""
 
     def on_batch_start(self, step: TrainStep) -> None:
-        """Before the first stage of a step; in asynchronous training some of its tasks may have been played already."""
+        """React to the start of a step, before its first stage. In asynchronous training, rollouts may have already
+        started."""
 
     def on_policy_updated(self, step: TrainStep) -> None:
-        """Rollouts from here on use the new weights, `step.weight_version`."""
+        """React to new weights. Later rollouts use them; their version is `step.weight_version`."""
 
     def on_batch_end(self, step: TrainStep) -> None:
-        """After the last stage; `step.metrics` is complete."""
+        """React to the end of a step, after its last stage. `step.metrics` is complete."""
 
     def on_epoch_end(self, epoch: int) -> None:
-        """After the last step of an epoch."""
+        """React to the end of an epoch, after its last step."""
 
     def on_validation_start(self, global_step: int) -> bool:
         """Return False to skip this validation."""
         return True
 
     def on_validation_end(self, global_step: int, metrics: dict[str, float]) -> None:
-        """`metrics` are the ``val/…`` figures."""
+        """React to the end of a validation. `metrics` contains the ``val/…`` metrics."""
 
     def on_train_end(self, global_step: int) -> None:
-        """After the last step, also when the run was stopped early."""
+        """React to the end of training, after the last step. Also called if the run was stopped early."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObserverPlugin(Plugin[ParamsT]):
-    """Offers an observer. Chosen by ``rllm.trainer.observers``. `load` returns a factory that takes the options."""
+    """A plugin spec that offers an observer. Users choose it with ``rllm.trainer.observers``.
+
+    `load` returns a factory that takes the options.
+    """
 
     kind: ClassVar[str] = "observer"
 
     load: Callable[[], Callable[[Any], Observer]]
     joins: Callable[[RunConfig], bool] | None = None
-    """Whether a run of this configuration has it, with default options, where it does not name it. None: no run."""
+    """Takes the run's config. Returns True if the run gets this observer, with default options, even if the config does
+    not name it. If None, only the config adds it."""

@@ -1,4 +1,4 @@
-"""What every kind of plugin record has in common."""
+"""The common base of all plugin specs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 API_VERSION = 1
-"""Version of the records in this package. A plugin module may state ``requires_api = 1``; another major
-version is refused by name before any of its hooks is called."""
+"""Version of the interface in this package. A plugin module may set ``requires_api = 1``. If its major version differs,
+rllm rejects the module before it calls any of its hooks, and reports the module's name."""
 
 GIVES_FACT = {"gives_fact": True}
-"""Metadata of a record's field: its function gives a fact, and ``rllm plugins info`` calls it to show that."""
+"""Metadata of a spec's field. It marks a function that ``rllm plugins info`` calls in order to show its result."""
 
 
 class Params(BaseModel):
-    """Base of a plugin's own options: unknown options are errors, and options never change after start."""
+    """Base class for the options of a plugin. Unknown options are errors. Options never change after the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class NoParams(Params):
-    """For plugins without options."""
+    """The options of plugins that have none."""
 
 
 ParamsT = TypeVar("ParamsT", bound=BaseModel)
@@ -31,33 +31,34 @@ ParamsT = TypeVar("ParamsT", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin(Generic[ParamsT]):
-    """A typed record that offers one thing under one name.
+    """A typed spec that offers one implementation under one name.
 
-    Creating a record must be cheap: whatever imports torch, numpy or a client library happens in `load`.
+    A spec must be cheap to create. Import torch, numpy and client libraries only inside `load`.
     """
 
     kind: ClassVar[str]
 
     name: str
-    """What users write in config."""
+    """The name that users write in the config."""
     summary: str
-    """One line, shown by ``rllm plugins list``."""
+    """One-line description that ``rllm plugins list`` shows."""
     params: type[ParamsT] = NoParams  # type: ignore[assignment]
-    """Pydantic model of the plugin's options; its defaults are the plugin's defaults."""
+    """Pydantic model of the plugin's options. Its defaults are the plugin's defaults."""
     load: Callable[[], Any]
     """Returns the implementation. Heavy imports belong in here."""
     config_keys: frozenset[str] = frozenset()
     """Config keys of the core that this plugin reads, for example ``rllm.algorithm.kl_beta``. ``section.*`` means all
     keys of a section. If a user sets such a key and no chosen plugin reads it, the run does not start."""
     fixed_options: Mapping[str, object] = field(default_factory=dict)
-    """Options of others of its kind that it lacks, by name, with the value that it acts by:
-    ``{"norm_adv_by_std_in_grpo": False}`` of an estimator that never divides by it. Where a user sets the core's key
-    of that name to this value, that is a warning; another value is an error."""
+    """Options that other plugins of this kind have and this plugin lacks. Each maps to the value that describes this
+    plugin's behavior. For example, an estimator that never divides by the standard deviation has
+    ``{"norm_adv_by_std_in_grpo": False}``. If a user sets the core key of that name to this value, rllm warns. A
+    different value is an error."""
     check: Callable[[Any], None] | None = None
-    """Takes the options and raises ConfigError for what is seen to be wrong without loading anything heavy, such as a
-    file that is not there. Called by ``--dry-run``, ``rllm config validate`` and before a run starts."""
+    """Takes the options and raises ConfigError for errors that need no heavy imports to detect, such as a missing file.
+    Called by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     family_option: str | None = None
-    """The option that a word behind the name sets: ``reasoning_gym:chain_sum`` chooses ``reasoning_gym`` with this
-    option at ``chain_sum``. None: a name with a colon is refused."""
+    """The option that a suffix of the name sets. For example, ``reasoning_gym:chain_sum`` chooses ``reasoning_gym`` and
+    sets this option to ``chain_sum``. If None, a name with a colon is rejected."""
     deprecated: str | None = None
-    """Why not to choose it any more, and what to choose instead."""
+    """The reason why the plugin is deprecated, and the alternative. None if it is not deprecated."""

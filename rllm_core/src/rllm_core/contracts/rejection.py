@@ -1,4 +1,4 @@
-"""Rejection modes: which groups of a step are trained on, which wait, and which are dropped."""
+"""Rejection modes: they decide which groups of a step to train on, keep for later or drop."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RejectionResult:
-    """What becomes of the groups offered and of those that waited.
+    """The decision about the new groups and the waiting groups.
 
-    Each of them, the very object, is in exactly one of `train`, `waiting` and `dropped`. The stage that applies the
-    verdict checks it. After a resume a waiting group is recognised by its id, as the mode has made it anew.
+    Each group must be in exactly one of `train`, `waiting` and `dropped`, as the same object. The stage that applies
+    the decision checks this. After a resume, the mode has restored its waiting groups, so they are identified by id.
     """
 
     train: list[TrajectoryGroup]
-    """Groups to train on now, including those that waited since earlier steps."""
+    """Groups to train on now, including groups that waited since earlier steps."""
     waiting: Sequence[TrajectoryGroup] = ()
-    """All groups that the mode keeps for a later step, those of earlier steps included."""
+    """All groups that the mode keeps for a later step, including groups from earlier steps."""
     dropped: Mapping[str, Sequence[TrajectoryGroup]] = field(default_factory=dict)
-    """Groups that are dropped, by reason, such as ``{"all_solved": [group]}``."""
+    """Dropped groups by reason, such as ``{"all_solved": [group]}``."""
     more: bool = False
-    """Whether further tasks are to be played in this same step, and their groups offered; `train` is then empty."""
+    """True to generate rollouts for more tasks in this step and pass their groups to the mode. `train` must then be
+    empty."""
 
 
 class RejectionMode(Protocol):
-    """May keep groups between steps; whatever it keeps must be in `state_dict`, so that a resumed run is the same.
+    """A rule that decides which groups are trained on.
 
-    It is asked once per step, and again in that step for as long as its verdict asks for more; with an empty list when
-    a step brought no groups. A mode that asks for more must bound how often.
+    A mode may keep groups between steps. Everything that it keeps must be in `state_dict`, so that a resumed run is
+    identical. The mode is called once per step, and again in the same step after each result with `more`. The list is
+    empty if a step produced no groups. A mode must limit how often it returns `more`.
     """
 
     def __call__(self, groups: list[TrajectoryGroup], /) -> RejectionResult: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything kept between steps, as JSON data (see ``rllm_core.data.codec`` for groups)."""
+        """Return the data that the mode keeps between steps, as JSON. Use ``rllm_core.data.codec`` for groups."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -48,15 +50,16 @@ class RejectionMode(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RejectionPlugin(Plugin[ParamsT]):
-    """Offers a rejection mode. Chosen by ``--rejection`` or ``rllm.rejection_sample.mode``.
+    """A plugin spec that offers a rejection mode. Users choose it with ``--rejection`` or
+    ``rllm.rejection_sample.mode``.
 
-    `load` returns a factory that takes the options and makes the mode for one run. The option of a mode that fills
-    batches of tasks is marked with `Means.TASKS_PER_BATCH` of `rllm_core.schema.section`.
+    `load` returns a factory that takes the options and makes the mode for one run. If a mode fills batches of tasks,
+    mark the option for the batch size with `Means.TASKS_PER_BATCH` of `rllm_core.schema.section`.
     """
 
     kind: ClassVar[str] = "rejection"
 
     load: Callable[[], Callable[[Any], RejectionMode]]
     updates_waited: int = 0
-    """Most updates for which a group waits before it is trained on. Asynchronous training plays that many rounds fewer
-    ahead. A mode that keeps a group longer ends such a run."""
+    """Maximum number of updates that a group waits before it is trained on. Asynchronous training generates this many
+    fewer batches ahead. If a mode keeps a group longer in such a run, the run fails."""

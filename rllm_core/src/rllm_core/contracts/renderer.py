@@ -1,4 +1,4 @@
-"""Renderers: messages to tokens and tokens to replies, for one model."""
+"""Renderers: they convert messages to tokens and tokens to responses, for one model."""
 
 from __future__ import annotations
 
@@ -22,77 +22,81 @@ AUTO_RENDERER = "rllm-renderers/auto"
 
 
 class Renderer(Protocol):
-    """Results depend on the arguments only. What the model sampled is never tokenised again."""
+    """The conversion between messages and tokens. Results depend only on the arguments. Sampled tokens are never
+    tokenized again."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The tokens that end a reply."""
+        """The tokens that end a response."""
         ...
 
     @property
     def reasoning_ids(self) -> tuple[int, int] | None:
-        """The tokens before and after a model's thoughts, which are cut out of later prompts.
+        """The tokens before and after the model's reasoning, which is removed from later prompts.
 
-        None when this model has no token of its own for each, or where `bridge` knows itself which thoughts to keep.
+        None if the model has no single token for each, or if `bridge` itself decides which reasoning to keep.
         """
         ...
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> NDArray[np.int32]:
-        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins.
+        """Return the tokens, (n,) int32, of a conversation that starts with `messages`, up to the start of the model's
+        response.
 
         Raises:
-            RolloutError: the model's template cannot show such messages, or cannot show tools.
+            RolloutError: the model's template does not support such messages or does not support tools.
         """
         ...
 
     def bridge(
         self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> NDArray[np.int32] | None:
-        """(n,) int32 tokens of the next prompt: `prompt_ids` and `response_ids` unchanged, and behind them `messages`.
+        """Return the tokens, (n,) int32, of the next prompt: `prompt_ids`, `response_ids`, and then `messages`.
 
-        The end of the model's turn stands between them; a stop token that was sampled is not repeated. Thoughts that
-        the reply leaves open are closed there: such tokens were not sampled, so they are the prompt's. None: this
-        model's template rewrites what came before, so the conversation has to be rendered anew.
+        The two inputs are unchanged. The end of the model's turn follows them. A sampled stop token is not repeated. If
+        the response did not close its reasoning, the closing tokens are added to the prompt, because they were not
+        sampled. Return None if the model's template rewrites earlier messages, so that the conversation must be
+        rendered again.
         """
         ...
 
     def response_ids(self, text: str) -> NDArray[np.int32]:
-        """(n,) int32 tokens of a reply that is known as text alone, with the stop token that ends it.
+        """Return the tokens, (n,) int32, of a response that is only known as text, with the stop token that ends it.
 
-        What was sampled may be other tokens of the same text: hand on the sampled ones where there are any.
+        The sampled tokens of the same text can differ. Use the sampled tokens if you have them.
         """
         ...
 
     def text(self, token_ids: TokenIds) -> str:
-        """The words of a reply, without special tokens."""
+        """Return the text of a response, without special tokens."""
         ...
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
-        """The text of each token as it stands in a text, special tokens included; bytes that are no UTF-8 by themselves
-        as U+FFFD. For people: what is shown beside a token."""
+        """Return the text of each token as part of a longer text, including special tokens, for display. Bytes that are
+        not valid UTF-8 by themselves become U+FFFD."""
         ...
 
     def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """Take apart the tokens sampled after `prompt_ids`. Never raises: `Response` reports unreadable parts.
+        """Parse the tokens sampled after `prompt_ids`. Never raises: `Response` reports unreadable parts.
 
-        `tools` are the prompt's tools: some models write arguments without quotes, and the schema says which are text.
-        A reply has no calls if `tools` is empty: `Response.content` then contains all that the model said.
+        `tools` are the prompt's tools. Some models write arguments without quotes, and the schema shows which are
+        strings. If `tools` is empty, the response has no tool calls and `Response.content` contains the whole text of
+        the answer.
         """
         ...
 
 
 @runtime_checkable
 class StreamingRenderer(Renderer, Protocol):
-    """A renderer that can tell which text of a reply is final while the rest is sampled.
+    """A renderer that can report which text of a response is final during sampling.
 
-    Without `settled`, clients that ask for a stream receive all text when the reply has ended.
+    Without `settled`, streaming clients receive the whole text when the response has ended.
     """
 
     def settled(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """Return the text that no later token changes, of the first tokens of a reply.
+        """Return the text of a partial response that no later token can change.
 
-        `text`, `reasoning` and `content` are beginnings of the values that `parse` returns for any reply that begins
-        with `response_ids`. `content` is empty while `reasoning` can still grow. Calls of tools are not returned.
+        `text`, `reasoning` and `content` are prefixes of the values that `parse` returns for any response that begins
+        with `response_ids`. `content` is empty while `reasoning` can still grow. Tool calls are not returned.
         """
         ...
 
@@ -102,21 +106,22 @@ class RendererSetup:
     """The model that a renderer is made for."""
 
     name: str
-    """As the run names the model: a hub id or a folder."""
+    """The model's name in the run's config: a Hub id or a folder."""
     tokenizer: Any
-    """The Hugging Face tokenizer of the model. In the gateway's process, an object with its methods and attributes."""
+    """The Hugging Face tokenizer of the model. In the gateway's process it is an object with the same methods and
+    attributes."""
     stop_ids: frozenset[int]
-    """The tokens that the model's generation settings end a reply by."""
+    """The tokens that end a response according to the model's generation settings."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    """For the chat template, such as ``{"enable_thinking": False}``."""
+    """Options for the chat template, such as ``{"enable_thinking": False}``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RendererPlugin(Plugin[ParamsT]):
-    """Offers a renderer. Chosen by ``rllm.renderer``.
+    """A plugin spec that offers a renderer. Users choose it with ``rllm.renderer``.
 
-    `load` returns a factory that takes the setup and the options. It raises ConfigError for a model that the renderer
-    does not know, before any weights are loaded.
+    `load` returns a factory that takes the setup and the options. The factory raises ConfigError if the renderer does
+    not support the model, before any weights are loaded.
     """
 
     kind: ClassVar[str] = "renderer"

@@ -1,4 +1,4 @@
-"""Rewards: how good an attempt was, by what was asked and what the model replied."""
+"""Rewards: functions that score a finished rollout."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What a reward looks at: one finished attempt at a task."""
+    """The input of a reward: one finished rollout of a task."""
 
     data: Mapping[str, Any]
     """The task's data, such as ``{"question": …, "answer": …}``."""
     messages: Sequence[Message]
-    """The whole conversation, the last reply included."""
+    """The whole conversation, including the last response."""
     response: Response
-    """The last reply, taken apart. Its `finish_reason` says whether it was cut off."""
+    """The last response, parsed. Its `finish_reason` shows if it was cut off."""
     response_tokens: int
-    """How many tokens the model sampled over all turns."""
+    """Number of tokens that the model sampled in all turns."""
     state: Any = None
-    """What the environment tells of the world at the end; see `Environment.final_state`."""
+    """The environment's final state; see `Environment.final_state`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a reward says of an attempt."""
+    """The result of a reward for one rollout."""
 
     value: float | None
-    """The reward, finite. None: it is missing, `feedback` says why, and `rllm.algorithm.on_missing_reward` decides."""
+    """The reward, a finite number. None if it is missing. `feedback` then contains the reason, and
+    `rllm.algorithm.on_missing_reward` decides how to continue."""
     correct: bool | None = None
-    """Whether the task is solved. None: this reward cannot tell."""
+    """True if the task is solved. None if the reward cannot decide."""
     components: Mapping[str, float] = field(default_factory=dict)
-    """Parts that estimators such as `gdpo` look at, such as ``{"format": 1.0}``."""
+    """Reward parts that estimators such as `gdpo` use, for example ``{"format": 1.0}``."""
     extracted: str | None = None
-    """What was taken for the answer. Episode logs keep it, as ``info.extracted`` of the trajectory."""
+    """The text that was scored as the answer. Episode logs store it as ``info.extracted`` of the trajectory."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Figures of the attempt; averaged over episodes."""
+    """Metrics of the rollout. They are averaged over episodes."""
     feedback: str = ""
-    """One line for people: why the value is what it is."""
+    """A one-line explanation of the value, for display."""
 
 
 class Reward(Protocol):
-    """Computes one reward. May be a coroutine function.
+    """Computes one reward. It may be a coroutine function.
 
-    Returns a `Score`, a number, a mapping with the fields of `Score`, or None where there is no reward. Whatever it
-    raises makes the reward a missing one.
+    Return a `Score`, a number, a mapping with the fields of `Score`, or None if there is no reward. If it raises an
+    exception, the reward is missing.
     """
 
     def __call__(
@@ -62,10 +63,10 @@ class Reward(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardPlugin(Plugin[ParamsT]):
-    """Offers a reward. Chosen by ``rllm.reward``, a list; ``weight`` beside a name says how much it counts.
+    """A plugin spec that offers a reward. Users choose it with ``rllm.reward``, a list. An entry may have a ``weight``.
 
-    Estimators that standardise each part of a reward, such as `gdpo`, have weights of their own: they would see the
-    sign of these and not their size, so that other sizes than 1 are refused with them.
+    Estimators that standardize each part of a reward, such as `gdpo`, have their own option for weights. They use only
+    the sign of the weights in ``rllm.reward``, so weights with a size other than 1 are rejected with them.
     """
 
     kind: ClassVar[str] = "reward"
@@ -73,15 +74,16 @@ class RewardPlugin(Plugin[ParamsT]):
     load: Callable[[], Callable[[Any], Reward]]
     """Returns a factory that takes the options and makes the reward for one run."""
     needs: frozenset[str] = frozenset()
-    """Keys of a task's data that it reads, such as ``answer``; an attempt at a task without them has no reward."""
+    """Keys of a task's data that the reward reads, such as ``answer``. A rollout of a task without them has no reward.
+    """
     check_task: Callable[[Any, Mapping[str, Any]], None] | None = None
-    """Takes the options and the data of a task, and raises ConfigError for one that it cannot score. Called with the
-    first tasks by ``--dry-run``, ``rllm config validate`` and before a run starts."""
+    """Takes the options and the data of a task. Raises ConfigError if the reward cannot score the task. Called with the
+    first tasks by ``--dry-run``, by ``rllm config validate`` and before a run starts."""
     sources: Callable[[Any], Mapping[str, str]] | None = None
-    """Takes the options and returns what beside them decides the reward, name to text: a file and what it holds, a
-    library and its version. Checkpoints hold it. A resumed run with another text stops, unless
-    ``rllm.trainer.on_changed_source`` is ``warn``."""
+    """Takes the options and returns other inputs that determine the reward, as a mapping of names to text. Examples are
+    a file with its content, and a library with its version. Checkpoints contain this mapping. A resumed run whose
+    mapping differs stops, unless ``rllm.trainer.on_changed_source`` is ``warn``."""
     timeout: float = 60.0
-    """Seconds that one attempt may take; longer makes the reward a missing one."""
+    """Time limit in seconds for one rollout. If it is exceeded, the reward is missing."""
     blocking: bool = True
-    """Whether a plain function may wait for something (a process, a network): it then runs in its own thread."""
+    """True if a plain function may wait, for example for a process or a network. It then runs in its own thread."""

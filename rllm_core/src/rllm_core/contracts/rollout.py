@@ -1,4 +1,4 @@
-"""Rollouts: what is to be played, and what plays it."""
+"""Rollouts: a request for rollouts, and the runner that generates them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """What to play: every task `rollouts` times."""
+    """A request to run every task `rollouts` times."""
 
     tasks: Sequence[Task]
     rollouts: int
     sampling: SamplingParams
-    """Its `seed` is the seed of the whole order; every attempt derives its own."""
+    """Sampling settings. Their `seed` is the seed of the whole request. Each rollout derives its own seed."""
     label: str
-    """Tells training from validation in session names, such as ``train`` or ``val``."""
+    """Part of session names, such as ``train`` or ``val``. It separates training from validation."""
     priority: int = 0
-    """Of several orders that are played at once, attempts of the lowest go first."""
+    """Priority among concurrent requests. Rollouts of the request with the lowest number start first."""
     task_batch: int | None = None
-    """Number of the run's task batch that the tasks are from; None if they are from none, for example in validation."""
+    """Number of the run's task batch that the tasks belong to. None if they belong to none, for example in validation.
+    """
 
 
 class Runner(Protocol):
-    """Plays orders with the workflow, agent and environment of the run."""
+    """Generates rollouts with the run's workflow, agent and environment."""
 
     async def run(self, order: RolloutRequest) -> list[Episode]:
-        """All episodes, task after task, rollout after rollout."""
+        """Return all episodes, ordered by task and then by rollout."""
         ...

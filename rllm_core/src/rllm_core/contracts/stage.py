@@ -1,4 +1,4 @@
-"""Pipeline stages: what happens to one training step, in order."""
+"""Pipeline stages: the parts of one training step, in order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """Reads and writes fields of the step, as its record declares.
+    """Reads and writes fields of the step, as its plugin spec declares.
 
-    A stage that keeps something between steps also has ``state_dict()`` and ``load_state_dict(state)``.
+    A stage that stores data between steps also has ``state_dict()`` and ``load_state_dict(state)``.
     """
 
     async def __call__(self, step: TrainStep, /) -> None: ...
@@ -24,7 +24,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlugin(Plugin[ParamsT]):
-    """Offers a stage. Placed by ``rllm.pipeline``.
+    """A plugin spec that offers a stage. Users place it with ``rllm.pipeline``.
 
     `load` returns a factory that takes the context (config, backend, runner) and the options.
     """
@@ -33,16 +33,17 @@ class StagePlugin(Plugin[ParamsT]):
 
     load: Callable[[], Callable[[StageContext, Any], Stage]]
     reads: frozenset[str]
-    """What must have been written by an earlier stage, such as ``trajectory_groups`` or ``batch.advantages``."""
+    """Fields that an earlier stage must have written, such as ``trajectory_groups`` or ``batch.advantages``."""
     writes: frozenset[str]
-    """What it leaves behind for later stages."""
+    """Fields that the stage writes for later stages."""
     always: bool = False
-    """Whether it runs even when an earlier stage found nothing to train on."""
+    """True if the stage runs even if an earlier stage found nothing to train on."""
     is_rollout_stage: bool = False
-    """Whether it only plays episodes, so that asynchronous training may run it ahead of the update of an earlier step.
-    It keeps nothing between steps, and comes before all stages that read or write the batch or the weights. It may run
-    for several steps at once; it seeds what it draws with `TrainStep.task_batch`, since `global_step` may still
-    change."""
+    """True if the stage only generates episodes, so that asynchronous training may run it before the update of an
+    earlier step. Such a stage stores nothing between steps. It comes before all stages that read or write the batch or
+    the weights. It may run for several steps concurrently. It must derive random seeds from `TrainStep.task_batch`,
+    because `global_step` may still change."""
     off_policy: bool = False
-    """Whether its episodes were sampled by other weights than those that are trained. Each role then needs a loss with
-    an importance ratio, or ``rllm.algorithm.rollout_correction.tis_mode``. How many attempts a task has, it decides."""
+    """True if the stage's episodes were sampled by other weights than the weights that are trained. Each role then
+    needs a loss with an importance ratio, or ``rllm.algorithm.rollout_correction.tis_mode``. The stage decides how many
+    rollouts a task has."""

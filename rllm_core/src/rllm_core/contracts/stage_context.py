@@ -1,4 +1,4 @@
-"""StageContext: what a stage may use of the run it belongs to."""
+"""StageContext: the parts of a run that a stage may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """Made once per run, after every name in the config has been resolved."""
+    """The parts of a run that stages receive. Made once per run, after all plugin names in the config are resolved."""
 
     config: RunConfig
     seed: int
@@ -28,14 +28,14 @@ class StageContext:
     grouping: PluginChoice[Any]
     rejection: RejectionMode
     rejection_name: str
-    """Its qualified name, which its saved state is kept under."""
+    """The mode's qualified name. Its saved state is stored under this name."""
     needs: frozenset[str]
-    """Everything that estimators and losses of the run want filled; see `EstimatorPlugin.needs`."""
+    """All columns that the run's estimators and losses need; see `EstimatorPlugin.needs`."""
     estimator_of: Callable[[str], PluginChoice[EstimatorPlugin[Any]]]
-    """Role to its estimator."""
+    """Takes a role and returns its estimator."""
     loss_of: Callable[[str], PluginChoice[LossPlugin[Any]]]
-    """Role to its loss."""
+    """Takes a role and returns its loss."""
     log: Callable[[int, Mapping[str, float]], None]
     """Sends the metrics of a step to all trackers and the run folder."""
     traces_tokens: bool = False
-    """Whether every update is to be traced (`UpdatePlan.trace`)."""
+    """True if every update returns a token trace (`UpdatePlan.trace`)."""

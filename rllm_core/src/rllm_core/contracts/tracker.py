@@ -1,4 +1,4 @@
-"""Trackers: where metrics go while a run is under way."""
+"""Trackers: destinations for metrics during a run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """What a tracker is told about its run."""
+    """Facts about the run that a tracker receives."""
 
     directory: Path
-    """The run folder; a tracker that writes files puts them in here."""
+    """The run folder. Trackers write their files into it."""
     project_name: str
     experiment_name: str
     config: Mapping[str, Any]
-    """Every value of the run, as in its ``config.yaml``: those of the process's environment as the user wrote them."""
+    """All config values of the run, as in its ``config.yaml``. References to environment variables are not resolved."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each value comes from, by its dotted key: ``default``, a file, ``command line``."""
+    """The source of each value by dotted key: ``default``, a file, ``command line``."""
 
 
 class Tracker(Protocol):
-    """One that is an `Observer` too hears the events of the loop.
+    """A destination for metrics. A tracker that is also an `Observer` receives the events of the training loop.
 
-    `on_train_start` comes before anything is logged, and after a run that this one replaces has been removed: the place
-    to open files. In a resumed run its `first_step` says from which step on everything will be logged again.
+    `on_train_start` comes before the first `log`. If the run replaces an earlier run, the earlier run is already
+    removed. Open files in this method. In a resumed run, `first_step` is the first step that is logged again.
     """
 
     def log(self, global_step: int, metrics: Mapping[str, float], /) -> None:
@@ -38,20 +38,21 @@ class Tracker(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush. Called once: at the end of the run, or when another method has raised."""
+        """Flush and close. Called once: at the end of the run, or after another method raised an exception."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerPlugin(Plugin[ParamsT]):
-    """Offers a tracker. Chosen by ``rllm.trainer.logger``.
+    """A plugin spec that offers a tracker. Users choose it with ``rllm.trainer.logger``.
 
-    `load` returns a factory that takes the run and the options. A package that `load` cannot import ends the run before
-    it starts; whatever goes wrong later switches the tracker off with one warning.
+    `load` returns a factory that takes the run and the options. If `load` cannot import a package, the run stops before
+    it starts. Any later error disables the tracker with one warning.
     """
 
     kind: ClassVar[str] = "tracker"
 
     load: Callable[[], Callable[[TrackedRun, Any], Tracker]]
     every_run: bool = False
-    """Whether every run has this tracker where its distribution is installed, with default options, chosen or not."""
+    """True if every run has this tracker, with default options, when its package is installed. The config need not name
+    it."""

@@ -1,4 +1,4 @@
-"""TrainStep: everything that flows through the stages of one training step."""
+"""The data of one training step, which flows through all stages."""
 
 from __future__ import annotations
 
@@ -19,95 +19,100 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decision:
-    """Why trajectories are not trained on in this step. Of several decisions on a trajectory the last one holds."""
+    """The reason why trajectories are not trained on in this step. If a trajectory has several decisions, the last one
+    applies."""
 
     outcome: Literal["waiting", "dropped", "masked"]
-    """``masked``: it left before there were groups; ``waiting``: it may be trained on in a later step."""
+    """``masked``: removed before groups were formed. ``waiting``: it may be trained on in a later step."""
     rule: str
     """Stage and reason, such as ``reject/all_solved``."""
     trajectories: tuple[Trajectory, ...]
     group: TrajectoryGroup | None = None
-    """Their group; None: there is none yet."""
+    """The group of the trajectories. None if groups were not formed yet."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What the rule looked at, by name."""
+    """The values on which the decision is based, by name."""
 
 
 @dataclass(kw_only=True)
 class TrainStep:
-    """One step of the training loop. Stages fill it; observers and trackers read it."""
+    """One step of the training loop. Stages fill it. Observers and trackers read it."""
 
     global_step: int
-    """Counted from 0 over the whole run."""
+    """Number of the step in the whole run, from 0."""
     epoch: int
     total_steps: int
     tasks: list[Task]
-    """What is being played: the tasks of the newest round."""
+    """The tasks of the latest rollout batch."""
     task_batch: int = 0
-    """Which batch of tasks of the run that is, from 0; rollouts are seeded by it."""
+    """Number of this task batch in the run, from 0. It seeds the rollouts."""
     is_training: bool = True
     renderer: Renderer | None = None
-    """Of the model that is trained; None in tests that need no model."""
+    """The trained model's renderer. None in tests without a model."""
     weight_version: int = 0
-    """Updates made so far; grows by one when this step updates the weights. While the tasks are played ahead: when that
-    began, which is the version that samples where weights are pinned."""
+    """Number of updates so far. It increases by one when this step updates the weights. While a batch is generated
+    ahead, it is the number of updates when generation started. Fixed-version weights sample with this version."""
     generated: list[Episode] = field(default_factory=list)
-    """All episodes of the step, as they were played, round after round."""
+    """All episodes of the step in the order of their rollout batches."""
     later_batches: list[int] = field(default_factory=list)
-    """Where each round but the first begins in `generated`; filled by `take_rollout_batch`."""
+    """Index in `generated` at which each rollout batch after the first begins. Filled by `take_rollout_batch`."""
     episodes: list[Episode] = field(default_factory=list)
-    """Those of the newest round that have not been masked."""
+    """Episodes of the latest rollout batch, without masked episodes."""
     offered_groups: list[TrajectoryGroup] = field(default_factory=list)
-    """All groups of the step with their rewards checked, round after round, whatever becomes of them."""
+    """All groups of the step whose rewards were checked, in the order of their rollout batches. Later stages do not
+    remove groups from it."""
     trajectory_groups: list[TrajectoryGroup] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    """Why trajectories are not trained on in this step, as its stages say by `decide`."""
+    """The reasons why trajectories are not trained on in this step. Stages add them with `decide`."""
     given_rewards: dict[int, float | None] = field(default_factory=dict)
-    """By ``id`` of a trajectory, the reward that it came with, where a stage gave it another."""
+    """Original rewards of trajectories whose reward a stage replaced, by ``id`` of the trajectory."""
     batch: TokenBatch | None = None
     estimators: tuple[str, ...] = ()
-    """(n_group of the batch,) what estimated the advantages, by name; ``precomputed``: they came with the group."""
+    """(n_group of the batch,) names of the estimators that computed the advantages. ``precomputed`` means that the
+    group already had advantages."""
     baselines: NDArray[np.float64] | None = None
-    """(n_traj of the batch,) what rewards were compared with, NaN where the estimator does not say."""
+    """(n_traj of the batch,) the baselines that rewards were compared with. NaN if the estimator does not report them.
+    """
     update_plan: UpdatePlan | None = None
-    """What the backend was asked to make of the batch; None: no update was made."""
+    """The update plan that the backend received for the batch. None if no update was made."""
     update_result: UpdateResult | None = None
-    """What it did."""
+    """The backend's result of the update."""
     metrics: dict[str, float] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)
-    """Names of the metrics that count over all rounds of the step; filled by `count`."""
+    """Names of the metrics that are summed over all rollout batches of the step. Filled by `count`."""
     timing_dict: dict[str, float] = field(default_factory=dict)
     """Seconds per stage."""
     generated_ahead: float = 0.0
-    """Seconds of `timing_dict` in which training did something else: the tasks were played meanwhile."""
+    """Seconds of `timing_dict` that ran concurrently with training, because the batch was generated ahead."""
     asks_for_more: bool = False
-    """Whether another round is played before the stages go on; set by `generate_more`."""
+    """True if the runner must generate another rollout batch before the next stage. Set by `generate_more`."""
     skip_reason: str = ""
-    """Why there is nothing to train on; set by `skip`."""
+    """The reason why there is nothing to train on. Set by `skip`. Empty if there is something."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """What stages of other packages leave for each other, under names of their own."""
+    """Data that stages of other packages leave for each other. Each package uses its own names."""
 
     def skip(self, reason: str) -> None:
-        """Nothing is left to train on: only stages that always run follow. The first reason is a metric of its own."""
+        """Mark that nothing is left to train on. After this, only stages that always run are called. The first reason
+        is also reported as a metric."""
         if not self.skip_reason:
             self.skip_reason = reason
             self.metrics[f"batch/skipped_{reason}"] = 1.0
 
     def go_on(self) -> None:
-        """There is something to train on after all, such as groups kept since earlier steps."""
+        """Mark that there is something to train on after all, such as groups kept since earlier steps."""
         self.metrics.pop(f"batch/skipped_{self.skip_reason}", None)
         self.skip_reason = ""
 
     def generate_more(self) -> None:
-        """Ask for another round: when the stage has ended, the stages run again on the next tasks."""
+        """Request another rollout batch. When the current stage has ended, the stages run again on the next tasks."""
         self.asks_for_more = True
 
     def take_rollout_batch(self, played: TrainStep) -> None:
-        """Take up another round: from here on the step is about its tasks, episodes and groups.
+        """Add another rollout batch. The step's tasks, episodes and groups are replaced by the values of that batch.
 
-        What counts over all rounds is added up; of other metrics and extras the newest round's hold.
+        Metrics of `counted` are summed over all batches. Other metrics and extras take the values of the latest batch.
 
         Args:
-            played: the step in which that round was played.
+            played: the step that generated that batch.
         """
         self.go_on()
         self.asks_for_more = played.asks_for_more
@@ -132,12 +137,13 @@ class TrainStep:
 
     @property
     def rounds(self) -> int:
-        """Batches of tasks played in this step so far; more than 1 when rejection asked for more."""
+        """Number of rollout batches in this step so far. It is more than 1 if rejection requested more."""
         return 1 + len(self.later_batches)
 
     @property
     def generated_by_batch(self) -> list[list[Episode]]:
-        """`generated`, one list per round. A task may come round again; its attempts are not compared across rounds."""
+        """`generated`, one list per rollout batch. A task may appear in several batches. Its rollouts are not compared
+        across batches."""
         return [self.generated[a:b] for a, b in pairwise((0, *self.later_batches, len(self.generated)))]
 
     def decide(
@@ -148,7 +154,7 @@ class TrainStep:
         group: TrajectoryGroup | None = None,
         numbers: Mapping[str, float] | None = None,
     ) -> None:
-        """Say why trajectories are not trained on in this step; see `Decision`."""
+        """Record why trajectories are not trained on in this step; see `Decision`."""
         decided = tuple(trajectories)
         if decided:
             self.decisions.append(
@@ -156,13 +162,13 @@ class TrainStep:
             )
 
     def count(self, metric: str, number: float) -> None:
-        """Add to a metric that counts over all rounds of the step."""
+        """Add to a metric that is summed over all rollout batches of the step."""
         self.counted.add(metric)
         self.metrics[metric] = self.metrics.get(metric, 0.0) + number
 
     @property
     def filled_batch(self) -> TokenBatch:
-        """The batch, for stages after `build_batch`."""
+        """The batch, for stages after `build_batch`. Raises RuntimeError if no stage has built it."""
         if self.batch is None:
             raise RuntimeError("no stage has built a batch yet")
         return self.batch

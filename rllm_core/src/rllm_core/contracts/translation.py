@@ -1,4 +1,4 @@
-"""What a backend makes of a configuration that was written for the system below it."""
+"""The result of translating another system's config to rllm's config."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
-    """Values of the configuration, in place of keys of the other system. Keys are dotted.
+    """Config values that replace keys of the other system. Keys are dotted.
 
-    Keys that it does not mention are those of `shared_keys`, of `unused_keys`, and those that keep their name.
+    Keys that are not listed here are in `shared_keys` or `unused_keys`, or they keep their name.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Key of the configuration -> value."""
+    """Config key -> value."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Key of the other system -> the key in `values` that stands for it."""
+    """Key of the other system -> the key in `values` that replaces it."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Key of the other system that has no counterpart -> why, or what to do instead: one or two sentences."""
+    """Key of the other system without a counterpart -> the reason, or the alternative, in one or two sentences."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Key of the configuration -> what the other system takes where nothing is said, where that differs."""
+    """Config key -> the other system's default, if it differs from ours."""
     notes: tuple[str, ...] = ()
-    """What else the user has to know or to set, a sentence or two each."""
+    """Other facts that the user needs, or settings to make, each in one or two sentences."""

@@ -1,4 +1,4 @@
-"""Workflows: how one attempt at a task is made."""
+"""Workflows: the procedure that produces one rollout of a task."""
 
 from __future__ import annotations
 
@@ -24,114 +24,122 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowContext:
-    """What a workflow is given besides its options, made anew for every attempt."""
+    """The arguments that a workflow receives in addition to its options. Each rollout gets its own instance."""
 
     engine: RolloutEngine
     sampling: SamplingParams
-    """Temperature and the like for this attempt, with its own seed."""
+    """Sampling settings of this rollout, such as the temperature, with the rollout's own seed."""
     max_prompt_length: int
     max_response_length: int
-    """Most tokens one model call may sample."""
+    """Maximum number of tokens that one model call may sample."""
     max_steps: int
-    """Most turns of the attempt."""
+    """Maximum number of turns of the rollout."""
     accumulate_reasoning: bool
-    """Whether thoughts stay in prompts after the next message of the user; before it they always stay."""
+    """True if reasoning stays in prompts after the next user message. Before that message it always stays."""
     make_agent: Callable[[], Agent]
-    """A fresh agent of the one chosen by name."""
+    """Returns a new instance of the run's agent."""
     make_environment: Callable[[], Environment] | None
-    """A fresh environment of the one chosen by name; None when the run has none."""
+    """Returns a new instance of the run's environment. None if the run has no environment."""
     environment_blocks: bool
-    """Whether plain methods of that environment run in a thread of their own."""
+    """True if plain (non-async) methods of the environment run in their own thread."""
     label: str
-    """As `RolloutRequest.label`: ``train``, ``val`` or what a stage calls its own rollouts."""
+    """The value of `RolloutRequest.label`: ``train``, ``val`` or a name that a stage gives to its own rollouts."""
     rollout: int
-    """Which try at this rollout it is, from 0; see ``rllm.workflow.retry_limit``."""
+    """Number of this try of the rollout, from 0; see ``rllm.workflow.retry_limit``."""
     score: Callable[[Rollout], Awaitable[Score]] | None = None
-    """The rewards of ``rllm.reward`` as one; None where the run names none. Never raises for what a reward does."""
+    """Computes the combined reward of ``rllm.reward``. None if the run names no reward. It never raises if a reward
+    fails."""
     resource: Any = None
-    """What `WorkflowPlugin.open` has opened for the run; None where it opens nothing."""
+    """The resource that `WorkflowPlugin.open` opened for the run. None if it opens nothing."""
     task_batch: int | None = None
-    """As `RolloutRequest.task_batch`: rollouts of a task with the same number are compared with each other."""
+    """The value of `RolloutRequest.task_batch`. Rollouts of a task with the same number are compared with each other.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedRun:
-    """What a workflow is told about a run, in `WorkflowPlugin.open`."""
+    """Facts about the run that `WorkflowPlugin.open` receives."""
 
     config: RunConfig
     engine: RolloutEngine
     directory: Path | None
-    """The run folder; None where nothing is trained, as in ``rllm eval``."""
+    """The run folder. None if nothing is trained, as in ``rllm eval``."""
     stop_texts: bool = False
-    """Whether the engine ends replies at `SamplingParams.stop`; one that cannot refuses them."""
+    """True if the engine ends responses at `SamplingParams.stop`. Other engines reject such strings."""
     replaces: bool = False
     """True if the first step removes an earlier run, with all files that it has in `directory`."""
 
 
 class Workflow(ABC):
-    """One instance makes one attempt: messages to the engine, actions to the environment, an episode out.
+    """The procedure of one rollout. It sends messages to the engine and actions to the environment, and returns an
+    episode.
 
-    A subclass with options names them in its constructor and hands on none of them:
-    ``def __init__(self, context, bonus=0.0)``.
+    One instance produces one rollout. If a subclass has options, add them to its constructor and do not pass them to
+    the base class: ``def __init__(self, context, bonus=0.0)``.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys of ``rllm.agent`` that it acts on, such as ``rllm.agent.max_steps``, and ``rllm.accumulate_reasoning`` where
-    a `Conversation` of it has several replies; setting others is an error in a run with this workflow."""
+    """Keys of ``rllm.agent`` that the workflow reads, such as ``rllm.agent.max_steps``. Add
+    ``rllm.accumulate_reasoning`` if a `Conversation` of the workflow can have several responses. If a user sets other
+    keys, the run is rejected."""
 
     def __init__(self, context: WorkflowContext, **unknown: Any) -> None:
         if unknown:
             raise ConfigError(
                 "unknown-option",
                 f"Workflow {type(self).__name__} has no option {', '.join(unknown)}.",
-                "Leave it out of workflow_args, or take it in the workflow's constructor.",
+                "Remove it from workflow_args, or add it to the workflow's constructor.",
             )
         self.context = context
         self.episode: Episode | None = None
-        """The episode under way. Set it early: after a timeout, what it holds by then is the result."""
+        """The current episode. Set it early: after a timeout, its content at that moment is the result."""
 
     @property
     def rollout_engine(self) -> RolloutEngine:
-        """What samples from the model."""
+        """The engine that samples from the model."""
         return self.context.engine
 
     @abstractmethod
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        """Attempt `task` (its `data`). `uid` is the episode's id, ``"{task_id}:{rollout_idx}"``."""
+        """Run one rollout of `task` (the task's `data`). `uid` is the episode's id, ``"{task_id}:{rollout_idx}"``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowPlugin(Plugin[ParamsT]):
-    """Offers a workflow. Chosen by ``rllm.workflow.name``; its options are ``rllm.workflow.workflow_args``.
+    """A plugin spec that offers a workflow. Users choose it with ``rllm.workflow.name``. Its options are
+    ``rllm.workflow.workflow_args``.
 
-    Marks of `rllm_core.schema.section` say what an option means to a run: `Names` (the agent or the environment that
-    the option names), `Means.ROLLOUT_SECONDS`, `Means.SHAPES_STEP_REWARDS`.
+    Mark options with the classes of `rllm_core.schema.section` if they affect a run: `Names` (the option names an agent
+    or an environment), `Means.ROLLOUT_SECONDS`, `Means.SHAPES_STEP_REWARDS`.
     """
 
     kind: ClassVar[str] = "workflow"
 
     load: Callable[[], Callable[..., Workflow]]
-    """Returns the `Workflow` class, or a function that takes what its constructor takes."""
+    """Returns the `Workflow` class, or a function with the same arguments as the constructor."""
     one_role: bool = False
-    """Whether every attempt is one trajectory; a run whose groups can then hold one attempt alone is warned."""
+    """True if every rollout has exactly one trajectory. A run gets a warning if its groups would then contain only one
+    rollout."""
     needs_environment: bool = False
-    """Whether it plays with the environment of the run; one without any ends before it starts."""
+    """True if the workflow uses the run's environment. A run without an environment is then rejected before it starts.
+    """
     stop_texts: bool = False
-    """Whether it samples with `SamplingParams.stop`; a run whose engine has no `stop_texts` ends before it starts."""
-    renders_elsewhere: bool = False
-    """Whether another process renders its prompts, such as a gateway. A run whose backend has no `token_ids` ends
+    """True if the workflow samples with `SamplingParams.stop`. A run whose engine has no `stop_texts` is then rejected
     before it starts."""
+    renders_elsewhere: bool = False
+    """True if another process renders its prompts, such as a gateway. A run whose backend has no `token_ids` is then
+    rejected before it starts."""
     calls_tools: bool = False
-    """Whether the model may call tools in it, those of `Environment.tools` among them. The run's renderer is then tried
-    with calls and results before anything is played; an environment with tools needs such a workflow."""
+    """True if the model may call tools in this workflow, including `Environment.tools`. The run's renderer is then
+    tested with tool calls and results before the first rollout. An environment with tools needs such a workflow."""
     gives_rewards: bool = False
-    """Whether attempts may bring their own rewards; an environment that needs ``rllm.reward`` then does without."""
+    """True if rollouts may have their own rewards. An environment that needs ``rllm.reward`` then works without it."""
     check_run: Callable[[RunConfig, Any], None] | None = None
-    """Takes the configuration of the run and the options, and raises for what `check` cannot see, such as a port of
-    ``rllm.sdk`` that is taken. Called where `check` is, before a model is loaded."""
+    """Takes the run's config and the options. Raises an error for problems that `check` cannot detect, such as a port
+    of ``rllm.sdk`` that is in use. Called at the same times as `check`, before a model is loaded."""
     sources: Callable[[Any], Mapping[str, str]] | None = None
-    """Takes the options and returns what beside them decides how attempts go, such as the file of an agent; as
+    """Takes the options and returns other inputs that determine rollouts, such as the file of an agent. See
     `RewardPlugin.sources`."""
     open: Callable[[OpenedRun, Any], AbstractAsyncContextManager[Any]] | None = None
-    """Takes the run and the options, and opens what all attempts of a run share, such as a server. Entered once the
-    engine is there, left when nothing is played any more, also after an error."""
+    """Takes the run and the options, and opens a resource that all rollouts of a run share, such as a server. It is
+    entered when the engine is ready. It is closed after the last rollout, also after an error."""

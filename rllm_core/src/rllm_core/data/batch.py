@@ -1,4 +1,4 @@
-"""TokenBatch: the one columnar, ragged form of a training batch that algorithms and backends share."""
+"""TokenBatch: the columnar form of a training batch, without padding, that algorithms and backends share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _VERSION_SPANS = attrgetter("version_spans")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenBatch:
-    """Rows of tokens without padding. Row ``r`` holds tokens ``row_offsets[r]:row_offsets[r + 1]``.
+    """Rows of tokens without padding. Row ``r`` contains tokens ``row_offsets[r]:row_offsets[r + 1]``.
 
-    A trajectory is one row, or one row per segment when its history was rewritten (see `TokenBuffer`).
-    Per-token columns are (n_token,); log-probs and advantages mean something only where `loss_mask` is True.
+    A trajectory is one row. If its history was rewritten, it has one row per segment (see `TokenBuffer`). Per-token
+    columns are (n_token,). Log-probs and advantages are only meaningful if `loss_mask` is True.
     """
 
     tokens: NDArray[np.int32]
     row_offsets: NDArray[np.int64]
     """(n_row + 1,)"""
     loss_mask: NDArray[np.bool_]
-    """(n_token,) True where the model sampled the token."""
+    """(n_token,) True if the model sampled the token."""
     sampling_logprobs: NDArray[np.float32]
-    """(n_token,) log-probs as the sampler reported them, NaN where it did not; 0 where `loss_mask` is False."""
+    """(n_token,) log-probs that the sampler reported. NaN if it reported none, 0 if `loss_mask` is False."""
     trajectory: NDArray[np.int32]
     """(n_row,) index of the row's trajectory, counted over all groups in order."""
     group: NDArray[np.int32]
@@ -40,25 +40,25 @@ class TokenBatch:
     role: NDArray[np.int32]
     """(n_row,) index into `roles`."""
     weight_version: NDArray[np.int32]
-    """(n_row,) oldest weights that sampled a token of the row."""
+    """(n_row,) oldest weight version that sampled a token of the row."""
     roles: tuple[str, ...]
     groups: Sequence[TrajectoryGroup]
-    """The groups the batch was built from."""
+    """The groups from which the batch was built."""
     old_logprobs: NDArray[np.float32] | None = None
-    """(n_token,) under the weights at the start of the update."""
+    """(n_token,) log-probs under the weights at the start of the update."""
     ref_logprobs: NDArray[np.float32] | None = None
-    """(n_token,) under the frozen reference model."""
+    """(n_token,) log-probs under the frozen reference model."""
     values: NDArray[np.float32] | None = None
-    """(n_token,) the critic's estimate."""
+    """(n_token,) the critic's estimates."""
     sum_pi_squared: NDArray[np.float32] | None = None
-    """(n_token,) sum over the vocabulary of squared probabilities, under the weights at the start of the update."""
+    """(n_token,) sum of squared probabilities over the vocabulary, under the weights at the start of the update."""
     advantages: NDArray[np.float32] | None = None
-    """(n_token,) 0 where `loss_mask` is False."""
+    """(n_token,) advantages, 0 if `loss_mask` is False."""
     returns: NDArray[np.float32] | None = None
-    """(n_token,) targets for a critic; NaN where the role's estimator gave none. None: no estimator gave any."""
+    """(n_token,) targets for a critic, NaN if the role's estimator returned none. None if no estimator returned any."""
     token_versions: NDArray[np.int32] | None = None
-    """(n_token,) weights that sampled each token. None: every token of a row is of the row's `weight_version`.
-    `versions` gives them either way."""
+    """(n_token,) weight version that sampled each token. None if all tokens of each row have the row's
+    `weight_version`. Use `versions` to get the versions in both cases."""
 
     @property
     def n_rows(self) -> int:
@@ -70,32 +70,32 @@ class TokenBatch:
 
     @property
     def row_lengths(self) -> NDArray[np.int64]:
-        """(n_row,) tokens per row."""
+        """(n_row,) number of tokens per row."""
         return np.diff(self.row_offsets)
 
     @property
     def versions(self) -> NDArray[np.int32]:
-        """(n_token,) weights that sampled each token; mean something only where `loss_mask` is True."""
+        """(n_token,) weight version that sampled each token. Only meaningful if `loss_mask` is True."""
         if self.token_versions is not None:
             return self.token_versions
         return np.repeat(self.weight_version, self.row_lengths)
 
     @property
     def unknown_logprobs(self) -> NDArray[np.bool_]:
-        """(n_token,) True for sampled tokens of which `sampling_logprobs` has no log-prob."""
+        """(n_token,) True for sampled tokens without a log-prob in `sampling_logprobs`."""
         return np.isnan(self.sampling_logprobs)
 
     def old_logprobs_from(self, computed: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(n_token,) `sampling_logprobs`, and `computed` in rows that have an unknown log-prob.
+        """Return `sampling_logprobs`, (n_token,), replaced by `computed` in rows with an unknown log-prob.
 
-        A whole row comes from one place, so that the importance ratio of a sequence compares two policies.
+        All values of a row have the same source, so that the importance ratio of a sequence compares two policies.
         """
         unknown = np.zeros(self.n_rows, np.bool_)
         unknown[np.searchsorted(self.row_offsets, np.flatnonzero(self.unknown_logprobs), side="right") - 1] = True
         return np.where(np.repeat(unknown, self.row_lengths), computed, self.sampling_logprobs)
 
     def with_columns(self, **columns: Any) -> TokenBatch:
-        """A copy of the record with per-token columns filled; arrays are shared, not copied.
+        """Return a copy with per-token columns filled. Arrays are shared, not copied.
 
         Raises:
             ValueError: a column is not (n_token,).
@@ -107,7 +107,7 @@ class TokenBatch:
 
 
 def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
-    """Lay the trajectories of all groups end to end. Segments without a sampled token give no row."""
+    """Concatenate the trajectories of all groups. Segments without a sampled token have no row."""
     roles = tuple(dict.fromkeys(group.group_role for group in groups))
     role_index = {role: index for index, role in enumerate(roles)}
     columns: list[tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]] = []
@@ -146,12 +146,13 @@ def build_batch(groups: Sequence[TrajectoryGroup]) -> TokenBatch:
 
 
 def _is_mixed(trajectory: Trajectory) -> bool:
-    """Whether its tokens were sampled by several weight versions."""
+    """Return True if several weight versions sampled the trajectory's tokens."""
     return len(set(map(_WEIGHT_VERSION, trajectory.steps))) > 1 or any(map(_VERSION_SPANS, trajectory.steps))
 
 
 def _versions(trajectory: Trajectory, buffer: TokenBuffer) -> NDArray[np.int32]:
-    """(n,) weights that sampled each token of the buffer; tokens that were heard have those of the reply to them."""
+    """Return the weight version, (n,), of each token of the buffer. Prompt tokens have the version of the response to
+    them."""
     versions = np.empty(len(buffer), np.int32)
     heard = 0
     for step in trajectory.steps:
@@ -165,9 +166,9 @@ def _versions(trajectory: Trajectory, buffer: TokenBuffer) -> NDArray[np.int32]:
 
 
 def _rows(trajectory: Trajectory, buffer: TokenBuffer) -> list[tuple[int, int, int]]:
-    """Start, end and the oldest weights that sampled in it, of each segment that holds a sampled token."""
+    """Return start, end and oldest weight version of each segment with a sampled token."""
     if len(buffer.segment_starts) == 1 and not buffer.silent_turns:
-        # Almost always so, and looking at the span of every step costs more than copying the tokens.
+        # This is by far the most common case, and reading the span of every step is slower than copying the tokens.
         return [(0, len(buffer), min(map(_WEIGHT_VERSION, trajectory.steps)))]
     versions: dict[int, int] = {}
     for step in trajectory.steps:

@@ -1,8 +1,8 @@
-"""Trajectories, groups and episodes as JSON data and back, without losing a bit.
+"""Lossless conversion of trajectories, groups and episodes to JSON data and back.
 
 float32 values are widened to float64, whose shortest decimal reads back as the same number. An unknown log-prob is
-null; other NaN and infinities are written as `json` does. numpy numbers are written as what they are; `info` and
-`metadata` must be JSON data.
+null. Other NaN and infinite values are written in the format of `json`. numpy numbers are written as numbers. `info`
+and `metadata` must be JSON data.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rllm_core.data.types import Episode, TerminationReason, Trajectory, Traject
 from rllm_core.data.version_spans import VersionSpan
 
 SCHEMA_VERSION = 1
-"""Raised whenever files written before can no longer be read as they are."""
+"""Increased when existing files can no longer be read."""
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """Every token once: the buffer's columns, and each step as a span of them."""
+    """Return JSON data with every token once: the buffer's columns, and each step as a span of them."""
     buffer = trajectory.tokens
     return {
         "uid": trajectory.uid,
@@ -44,17 +44,17 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(data: dict[str, Any]) -> Trajectory:
-    """Inverse of `trajectory_to_json`. Steps may be in another order than their tokens."""
+    """Inverse of `trajectory_to_json`. The steps need not be in the order of their tokens."""
     trajectory = Trajectory(data["name"], reward=data["reward"], uid=data["uid"], info=data["info"])
     ids, logprobs = data["ids"], data["logprobs"]
     entries = data["steps"]
-    # Spans only ever grow from one model call to the next, so in their order the buffer fills up as it did.
+    # Spans only grow from one model call to the next, so the buffer is filled again in the order of the spans.
     made = {}
     for index in sorted(range(len(entries)), key=lambda index: entries[index]["span"]):
         entry = entries[index]
         segment_start, response_start, end = entry["span"]
         fields = {key: entry[key] for key in ("reward", "advantage", "text", "weight_version", "info")}
-        # Logs of earlier versions have none.
+        # Logs of earlier versions have no spans.
         fields["version_spans"] = [VersionSpan(*span) for span in entry.get("version_spans", ())]
         made[index] = trajectory.add_step(
             ids[segment_start:response_start], ids[response_start:end], logprobs[response_start:end], **fields
@@ -97,7 +97,7 @@ def episode_from_json(data: dict[str, Any]) -> Episode:
     """Inverse of `episode_to_json`.
 
     Raises:
-        ValueError: written by another schema version.
+        ValueError: the data has a different schema version.
     """
     if data["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"episode of schema version {data['schema_version']}, this rllm-core reads {SCHEMA_VERSION}")

@@ -1,4 +1,4 @@
-"""Chat messages, tools, and replies taken apart. Everything is JSON data in the shape of OpenAI's chat API."""
+"""Chat messages, tools and parsed responses. All are JSON data in the format of OpenAI's chat API."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 Message = Mapping[str, Any]
-"""``{"role": "user", "content": "lower"}``. `content` is text or a list of parts (``{"type": "text", "text": …}``); an
-assistant message may have ``tool_calls``, one of role ``tool`` says which of them it answers (``tool_call_id``)."""
+"""A chat message: ``{"role": "user", "content": "lower"}``. `content` is text or a list of parts (``{"type": "text",
+"text": …}``). An assistant message may have ``tool_calls``. A message with role ``tool`` refers to one of these calls
+with ``tool_call_id``."""
 Tool = Mapping[str, Any]
 """A tool that the model may call: ``{"type": "function", "function": {"name": …, "parameters": JSON schema}}``."""
 Action = str | Mapping[str, Any]
-"""What an agent does in its environment: text, or a JSON object where the environment takes those."""
+"""An agent's action in its environment: text, or a JSON object if the environment accepts objects."""
 
 
 def text_of(message: Message) -> str:
-    """The text of a message; parts that are no text, such as pictures, are left out."""
+    """Return the text of a message. Parts that are not text, such as pictures, are ignored."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -26,47 +27,48 @@ def text_of(message: Message) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """A call of a tool that the model wrote, and that could be read."""
+    """A tool call that the model wrote and that was parsed successfully."""
 
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    """What the answering message repeats as its ``tool_call_id``."""
+    """The id that the tool's message repeats as ``tool_call_id``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MalformedToolCall:
-    """A call that could not be read: cut off, or with arguments that are no JSON object."""
+    """A call that could not be parsed, because it was cut off or its arguments are not a JSON object."""
 
     text: str
-    """What the model wrote."""
+    """The text that the model wrote."""
     problem: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """One reply of the model, taken apart by the renderer of the model."""
+    """One response of the model, parsed by the model's renderer."""
 
     text: str
-    """All of it, without special tokens."""
+    """The whole text, without special tokens."""
     content: str
-    """What is said to the user: `text` without reasoning and without tool calls."""
+    """The answer for the user: `text` without reasoning and without tool calls."""
     reasoning: str | None = None
-    """What the model thought; None where the renderer finds no thoughts."""
+    """The model's reasoning. None if the renderer finds none."""
     tool_calls: tuple[ToolCall, ...] = ()
     malformed_calls: tuple[MalformedToolCall, ...] = ()
     finish_reason: str = "stop"
-    """As `Completion.finish_reason`: ``length`` where the reply was cut off."""
+    """The value of `Completion.finish_reason`: ``length`` if the response was cut off."""
 
     def ended_by(self, finish_reason: str) -> Response:
-        """The same with another finish reason; quicker than `dataclasses.replace`, for it is done for every reply."""
+        """Return the same response with a different finish reason. It is faster than `dataclasses.replace`, because it
+        runs for every response."""
         made = object.__new__(Response)
         made.__dict__.update(self.__dict__, finish_reason=finish_reason)
         return made
 
     @property
     def message(self) -> Message:
-        """The reply as the assistant's message of a history."""
+        """The response as an assistant message of a chat history."""
         words = [self.content, *(call.text for call in self.malformed_calls)]
         message: dict[str, Any] = {"role": "assistant", "content": "\n".join(filter(None, words))}
         if self.reasoning is not None:

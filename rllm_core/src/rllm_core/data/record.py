@@ -1,6 +1,6 @@
-"""The types of a run's record: what became of trajectories, and what trained tokens did.
+"""The types of a run's record: the outcome of each trajectory, and statistics of each trained token.
 
-A trajectory is named by its `Trajectory.uid`. Nothing in the core writes a record.
+A trajectory is identified by its `Trajectory.uid`. The core itself writes no record.
 """
 
 from __future__ import annotations
@@ -15,70 +15,71 @@ from numpy.typing import NDArray
 OutcomeName = Literal["trained", "waiting", "dropped", "masked"]
 _FATE_NAMES = get_args(OutcomeName)
 WHOLE_NUMBERS = frozenset({"row", "position", "epoch", "optimizer_step"})
-"""Columns of a `TokenTrace` that are int32; the others are float32."""
+"""Columns of a `TokenTrace` with dtype int32. All other columns are float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a trajectory in one step: it has exactly one fate per step in which it is played or waits.
+    """The outcome of a trajectory in one step. It has exactly one outcome per step in which it is generated or waits.
 
     Raises:
-        ValueError: `outcome` is none that there is.
+        ValueError: `outcome` is not a valid name.
     """
 
     step: int
     """Training step, from 0."""
     trajectory: str
-    """Its uid."""
+    """The trajectory's uid."""
     outcome: OutcomeName
     rule: str
-    """What decided, such as ``reject/all_solved`` or ``compact_filter/timeout``; empty for what is trained on."""
+    """The rule that decided, such as ``reject/all_solved`` or ``compact_filter/timeout``. Empty if the trajectory is
+    trained on."""
     numbers: Mapping[str, float]
-    """What the rule looked at, by name; empty where it looked at none."""
+    """The values that the rule used, by name. Empty if it used none."""
     group: str | None
-    """Id of its group; None: it was masked before there were groups."""
+    """Id of its group. None if it was masked before groups were formed."""
     peers: tuple[str, ...]
     """Uids of the other trajectories of the group."""
 
     def __post_init__(self) -> None:
         if self.outcome not in _FATE_NAMES:
-            raise ValueError(f"fate {self.outcome!r}; there are {', '.join(_FATE_NAMES)}")
+            raise ValueError(f"outcome {self.outcome!r}; expected one of {', '.join(_FATE_NAMES)}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenTrace:
-    """The trained tokens of one update, each once per epoch. Every column is (n,), in any order.
+    """The trained tokens of one update, once per epoch. Every column is (n,), in any order.
 
-    A part of the coefficient is a derivative of the loss that the optimiser step descends, aggregation weights included
-    and gradient clipping left out. NaN: the backend does not know the figure.
+    The columns ending in ``_part`` are derivatives of the loss that the optimizer step descends. They include
+    aggregation weights and exclude gradient clipping. NaN if the backend does not have the value.
 
     Raises:
-        ValueError: a column is of another length or dtype.
+        ValueError: a column has a different length or dtype.
     """
 
     row: NDArray[np.int32]
     """Row of the token in the batch."""
     position: NDArray[np.int32]
-    """Where the token is in its row, from 0."""
+    """Position of the token in its row, from 0."""
     epoch: NDArray[np.int32]
     """Pass over the batch, from 0."""
     optimizer_step: NDArray[np.int32]
-    """Optimiser step of the update that the token is in, from 0 over all epochs."""
+    """Optimizer step of the update that contains the token, from 0 over all epochs."""
     logprob: NDArray[np.float32]
-    """Log-prob in nats, under the weights before the optimiser step of this epoch that the token is in."""
+    """Log-prob in nats, under the weights before the token's optimizer step of this epoch."""
     entropy: NDArray[np.float32]
-    """Entropy in nats of the distribution that the token is from, under the same weights; NaN where not computed."""
+    """Entropy in nats of the token's distribution, under the same weights. NaN if not computed."""
     weight: NDArray[np.float32]
-    """What the token's loss counts in the loss of the optimiser step: that is the sum of weight times token loss."""
+    """Weight of the token's loss. The loss of the optimizer step is the sum of weight times token loss."""
     clipped: NDArray[np.float32]
-    """1 where the policy loss clips the token, 0 where it does not; NaN where the loss does not say."""
+    """1 if the policy loss clips the token, 0 if it does not. NaN if the loss does not report it."""
     policy_part: NDArray[np.float32]
-    """Derivative of the policy loss by `logprob`."""
+    """Derivative of the policy loss with respect to `logprob`."""
     kl_part: NDArray[np.float32]
-    """Derivative of the KL term by `logprob`; 0 without one."""
+    """Derivative of the KL term with respect to `logprob`. 0 without a KL term."""
     entropy_part: NDArray[np.float32]
-    """Derivative of the entropy bonus by `entropy`; 0 without one. Where `entropy` is NaN, the log-prob estimates it
-    and the derivative is by `logprob`."""
+    """Derivative of the entropy bonus with respect to `entropy`. 0 without a bonus. If `entropy` is NaN, the log-prob
+    estimates it, and the derivative is with respect to `logprob`."""
 
     def __post_init__(self) -> None:
         n = self.row.size
@@ -91,23 +92,23 @@ class TokenTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerStep:
-    """One optimiser step of an update. A figure that a backend does not know is None."""
+    """One optimizer step of an update. A value is None if the backend does not have it."""
 
     epoch: int
     """Pass over the batch, from 0."""
     number: int
-    """Counts the optimiser steps of the update, from 0 over all epochs."""
+    """Number of the optimizer step in the update, from 0 over all epochs."""
     loss: float | None = None
-    """What it descends: the sum of the three parts. A critic's loss is none of them."""
+    """The loss that the step descends: the sum of policy, KL and entropy loss. It does not include a critic's loss."""
     policy_loss: float | None = None
     kl_loss: float | None = None
-    """Weight of the KL term times the divergence; 0 without one."""
+    """Weight of the KL term times the divergence. 0 without a KL term."""
     entropy_loss: float | None = None
-    """Less than 0 where an entropy bonus is paid; 0 without one."""
+    """Negative entropy bonus, so less than 0. 0 without a bonus."""
     grad_norm: float | None = None
-    """Norm of the policy's gradient before it is clipped."""
+    """Norm of the policy's gradient before clipping."""
     clip_factor: float | None = None
-    """What gradient clipping multiplies that gradient by: at most 1."""
+    """Factor by which gradient clipping multiplies that gradient, at most 1."""
     learning_rate: float | None = None
     loss_seed: int | None = None
-    """`LossInput.seed` of the step."""
+    """The `LossInput.seed` of the step."""

@@ -1,4 +1,4 @@
-"""Tasks that are made when they are asked for."""
+"""Tasks that are created on demand."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rllm_core.errors import PluginError, RllmError, described
 
 
 class LazyTasks(Sequence[Task]):
-    """Tasks by index, for files too large to hold and generators too slow to run ahead; nothing made is kept.
+    """Tasks by index, for files that are too large for memory and for slow generators. Created tasks are not stored.
 
     ``LazyTasks([f"sum-{i}" for i in range(10**6)], make_task)``
     """
 
     def __init__(self, ids: Sequence[str], make: Callable[[int], Task]) -> None:
-        """Make none of them yet.
+        """Store the ids and the function, without creating a task.
 
         Args:
-            ids: the id of every task, in order, all different; `RowIds` where they are numbers of rows.
-            make: makes the task of an index, from 0; the same one whenever it is asked.
+            ids: the id of every task, in order, all different. Use `RowIds` if the ids are row numbers.
+            make: takes an index, from 0, and creates the task. It must always return the same task for an index.
         """
         self.ids = ids
         self._make = make
@@ -52,23 +52,23 @@ class LazyTasks(Sequence[Task]):
         if not isinstance(task, Task) or task.id != self.ids[position]:
             raise PluginError(
                 "bad-task-id",
-                f"Task {position} is {task!r:.80}, and its id was said to be {self.ids[position]!r}.",
-                "Let `ids` and `make` agree.",
+                f"Task {position} is {task!r:.80}, and its id in `ids` is {self.ids[position]!r}.",
+                "Return a task with this id from `make`.",
             )
         return task
 
 
 class RowIds(Sequence[str]):
-    """Numbers of rows as ids, made when they are asked for: those of millions of rows take no memory."""
+    """Row numbers as ids, created on demand, so that ids of millions of rows need no memory."""
 
     def __init__(self, numbers: range | NDArray[np.int64]) -> None:
-        """Take the numbers as they are.
+        """Store the numbers.
 
         Args:
-            numbers: shape (n,), int64, or a range; in the order of the tasks, all different.
+            numbers: shape (n,), int64, or a range. They are in the order of the tasks, all different.
 
         Raises:
-            ValueError: two are the same.
+            ValueError: two numbers are equal.
         """
         if not isinstance(numbers, range) and not np.diff(np.sort(numbers)).all():
             raise ValueError("row numbers differ")
@@ -86,5 +86,5 @@ class RowIds(Sequence[str]):
 
 
 def task_ids(tasks: Sequence[Task]) -> Sequence[str]:
-    """The ids of tasks, in order, without making those that are lazy."""
+    """Return the ids of tasks in order, without creating lazy tasks."""
     return tasks.ids if isinstance(tasks, LazyTasks) else [task.id for task in tasks]

@@ -1,4 +1,4 @@
-"""TokenBuffer: every token of a trajectory exactly once, however many turns it has."""
+"""TokenBuffer: stores every token of a trajectory exactly once, for any number of turns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class TokenSpan(NamedTuple):
-    """A model call in its buffer: prompt ``segment_start:response_start``, response ``response_start:end``."""
+    """The position of a model call in its buffer: prompt ``segment_start:response_start``, response
+    ``response_start:end``."""
 
     segment_start: int
     response_start: int
@@ -17,10 +18,11 @@ class TokenSpan(NamedTuple):
 
 
 class TokenBuffer:
-    """Append-only columns: token ids, log-probs, and whether the model sampled the token.
+    """Append-only columns: token ids, log-probs, and a flag for sampled tokens.
 
-    A turn whose prompt extends the tokens so far appends only the difference. A turn whose prompt does not (an agent
-    that rewrites its history) starts a new *segment*, trained as a row of its own; each such start is a prefix break.
+    If a turn's prompt extends the tokens so far, only the new tokens are appended. Otherwise (an agent rewrites its
+    history), the turn starts a new *segment*, which becomes a separate row in training. Each such start is a prefix
+    break.
     """
 
     __slots__ = ("_ids", "_length", "_logprobs", "_sampled", "segment_starts", "silent_turns", "turns")
@@ -33,7 +35,7 @@ class TokenBuffer:
         self.segment_starts: list[int] = []
         self.turns = 0
         self.silent_turns = 0
-        """Turns in which the model sampled nothing."""
+        """Number of turns in which the model sampled nothing."""
 
     @property
     def ids(self) -> NDArray[np.int32]:
@@ -42,21 +44,21 @@ class TokenBuffer:
 
     @property
     def logprobs(self) -> NDArray[np.float32]:
-        """(n,) log-prob of each sampled token when it was sampled, NaN where unknown; 0 for the others. A view."""
+        """(n,) log-prob of each sampled token at the time of sampling, NaN if unknown, 0 for other tokens. A view."""
         return self._logprobs[: self._length]
 
     @property
     def sampled(self) -> NDArray[np.bool_]:
-        """(n,) True where the model sampled the token. A view."""
+        """(n,) True if the model sampled the token. A view."""
         return self._sampled[: self._length]
 
     def columns(self, start: int, end: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]:
-        """(end - start,) ids, log-probs and which were sampled, of the tokens ``start:end`` so far. Views."""
+        """Return ids, log-probs and the sampled flag of the tokens ``start:end``, each (end - start,). Views."""
         return self._ids[start:end], self._logprobs[start:end], self._sampled[start:end]
 
     @property
     def prefix_breaks(self) -> int:
-        """How many turns did not extend what came before."""
+        """Number of turns whose prompt did not extend the tokens before it."""
         return max(0, len(self.segment_starts) - 1)
 
     def __len__(self) -> int:
@@ -66,9 +68,10 @@ class TokenBuffer:
         """Append one model call.
 
         Args:
-            prompt_ids: (n_prompt,) everything the model saw, earlier turns included.
-            response_ids: (n_response,) what it sampled.
-            logprobs: (n_response,) their log-probs. None, or NaN for a token: unknown, and stored as NaN.
+            prompt_ids: (n_prompt,) all tokens of the prompt, including earlier turns.
+            response_ids: (n_response,) the sampled tokens.
+            logprobs: (n_response,) log-probs of the sampled tokens. None if all are unknown, NaN for single unknown
+                values. Unknown values are stored as NaN.
 
         Raises:
             ValueError: `logprobs` and `response_ids` differ in length, or ids are not a flat list.
@@ -81,7 +84,7 @@ class TokenBuffer:
             logprobs = np.asarray(logprobs, np.float32)
             if logprobs.shape != response.shape:
                 raise ValueError(
-                    f"{logprobs.size} log-probs for {response.size} response tokens; give None where they are unknown"
+                    f"{logprobs.size} log-probs for {response.size} response tokens; pass None if they are unknown"
                 )
         if not prompt.size and response.size:
             raise ValueError("a model call starts from at least one token: what is sampled first cannot be trained on")
@@ -102,7 +105,7 @@ class TokenBuffer:
         return TokenSpan(segment_start, response_start, end)
 
     def _segment_for(self, prompt: NDArray[np.int32]) -> int:
-        """Start of the open segment when `prompt` extends it, else of a new one."""
+        """Return the start of the open segment if `prompt` extends it, otherwise the start of a new segment."""
         if self.segment_starts:
             start = self.segment_starts[-1]
             so_far = self._ids[start : self._length]

@@ -1,4 +1,5 @@
-"""The data of a run: Task, Step, Trajectory, Episode, TrajectoryGroup. Plain data, no behaviour beyond views."""
+"""The data of a run: Task, Step, Trajectory, Episode, TrajectoryGroup. They are plain data, with views as their only
+methods."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from rllm_core.data.version_spans import VersionSpan, check_version_spans
 
 
 class TerminationReason(str, Enum):
-    """Why an episode ended; the names are those of `rllm.compact_filtering`'s masks.
+    """The reason why an episode ended. The masks of `rllm.compact_filtering` have the same names.
 
-    A workflow decides it (`rllm_core.rollout.workflows`), `rllm_core.rollout.runner` where an attempt fails or is late.
+    The workflow sets it (`rllm_core.rollout.workflows`). `rllm_core.rollout.runner` sets it for rollouts that fail or
+    time out.
     """
 
     ENV_DONE = "env_done"
@@ -32,7 +34,8 @@ class TerminationReason(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A problem. `data` is what workflows and environments see; `data_source` names the row in validation tables."""
+    """A problem. Workflows and environments receive `data`. `data_source` is the name of the task's row in validation
+    tables."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -40,19 +43,20 @@ class Task:
 
 
 class Step:
-    """One model call: a span of its trajectory's token buffer, with what the call earned.
+    """One model call: a span of its trajectory's token buffer, with the reward of the call.
 
-    ``Step(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.1])`` makes a free-standing step with a buffer of its
-    own; a trajectory takes such steps into its one buffer when its tokens are first needed. Log-probs that are left
-    out are unknown: the trainer then computes the old log-probs of these tokens.
+    ``Step(prompt_ids=[1, 2], response_ids=[3], logprobs=[-0.1])`` makes a separate step with its own buffer. A
+    trajectory copies such steps into its single buffer when its tokens are first needed. Missing log-probs are unknown.
+    The trainer then computes the old log-probs of these tokens.
 
-    `version_spans` are runs of response tokens by the weight version that sampled them, in order; `weight_version` is
-    the oldest of these. Empty: all tokens are of `weight_version`.
+    `version_spans` are spans of response tokens by the weight version that sampled them, in order. `weight_version` is
+    the oldest of these versions. If `version_spans` is empty, all tokens have the version `weight_version`.
 
-    `messages` are what the model heard since its last reply, where the workflow knows; for people, not for training.
+    `messages` are the messages since the model's last response, if the workflow provides them. They are only for
+    display and are not used in training.
 
     Raises:
-        ValueError: lengths do not agree (see `TokenBuffer.append_turn`), or `version_spans` do not cover the response.
+        ValueError: lengths do not match (see `TokenBuffer.append_turn`), or `version_spans` do not cover the response.
     """
 
     __slots__ = ("advantage", "buffer", "info", "messages", "reward", "span", "text", "version_spans", "weight_version")
@@ -100,17 +104,17 @@ class Step:
 
     @property
     def prompt_ids(self) -> NDArray[np.int32]:
-        """Everything the model saw before it sampled, including earlier turns. A view."""
+        """All tokens of the prompt, including earlier turns. A view."""
         return self.buffer.ids[self.span.segment_start : self.span.response_start]
 
     @property
     def response_ids(self) -> NDArray[np.int32]:
-        """What the model sampled. A view."""
+        """The sampled tokens. A view."""
         return self.buffer.ids[self.span.response_start : self.span.end]
 
     @property
     def logprobs(self) -> NDArray[np.float32]:
-        """Log-probs of `response_ids` when they were sampled, NaN where unknown. A view."""
+        """Log-probs of `response_ids` at the time of sampling, NaN if unknown. A view."""
         return self.buffer.logprobs[self.span.response_start : self.span.end]
 
     def __repr__(self) -> str:
@@ -118,7 +122,7 @@ class Step:
 
 
 class Trajectory:
-    """One agent role's part of an episode; `name` is the role. Its steps share one token buffer."""
+    """The part of an episode that belongs to one agent role, whose name is `name`. Its steps share one token buffer."""
 
     __slots__ = ("_buffer", "info", "name", "reward", "steps", "uid")
 
@@ -141,17 +145,18 @@ class Trajectory:
     def add_step(
         self, prompt_ids: ArrayLike, response_ids: ArrayLike, logprobs: ArrayLike | None, **fields: Any
     ) -> Step:
-        """Append a model call straight into the token buffer; `fields` are those of `Step`."""
+        """Append a model call directly to the token buffer. `fields` are the keyword arguments of `Step`."""
         buffer = self.tokens
-        step = Step.__new__(Step)  # `Step(…)` makes a second buffer: a third of the cost of a call
+        step = Step.__new__(Step)  # `Step(…)` would make a second buffer, a third of the cost of a call
         step._place(buffer, buffer.append_turn(prompt_ids, response_ids, logprobs))
-        step._describe(**fields)  # a refused step leaves a turn too many: `tokens` then lays the buffer anew
+        step._describe(**fields)  # if this raises, the buffer has one turn too many, and `tokens` rebuilds it
         self.steps.append(step)
         return step
 
     @property
     def tokens(self) -> TokenBuffer:
-        """The one buffer of all steps: free-standing ones appended to `steps` are taken in, removed ones left out."""
+        """The single buffer of all steps. It is rebuilt if separate steps were added to `steps` or steps were
+        removed."""
         inside = [step.buffer for step in self.steps].count(self._buffer)
         if not inside == len(self.steps) == self._buffer.turns:
             buffer = TokenBuffer()
@@ -162,7 +167,7 @@ class Trajectory:
 
     @property
     def response_length(self) -> int:
-        """How many tokens the model sampled over all steps."""
+        """Number of tokens that the model sampled in all steps."""
         return sum(step.span.end - step.span.response_start for step in self.steps)
 
     def __repr__(self) -> str:
@@ -171,17 +176,17 @@ class Trajectory:
 
 @dataclass(kw_only=True)
 class Episode:
-    """One attempt at a task."""
+    """One rollout of a task."""
 
     id: str
-    """``"{task_id}:{rollout_idx}"``."""
+    """The id, ``"{task_id}:{rollout_idx}"``."""
     trajectories: list[Trajectory] = field(default_factory=list)
     is_correct: bool = False
     termination_reason: TerminationReason = TerminationReason.UNKNOWN
     metrics: dict[str, float] = field(default_factory=dict)
     data_source: str = "default"
     error: str = ""
-    """What went wrong, when `termination_reason` is ``error`` or ``timeout``."""
+    """The error, if `termination_reason` is ``error`` or ``timeout``."""
 
     @property
     def task_id(self) -> str:
@@ -203,6 +208,6 @@ class TrajectoryGroup:
 
     @property
     def group_role(self) -> str:
-        """What follows the last colon of `group_id`; ``all_groups`` when there is none."""
+        """The part of `group_id` after the last colon. ``all_groups`` if it has no colon."""
         _, colon, role = self.group_id.rpartition(":")
         return role if colon else "all_groups"

@@ -1,4 +1,4 @@
-"""Which weights sampled which tokens of a response, where they changed while it was sampled."""
+"""Weight versions of the tokens of a response, if the weights changed during sampling."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 
 class VersionSpan(NamedTuple):
-    """A run of consecutive tokens that one weight version sampled."""
+    """A span of consecutive tokens that one weight version sampled."""
 
     version: int
-    """Number of the policy update that made the weights."""
+    """Number of the policy update that produced the weights."""
     tokens: int
-    """How many tokens, at least 1."""
+    """Number of tokens, at least 1."""
 
 
 def check_version_spans(spans: Sequence[VersionSpan], tokens: int, weight_version: int) -> None:
-    """Make sure that `spans`, in order, cover a response of so many tokens. No spans: all are of `weight_version`.
+    """Check that `spans`, in order, cover a response of `tokens` tokens. Without spans, all tokens have
+    `weight_version`.
 
     Raises:
-        ValueError: a span is empty, they do not add up, or `weight_version` is not their oldest version.
+        ValueError: a span is empty, the spans do not add up, or `weight_version` is not their oldest version.
     """
     if not spans:
         return
@@ -27,4 +28,4 @@ def check_version_spans(spans: Sequence[VersionSpan], tokens: int, weight_versio
     if min(lengths) < 1 or sum(lengths) != tokens:
         raise ValueError(f"version spans of {lengths} tokens, none empty, must add up to a response of {tokens}")
     if (oldest := min(span.version for span in spans)) != weight_version:
-        raise ValueError(f"weight_version is {weight_version}, and the oldest version span is of version {oldest}")
+        raise ValueError(f"weight_version is {weight_version}, and the oldest version span has version {oldest}")

@@ -1,6 +1,6 @@
-"""One training step as a checked sequence of stages.
+"""The stages of one training step, with checks of their order.
 
-What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
+``__init__.pyi`` lists the names that tools may import; see docs/contributing/architecture.md.
 """
 
 from rllm_core.lazy import names_in_stub

@@ -1,4 +1,4 @@
-"""What most built-in stages are made of."""
+"""Base class of most built-in stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rllm_core.contracts.stage_context import StageContext
 
 
 class ContextStage:
-    """A stage that keeps the run's context, and has no options."""
+    """A stage that stores the run's context and has no options."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._context = context

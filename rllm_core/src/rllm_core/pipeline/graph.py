@@ -1,4 +1,5 @@
-"""The order of stages: the built-in one, edits from config, and a check that nobody reads what nobody wrote."""
+"""The order of stages: the built-in order, edits from the config, and a check that each stage's inputs are written
+before it."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ BUILT_IN = (
     "log",
 )
 GIVEN = frozenset({"tasks"})
-"""What a step holds before its first stage."""
+"""The fields of a step that are set before its first stage."""
 
 StageChoice = PluginChoice[StagePlugin[Any]]
 ChooseStage = Callable[[Choice, str], StageChoice]
-"""Resolves a stage's name or mapping; the second argument is the config path, for errors."""
+"""Resolves a stage's name or mapping. The second argument is the config path for error messages."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class _Entry:
 
 
 def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[StageChoice]:
-    """The stages of a run, in order, checked.
+    """Return the checked stages of a run in order.
 
     Raises:
-        ConfigError: an edit names a stage that is not there, or the order leaves a hole.
+        ConfigError: an edit names a stage that is not in the pipeline, or a stage lacks an input.
     """
     listed = BUILT_IN if settings.stages is None else settings.stages
     entries = [_Entry(choice, f"rllm.pipeline.stages[{index}]") for index, choice in enumerate(listed)]
@@ -68,13 +69,19 @@ def order_stages(settings: PipelineSection, choose: ChooseStage) -> list[StageCh
 
 
 def stages_that_play(stages: Sequence[StageChoice]) -> int:
-    """How many stages come before the first that does not only play."""
+    """Return the number of stages before the first stage that is not a rollout stage."""
     return next((at for at, stage in enumerate(stages) if not stage.plugin.is_rollout_stage), len(stages))
 
 
 def check(stages: Sequence[StageChoice]) -> None:
-    """Raise `ConfigError` when a stage reads what no earlier stage wrote, or what was made from something that has
-    changed since, or when a stage that plays cannot run ahead of the update of an earlier step."""
+    """Check that every stage reads only keys that earlier stages wrote and that are up to date.
+
+    A key is out of date if one of its sources changed after it was written.
+
+    Raises:
+        ConfigError: a stage reads a missing or outdated key, or a rollout stage cannot run ahead of an earlier step's
+            update.
+    """
     written = set(GIVEN)
     made: dict[str, _Made] = {}
     for position, stage in enumerate(stages):
@@ -94,8 +101,8 @@ def check(stages: Sequence[StageChoice]) -> None:
             if key.partition(".")[0] in ("batch", "weights"):
                 raise ConfigError(
                     "stage-order",
-                    f"Stage {plugin.name!r} plays, and must come before {key!r} is read or written.",
-                    "Move it, or take `is_rollout_stage=True` out of its record.",
+                    f"Stage {plugin.name!r} generates rollouts, and must come before {key!r} is read or written.",
+                    "Move it, or remove `is_rollout_stage=True` from its plugin spec.",
                 )
         for key in sorted(plugin.reads & made.keys()):
             if made[key].changed_by:
@@ -108,20 +115,21 @@ def check(stages: Sequence[StageChoice]) -> None:
         for key in plugin.writes & written:
             _mark_changed(made, key, plugin.name)
         written |= plugin.writes
-        # What a stage changes in place is still made from what it was made from.
+        # A key that a stage changes in place keeps its earlier sources.
         fresh = plugin.writes - (plugin.reads & made.keys())
         made |= {key: _Made(by=plugin.name, sources=plugin.reads - plugin.writes) for key in fresh}
 
 
 @dataclass
 class _Made:
-    """Where a key's value comes from."""
+    """The origin of a key's value."""
 
     by: str
     sources: frozenset[str]
-    """What the stage read and left as it was. A key that a stage writes together with another is part of it."""
+    """Keys that the stage read and did not change. If a stage writes two keys together, each is a source of the
+    other."""
     changed_by: str = ""
-    """A later stage that rewrote one of the sources."""
+    """A later stage that changed one of the sources. Empty if there is none."""
 
 
 def _mark_changed(made: dict[str, _Made], key: str, by: str) -> None:
@@ -139,7 +147,9 @@ def _insert(entries: list[_Entry], edit: dict[str, Any], where: str) -> None:
 def _move(entries: list[_Entry], edit: dict[str, str], where: str) -> None:
     if edit.get("stage") in (edit.get("after"), edit.get("before")):
         raise ConfigError(
-            "bad-stage-edit", f"{where} moves stage {edit.get('stage')!r} next to itself.", "Name another stage there."
+            "bad-stage-edit",
+            f"{where} moves stage {edit.get('stage')!r} next to itself.",
+            "Name a different stage in `after` or `before`.",
         )
     _place(entries, edit, where)
     moved = entries.pop(_position(entries, edit["stage"], where))
@@ -147,7 +157,7 @@ def _move(entries: list[_Entry], edit: dict[str, str], where: str) -> None:
 
 
 def _place(entries: list[_Entry], edit: Mapping[str, Any], where: str) -> int:
-    """The position that an edit asks for."""
+    """Return the position that an edit specifies."""
     anchors = [side for side in ("before", "after") if side in edit]
     if "stage" not in edit or len(anchors) != 1 or len(edit) != 2:
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""Log-probs that must be known: those of the sampler where something divides by them, and old ones always."""
+"""Checks of log-probs: old log-probs must be finite, and sampling log-probs must exist if an algorithm divides by
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ IN_TRAINING = (
 
 
 def check_sampling_logprobs(batch: TokenBatch, wanted_by: str, hint: str = IN_TRAINING) -> None:
-    """Raise RolloutError if the sampler left a log-prob out and `wanted_by`, a key or a plugin, needs it."""
+    """Raise RolloutError if the sampler did not report a log-prob that `wanted_by`, a key or a plugin, needs."""
     unknown = batch.unknown_logprobs
     if unknown.any():
         raise RolloutError(
@@ -28,7 +29,7 @@ def check_sampling_logprobs(batch: TokenBatch, wanted_by: str, hint: str = IN_TR
 
 
 def check_old_logprobs(batch: TokenBatch) -> None:
-    """Raise RolloutError if an old log-prob of a sampled token is no finite number."""
+    """Raise RolloutError if an old log-prob of a sampled token is not a finite number."""
     assert batch.old_logprobs is not None
     wrong = batch.loss_mask & ~np.isfinite(batch.old_logprobs)
     if wrong.any():
@@ -42,7 +43,7 @@ def check_old_logprobs(batch: TokenBatch) -> None:
 
 
 def _place(batch: TokenBatch, tokens: NDArray[np.bool_]) -> str:
-    """Trajectory and group of the first of some tokens, (n_token,) bool."""
+    """Return the trajectory and the group of the first True in `tokens`, (n_token,) bool."""
     row = int(np.searchsorted(batch.row_offsets, int(tokens.argmax()), side="right")) - 1
     group = int(batch.group[row])
     before = sum(len(each.trajectories) for each in batch.groups[:group])

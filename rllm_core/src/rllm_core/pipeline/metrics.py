@@ -1,4 +1,4 @@
-"""Figures of a step or a validation, under the names users see."""
+"""Metrics of a step or a validation, under the names that users see."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
-    """``batch/…`` solve rates and ways of ending, and means of the environment's own figures as ``env/…``.
+    """Return ``batch/…`` solve rates and shares of termination reasons, and means of the environment's metrics as
+    ``env/…``.
 
-    ``solve_none``, ``solve_all`` and ``solve_partial`` are fractions of tasks; one that is played in several rounds
-    counts as several.
+    ``solve_none``, ``solve_all`` and ``solve_partial`` are fractions of tasks. A task that is in several rollout
+    batches counts once per batch.
     """
     episodes = [episode for played in rounds for episode in played]
     if not episodes:
@@ -45,7 +46,8 @@ def episode_metrics(*rounds: Sequence[Episode]) -> dict[str, float]:
 
 
 def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """``response_length/{mean,max}`` in tokens per trajectory; ``truncated``, the share with a last reply cut off."""
+    """Return ``response_length/{mean,max}`` in tokens per trajectory, and ``truncated``, the share with a cut-off last
+    response."""
     played = [trajectory for trajectory in trajectories if trajectory.steps]
     if not played:
         return {}
@@ -58,7 +60,7 @@ def _response_lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def mean_episode_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
-    """Mean over episodes of each figure that the environment reported."""
+    """Return the mean over episodes of each metric that the environment reported."""
     values: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         for name, value in episode.metrics.items():
@@ -67,7 +69,7 @@ def mean_episode_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
 
 
 def solved_by_task(episodes: Iterable[Episode]) -> dict[str, list[bool]]:
-    """Task id to whether each of its attempts is correct."""
+    """Return for each task id a list that is True for each correct rollout."""
     solved: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
         solved[episode.task_id].append(episode.is_correct)
@@ -75,7 +77,7 @@ def solved_by_task(episodes: Iterable[Episode]) -> dict[str, list[bool]]:
 
 
 def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """``reward/<role>/{mean,std,max,min}`` over trajectories."""
+    """Return ``reward/<role>/{mean,std,max,min}`` over trajectories."""
     rewards: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         rewards[group.group_role].extend(float(trajectory.reward or 0.0) for trajectory in group.trajectories)
@@ -86,12 +88,12 @@ def reward_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
-    """``advantage/<role>/{mean,std,max,min,fraction_zero}`` over sampled tokens."""
+    """Return ``advantage/<role>/{mean,std,max,min,fraction_zero}`` over sampled tokens."""
     assert batch.advantages is not None
     metrics: dict[str, float] = {}
     token_roles = np.repeat(batch.role, batch.row_lengths)
     for index, role in enumerate(batch.roles):
-        # In float64: the square of 1e20 is infinite in float32.
+        # Computed in float64, because the square of 1e20 is infinite in float32.
         column = batch.advantages[batch.loss_mask & (token_roles == index)].astype(np.float64)
         if not column.size:
             continue
@@ -101,11 +103,11 @@ def advantage_metrics(batch: TokenBatch) -> dict[str, float]:
 
 
 def staleness_metrics(batch: TokenBatch, weight_version: int) -> dict[str, float]:
-    """``staleness/{mean,max,share}`` over sampled tokens: updates since the weights that sampled them.
+    """Return ``staleness/{mean,max,share}`` over sampled tokens: the number of updates since their weights.
 
     Args:
-        batch: with at least one sampled token.
-        weight_version: updates made so far.
+        batch: a batch with at least one sampled token.
+        weight_version: number of updates so far.
     """
     staleness = weight_version - batch.versions[batch.loss_mask]
     return {
@@ -116,7 +118,7 @@ def staleness_metrics(batch: TokenBatch, weight_version: int) -> dict[str, float
 
 
 def _spread(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    """``<name>/{mean,std,max,min}`` of (n,) values, n > 0."""
+    """Return ``<name>/{mean,std,max,min}`` of (n,) values, n > 0."""
     return {
         f"{name}/mean": mean(values),
         f"{name}/std": deviation(values),
@@ -126,9 +128,10 @@ def _spread(name: str, values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, float]:
-    """``val/<data_source>/pass@1`` and ``pass@<rollouts>``, mean reward, and the environment's own figures.
+    """Return ``val/<data_source>/pass@1`` and ``pass@<rollouts>``, mean reward, and the environment's own metrics.
 
-    ``reward`` is the mean over trajectories; where they have several roles, ``reward/<role>`` is that of each.
+    ``reward`` is the mean over trajectories. If the trajectories have several roles, ``reward/<role>`` is the mean of
+    one role.
     """
     by_source: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
@@ -155,7 +158,8 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
 
 
 def reward_of(trajectory: Trajectory) -> float | None:
-    """The trajectory's reward, else that of its last step; None when it is missing, NaN or infinite."""
+    """Return the trajectory's reward or, if it is None, the last step's reward. None if it is missing, NaN or
+    infinite."""
     reward = trajectory.reward
     if reward is None and trajectory.steps:
         reward = trajectory.steps[-1].reward
@@ -163,9 +167,9 @@ def reward_of(trajectory: Trajectory) -> float | None:
 
 
 def split_validation_name(name: str) -> tuple[str, str]:
-    """``val/openai/gsm8k/pass@1`` is the figure ``pass@1`` of the data source ``openai/gsm8k``.
+    """Split a metric's name. ``val/openai/gsm8k/pass@1`` is the metric ``pass@1`` of the data source ``openai/gsm8k``.
 
-    A figure of one role, such as ``reward/judge``, keeps its role.
+    A metric of one role, such as ``reward/judge``, keeps its role.
     """
     source, _, metric = name.removeprefix("val/").rpartition("/")
     if source.endswith("/reward"):
@@ -174,16 +178,17 @@ def split_validation_name(name: str) -> tuple[str, str]:
 
 
 def pass_at_k(rollouts: int, correct: int, k: int) -> float:
-    """Unbiased chance that at least one of `k` attempts is correct (Chen et al. 2021, arXiv:2107.03374)."""
+    """Return the unbiased probability that at least one of `k` rollouts is correct (Chen et al. 2021,
+    arXiv:2107.03374)."""
     if k > rollouts:
         return float(correct > 0)
     return 1.0 - comb(rollouts - correct, k) / comb(rollouts, k)
 
 
 def throughput_metrics(step: TrainStep) -> dict[str, float]:
-    """``time/<stage>`` seconds, and tokens sampled per second of the whole step.
+    """Return ``time/<stage>`` in seconds, and sampled tokens per second of the whole step.
 
-    ``time/step`` leaves out the seconds in which training did something else (``time/played_ahead``).
+    ``time/step`` excludes the seconds in which training ran concurrently (``time/played_ahead``).
     """
     seconds = sum(step.timing_dict.values()) - step.generated_ahead
     sampled = sum(trajectory.response_length for episode in step.generated for trajectory in episode.trajectories)

@@ -1,4 +1,4 @@
-"""Pipeline: runs the stages of one step, timing each."""
+"""Pipeline: runs the stages of one step and measures the time of each."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from rllm_core.pipeline.graph import StageChoice, stages_that_play
 from rllm_core.pipeline.metrics import episode_metrics
 
 OF_EPISODES = "batch/episodes"
-"""A metric that tells whether a stage counts episodes; they are counted over all rounds."""
+"""A metric that exists only if a stage counts episodes. It is computed over all rollout batches."""
 
 
 NextRound = Callable[[], Awaitable[TrainStep]]
-"""Gives the step in which the next round was played."""
+"""Returns the step that generated the next rollout batch."""
 
 
 async def no_more_rounds() -> TrainStep:
-    """For a step that has all its rounds already.
+    """Reject requests for more batches, for a step that already has all its batches.
 
     Raises:
         PipelineError: always.
     """
     raise PipelineError(
-        "no-training-tasks", "A stage asks for more tasks, and there are none to play.", "Leave `generate_more` out."
+        "no-training-tasks", "A stage requests more tasks, and none are left.", "Remove the call of `generate_more`."
     )
 
 
 class Pipeline:
-    """The stages of a run, made from their records, in two halves: first those that play, then all others.
+    """The stages of a run in two parts: first the rollout stages, then all others.
 
-    The halves are apart so that a round can be played ahead of its turn to be trained on.
+    The parts are separate so that a rollout batch can be generated before training needs it.
     """
 
     def __init__(self, chosen: Sequence[StageChoice], context: StageContext) -> None:
@@ -47,18 +47,21 @@ class Pipeline:
         self._cut = stages_that_play(chosen)
 
     async def run(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
-        """Both halves."""
+        """Run both parts."""
         await self.play(step)
         await self.train(step, next_round)
 
     async def play(self, step: TrainStep) -> None:
-        """The stages that play a round."""
+        """Run the stages that generate a rollout batch."""
         for chosen, stage in self._stages[: self._cut]:
             await _timed(stage, step, chosen)
 
     async def train(self, step: TrainStep, next_round: NextRound = no_more_rounds) -> None:
-        """All other stages; after `step.skip` only those that always run, after `step.generate_more` with another round
-        from the first of them."""
+        """Run all other stages.
+
+        After `step.skip`, only stages that always run are called. After `step.generate_more`, the stages run again from
+        the first of this part, with another rollout batch.
+        """
         await _take_rounds(step, next_round)
         position = self._cut
         while position < len(self._stages):
@@ -67,11 +70,11 @@ class Pipeline:
             position = self._cut if await _take_rounds(step, next_round) else position + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the stages that keep something between steps."""
+        """Return the state of all stages that store data between steps."""
         return {name: stage.state_dict() for name, stage in self._stateful().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Give every stage its state back.
+        """Restore the state of every stage.
 
         Raises:
             CheckpointError: the saved stages are not the stages of this run.
@@ -80,15 +83,16 @@ class Pipeline:
         if stages.keys() != state.keys():
             raise CheckpointError(
                 "run-changed",
-                f"The checkpoint holds state of {', '.join(state) or 'no stage'}; "
-                f"this pipeline keeps state in {', '.join(stages) or 'none'}.",
-                "Resume with the rllm.pipeline the run was started with.",
+                f"The checkpoint has state of {', '.join(state) or 'no stage'}, and "
+                f"this pipeline has state in {', '.join(stages) or 'none'}.",
+                "Resume with the value of rllm.pipeline with which the run started.",
             )
         for name, stage in stages.items():
             stage.load_state_dict(state[name])
 
     def _stateful(self) -> dict[str, Any]:
-        """By qualified name, numbered where it occurs more than once; stages without state may come and go."""
+        """Return the stages with state, by qualified name, numbered if a name occurs several times. Stages without
+        state may change between runs."""
         seen = Counter[str]()
         stateful: dict[str, Any] = {}
         for chosen, stage in self._stages:
@@ -100,7 +104,7 @@ class Pipeline:
 
 
 async def _take_rounds(step: TrainStep, next_round: NextRound) -> bool:
-    """Take up the rounds that the step asks for; whether there were any."""
+    """Add the rollout batches that the step requests. Return True if it requested any."""
     asked = step.asks_for_more
     while step.asks_for_more:
         step.take_rollout_batch(await next_round())
@@ -120,7 +124,7 @@ async def _timed(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
 
 
 async def _run(stage: Stage, step: TrainStep, chosen: StageChoice) -> None:
-    """Run one stage; what goes wrong inside names it."""
+    """Run one stage. Errors inside it are reported with its name."""
     name = chosen.registered.qualified_name
     with failures_as(PipelineError, f"Stage {name}"):
         running = stage(step)

@@ -1,4 +1,4 @@
-"""The built-in stage reject: which groups are trained on now, and whether more tasks are played for them."""
+"""The built-in stage reject: it decides which groups are trained on now, and if more tasks are needed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rllm_core.pipeline.metrics import reward_of
 from rllm_core.pipeline.result_check import misplaced, recognised
 
 MOST_ROUNDS = 1000
-"""Batches of tasks in one step after which a mode that asks for more is taken to be broken."""
+"""Number of batches in one step after which a mode that requests more is considered broken."""
 
 
 class Reject:
-    """Decides which groups are trained on now (`rllm.rejection_sample`); the mode may keep groups for later steps.
+    """Decides which groups are trained on now (`rllm.rejection_sample`). The mode may keep groups for later steps.
 
-    It runs even when this step brought no groups: some may be waiting. Groups of a step that an earlier stage skipped
-    are not offered, and counted as dropped for that reason.
+    It also runs if this step has no groups, because earlier groups may be waiting. If an earlier stage skipped the
+    step, its groups are not passed to the mode. They are counted as dropped for that reason.
     """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._mode = context.rejection
         self._name = context.rejection_name
         self._waiting: list[TrajectoryGroup] | None = []
-        """None after a resume: the first verdict names them, and `_waiting_ids` tells which they must be."""
+        """None after a resume. The first result then contains these groups, and `_waiting_ids` contains their ids."""
         self._waiting_ids: list[str] = []
 
     async def __call__(self, step: TrainStep) -> None:
@@ -58,7 +58,7 @@ class Reject:
             step.skip("waiting_for_more_groups" if result.waiting else "all_groups_rejected")
 
     def _result(self, step: TrainStep) -> RejectionResult:
-        """What the mode returns, if it accounts for every group."""
+        """Return the mode's result after checking that it contains every group."""
         offered, mode = list(step.trajectory_groups), f"Rejection mode {self._name!r}"
         with failures_as(PipelineError, mode):
             result = self._mode(step.trajectory_groups)
@@ -72,19 +72,19 @@ class Reject:
             raise PipelineError(
                 "bad-rejection-result",
                 f"{mode} was offered {len(offered)} groups while {len(waited)} were waiting, and {problem}.",
-                "Put every group, the very object, into one of `train`, `waiting` and `dropped` of the result.",
+                "Put every group, as the same object, into one of `train`, `waiting` and `dropped` of the result.",
             )
         if result.more and step.rounds >= MOST_ROUNDS:
             raise PipelineError(
                 "bad-rejection-result",
-                f"{mode} still asks for more after {MOST_ROUNDS} batches of tasks in one step.",
-                "Bound how often it asks.",
+                f"{mode} still requests more tasks after {MOST_ROUNDS} batches of tasks in one step.",
+                "Limit how often the mode returns `more`.",
             )
         if result.more and result.train:
             raise PipelineError(
                 "bad-rejection-result",
-                f"{mode} asks for more groups and returns {len(result.train)} to train on.",
-                "Keep them waiting until there are enough.",
+                f"{mode} requests more tasks and returns {len(result.train)} groups to train on.",
+                "Return these groups in `waiting` until the mode has enough groups.",
             )
         return result
 
@@ -95,9 +95,9 @@ class Reject:
         if state["mode"] != self._name and (state["state"] or self._mode.state_dict()):
             raise CheckpointError(
                 "run-changed",
-                f"The checkpoint was made with rejection mode {state['mode']}, this run has {self._name}; "
-                "the groups that wait in one mode mean nothing in the other.",
-                "Resume with the rllm.rejection_sample.mode the run was started with.",
+                f"The checkpoint was made with rejection mode {state['mode']}, and this run has {self._name}. "
+                "Waiting groups cannot be transferred between modes.",
+                "Resume with the value of rllm.rejection_sample.mode with which the run started.",
             )
         if state["mode"] == self._name:
             self._mode.load_state_dict(state["state"])
@@ -112,7 +112,7 @@ def _decide(
 
 
 def _numbers_of(group: TrajectoryGroup) -> dict[str, float]:
-    """What modes look at: how many attempts, how many of them solved the task, between what rewards."""
+    """Return the values that modes use: number of rollouts, number of solved rollouts, smallest and largest reward."""
     rewards = [reward for reward in map(reward_of, group.trajectories) if reward is not None]
     numbers = {"trajectories": float(len(group.trajectories))}
     if group.metadata:

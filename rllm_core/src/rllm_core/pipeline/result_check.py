@@ -1,4 +1,4 @@
-"""Whether a rejection mode's verdict names every group, and each in one place."""
+"""Check that a rejection mode's result contains every group exactly once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rllm_core.data.types import TrajectoryGroup
 
 
 def misplaced(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str:
-    """What is wrong with the account, as the end of a sentence about the mode; empty when nothing is.
+    """Return the problem of a result, as the end of a sentence about the mode. Empty if it has none.
 
     Args:
-        groups: those offered, and those that waited. They are told apart by identity: ids may come twice.
+        groups: offered groups and waiting groups. They are compared by identity, because two groups may have the same
+            id.
     """
     known = {id(group) for group in groups}
     places: dict[int, str] = {}
@@ -30,10 +31,10 @@ def misplaced(result: RejectionResult, groups: Sequence[TrajectoryGroup]) -> str
 def recognised(
     result: RejectionResult, offered: Sequence[TrajectoryGroup], ids: Sequence[str]
 ) -> list[TrajectoryGroup]:
-    """The groups of these ids, which waited when a checkpoint was made, as the verdict names them.
+    """Return the groups of the result that were waiting when the checkpoint was made, given their ids.
 
-    A resumed mode has made them anew, so that only their ids tell them. For an id that the verdict does not name, a
-    group without trajectories stands in.
+    A resumed mode has created new objects for them, so only their ids identify them. For an id that the result does not
+    contain, the list has a group without trajectories.
     """
     missing, known, found = Counter(ids), {id(group) for group in offered}, []
     for _, group in _named(result):

@@ -1,4 +1,4 @@
-"""Built-in stages that play: generate, impute_names, greedy_baseline."""
+"""Built-in stages that generate rollouts: generate, impute_names, greedy_baseline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rllm_core.seeding import derive_seed
 
 
 class Generate(ContextStage):
-    """Plays every task of the round `rllm.rollout.n` times."""
+    """Runs every task of the batch `rllm.rollout.n` times."""
 
     async def __call__(self, step: TrainStep) -> None:
         sampling = training_sampling(self._context, step)
@@ -45,18 +45,18 @@ class Generate(ContextStage):
 
 
 class ImputeNames(ContextStage):
-    """Gives trajectories without a name one: ``agent``, or ``agent_0``, ``agent_1``, … when there are several."""
+    """Gives a name to trajectories without one: ``agent``, or ``agent_0``, ``agent_1``, … if there are several."""
 
     async def __call__(self, step: TrainStep) -> None:
         impute_names(step.episodes)
 
 
 class GreedyBaseline:
-    """Plays every task of the round once more, greedily, when an estimator compares with that.
+    """Generates one greedy rollout of every task of the batch, if an estimator needs it.
 
-    Every trajectory is told the mean reward of the greedy trajectories of its role at its task, as
-    ``info["greedy_reward"]``. Greedy attempts are not trained on. Tasks whose greedy attempt failed leave the step;
-    where one ended without a reward, `rllm.algorithm.on_missing_reward` says what happens.
+    Every trajectory gets ``info["greedy_reward"]``: the mean reward of the greedy trajectories with the same role and
+    task. Greedy rollouts are not trained on. Tasks whose greedy rollout failed are removed from the step. If a greedy
+    rollout has no reward, `rllm.algorithm.on_missing_reward` decides.
     """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
@@ -98,7 +98,8 @@ class GreedyBaseline:
 
 
 def training_sampling(context: StageContext, step: TrainStep) -> SamplingParams:
-    """How this round's attempts are sampled; each derives a seed of its own from the one in it."""
+    """Return the sampling parameters for the batch's rollouts. Each rollout derives its own seed from the seed in
+    them."""
     pinned = context.config.rllm.async_training.pins_weights
     return SamplingParams(
         weight_version=step.weight_version if pinned else None,
@@ -110,7 +111,7 @@ def training_sampling(context: StageContext, step: TrainStep) -> SamplingParams:
 
 
 def impute_names(episodes: Iterable[Episode]) -> None:
-    """Name the nameless trajectories of each episode."""
+    """Name the trajectories without a name in each episode."""
     for episode in episodes:
         nameless = [trajectory for trajectory in episode.trajectories if not trajectory.name]
         for index, trajectory in enumerate(nameless):
@@ -118,7 +119,7 @@ def impute_names(episodes: Iterable[Episode]) -> None:
 
 
 def _rewards_by_task_and_role(episodes: Iterable[Episode]) -> dict[tuple[str, str], float]:
-    """Mean reward; roles of which a trajectory has no usable one are left out."""
+    """Return mean rewards. A role is omitted if one of its trajectories has no usable reward."""
     rewards: dict[tuple[str, str], list[float | None]] = defaultdict(list)
     for episode in episodes:
         for trajectory in episode.trajectories:
@@ -133,7 +134,7 @@ def _rewards_by_task_and_role(episodes: Iterable[Episode]) -> dict[tuple[str, st
 def _missing(episode: Episode, role: str) -> RewardError:
     return RewardError(
         "missing-reward",
-        f"The greedy attempt at task {episode.task_id!r} has no reward for role {role!r}, and an estimator of this run "
+        f"The greedy rollout of task {episode.task_id!r} has no reward for role {role!r}, and an estimator of this run "
         "compares with it.",
         "Return a reward for this role, or set rllm.algorithm.on_missing_reward=drop or =zero.",
     )

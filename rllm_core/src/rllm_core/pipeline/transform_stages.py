@@ -17,7 +17,7 @@ from rllm_core.pipeline.metrics import reward_metrics
 
 
 class CompactFilter:
-    """Takes attempts that ended in masked ways out of the step, and trajectories whose last answer was cut off.
+    """Masks rollouts by their termination reason, and trajectories whose last response was cut off.
 
     (`rllm.compact_filtering`, `rllm.agent.overlong_filter`, `rllm.mask_truncated_samples`)
     """
@@ -47,7 +47,7 @@ class CompactFilter:
 
 
 class Group:
-    """Puts trajectories into groups (`rllm.transform.grouping`)."""
+    """Groups trajectories (`rllm.transform.grouping`)."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._chosen = context.grouping
@@ -72,12 +72,12 @@ class Group:
         step.count("batch/prefix_breaks", breaks)
 
     def _groups(self, step: TrainStep) -> list[TrajectoryGroup]:
-        """What the grouping returns, if it is a list of groups."""
+        """Return the result of the grouping after checking that it is a list of groups."""
         name = self._chosen.plugin.name
         with failures_as(PipelineError, f"Grouping {name!r}"):
             groups = self._grouping(step.episodes, self._chosen.params)
         if isinstance(groups, Coroutine):
-            groups.close()  # or Python complains later that nobody awaited it
+            groups.close()  # otherwise Python warns later that it was never awaited
         strangers = [] if not isinstance(groups, list) else [g for g in groups if not isinstance(g, TrajectoryGroup)]
         if not isinstance(groups, list) or strangers:
             what = f"a list with {strangers[0]!r:.80} in it" if strangers else f"{groups!r:.80}"
@@ -90,7 +90,7 @@ class Group:
 
 
 class CheckRewards:
-    """Every trajectory must end with a finite reward; see `rllm.algorithm.on_missing_reward`."""
+    """Checks that every trajectory has a finite reward; see `rllm.algorithm.on_missing_reward`."""
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
         self._policy = context.config.rllm.algorithm.on_missing_reward
@@ -131,7 +131,7 @@ def _trajectories(holders: Iterable[TrajectoryGroup | Episode]) -> list[Trajecto
 
 
 def _take_last_step_rewards(group: TrajectoryGroup) -> None:
-    """When no trajectory of the group has a reward, each takes that of its last step."""
+    """Give each trajectory its last step's reward if no trajectory of the group has a reward."""
     if any(trajectory.reward is not None for trajectory in group.trajectories):
         return
     for trajectory in group.trajectories:
@@ -142,7 +142,7 @@ def _take_last_step_rewards(group: TrajectoryGroup) -> None:
 def _usable(reward: float | None) -> bool:
     try:
         return reward is not None and math.isfinite(reward)
-    except TypeError:  # a text, a list: whatever a workflow gave
+    except TypeError:  # a workflow may set any object, such as a string or a list
         return False
 
 

@@ -23,7 +23,7 @@ from rllm_core.seeding import derive_seed
 
 
 class BuildBatch(ContextStage):
-    """Lays all trajectories end to end in one columnar batch."""
+    """Concatenates all trajectories in one columnar batch."""
 
     async def __call__(self, step: TrainStep) -> None:
         step.batch = build_batch(step.trajectory_groups)
@@ -43,7 +43,8 @@ class BuildBatch(ContextStage):
 
 
 class Process(ContextStage):
-    """Lets the backend fill the columns that estimators and losses need, such as log-probs of the current weights."""
+    """Calls the backend to fill the columns that estimators and losses need, such as log-probs under the current
+    weights."""
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
@@ -71,9 +72,9 @@ class Process(ContextStage):
 
 
 class EstimateAdvantages:
-    """Calls each role's estimator once with all groups of that role; see also `rllm.stepwise_advantage`.
+    """Calls each role's estimator once with all groups of the role; see also `rllm.stepwise_advantage`.
 
-    Groups that bring advantages of their own keep them if `rllm.algorithm.use_precomputed_advantage` is true.
+    Groups with precomputed advantages keep them if `rllm.algorithm.use_precomputed_advantage` is true.
     """
 
     def __init__(self, context: StageContext, params: NoParams) -> None:
@@ -99,7 +100,7 @@ class EstimateAdvantages:
         step.metrics |= advantage_metrics(step.batch)
 
     def _precomputed(self, step: TrainStep, algorithm: AlgorithmSection) -> Precomputed | None:
-        """The advantages that are not estimated, with metrics about them."""
+        """Return the precomputed advantages, and report metrics about them."""
         batch = step.filled_batch
         if not algorithm.use_precomputed_advantage:
             if ignored := int(with_precomputed(batch.groups).sum()):
@@ -112,7 +113,7 @@ class EstimateAdvantages:
 
 
 class Update(ContextStage):
-    """One policy update; from here on rollouts use the new weights."""
+    """Updates the policy once. After it, rollouts use the new weights."""
 
     async def __call__(self, step: TrainStep) -> None:
         context, batch = self._context, step.filled_batch
@@ -158,7 +159,8 @@ class Log(ContextStage):
 
 
 def entropy_coeff(schedule: EntropySection, global_step: int) -> float:
-    """Weight of the entropy bonus: linear from `coeff` at step 0 to `final_coeff` at `decay_steps`, then constant."""
+    """Return the weight of the entropy bonus: linear from `coeff` at step 0 to `final_coeff` at `decay_steps`, then
+    constant."""
     if schedule.decay_steps == 0:
         return schedule.coeff
     progress = min(1.0, global_step / schedule.decay_steps)

@@ -1,6 +1,6 @@
-"""How plugins are found, checked and chosen. Plugin authors need one name from here: ``hookimpl``.
+"""Discovery, checks and choice of plugins. Plugin authors need one name from here: ``hookimpl``.
 
-Names are imported when they are asked for: listing commands needs this package, and not pluggy.
+A name is imported when it is used, because listing commands needs this package but not pluggy.
 """
 
 from rllm_core.lazy import names_in_stub

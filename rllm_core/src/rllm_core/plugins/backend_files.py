@@ -1,4 +1,4 @@
-"""Where a backend's YAML files must lie: ``rllm/backend/<name>.yaml`` in some folder, or Hydra does not find them."""
+"""The location of a backend's YAML files. Hydra finds them only as ``rllm/backend/<name>.yaml`` in some folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rllm_core.contracts.backend import BackendPlugin
 
 
 def search_directory(backend: BackendPlugin[Any]) -> Path:
-    """The folder that holds ``rllm/backend/<name>.yaml``.
+    """Return the folder that contains ``rllm/backend/<name>.yaml``.
 
     Raises:
-        ValueError: the record names no such file; the message says what is wrong, in a few words.
+        ValueError: the plugin spec has no such file. The message is a short reason.
     """
     if backend.config_yaml is None:
         raise ValueError("it has no YAML file")
@@ -25,10 +25,10 @@ def search_directory(backend: BackendPlugin[Any]) -> Path:
 
 
 def profile_file(backend: BackendPlugin[Any], profile: str) -> Path:
-    """The YAML file of one of the backend's profiles.
+    """Return the YAML file of a profile of the backend.
 
     Raises:
-        ValueError: there is none; the message says what is wrong, in a few words.
+        ValueError: the file does not exist. The message is a short reason.
     """
     file = search_directory(backend) / "rllm" / "backend" / backend.name / f"{profile}.yaml"
     if not file.is_file():

@@ -1,4 +1,5 @@
-"""From what a user wrote in config (``opo``, ``dist/opo``, ``{name: opo, …}``) to a plugin with validated options."""
+"""Choice of a plugin: from the value in the config (``opo``, ``dist/opo``, ``{name: opo, …}``) to a plugin with
+validated options."""
 
 from __future__ import annotations
 
@@ -23,12 +24,16 @@ def choose(
     *,
     options_at: str | None = None,
 ) -> PluginChoice[Any]:
-    """Look up `choice` and validate its options; raises `ConfigError`.
+    """Look up `choice` and validate its options.
 
-    `where` is the full config path of the choice, such as ``rllm.algorithm.adv_estimator``. An option the choice
-    does not mention takes the value that `shared` has under its name: config keys such as ``kl_beta`` that several
-    plugins read. Leave a key out of `shared` to keep the plugin's own default. `options_at` is the config path of the
-    options, where they do not lie beside the name.
+    Args:
+        where: the full config path of the choice, such as ``rllm.algorithm.adv_estimator``.
+        shared: values of config keys that several plugins read, such as ``kl_beta``. An option that the choice does not
+            set takes the value of the same name. Without such a value, the plugin's own default applies.
+        options_at: the config path of the options, if they are not in the same mapping as the name.
+
+    Raises:
+        ConfigError: the plugin does not exist, or an option is invalid.
     """
     options_at = options_at or where
     name, options = _split(choice, kind, where)
@@ -43,7 +48,7 @@ def choose(
     _refuse_unknown(plugin.params, options, f"{kind} {plugin.name!r}", options_at)
     inherited = {key: value for key, value in (shared or {}).items() if key in plugin.params.model_fields}
     try:
-        # By way of JSON and strictly, as the config itself: the text "8" is no number, and 1 is not true.
+        # Validated as JSON and strictly, like the config itself: the string "8" is no number, and 1 is not true.
         params = plugin.params.model_validate_json(json.dumps(inherited | options), strict=True)
     except ValidationError as error:
         taken_over = set(inherited) - set(options)
@@ -53,7 +58,7 @@ def choose(
         missing = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "missing"]
         if (plugin.family_option,) in missing:
             wanted = f"{name}{FAMILY}{str(plugin.family_option).upper()}"
-            raise ConfigError(explained.code, explained.message, f"Write {wanted} in place of {name}.") from error
+            raise ConfigError(explained.code, explained.message, f"Write {wanted} instead of {name}.") from error
         raise explained from error
     return PluginChoice(registered=registered, params=params, own=frozenset(options))
 
@@ -67,7 +72,7 @@ def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:
         if isinstance(name, str) and name:
             return name, options
         raise ConfigError(
-            "bad-choice", f"{where}: {dict(choice)!r} does not say which {kind}.", "Add `name: NAME` to it."
+            "bad-choice", f"{where}: {dict(choice)!r} has no name of a {kind}.", "Add `name: NAME` to it."
         )
     raise ConfigError(
         "bad-choice",
@@ -77,7 +82,7 @@ def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def _family(registered: Registered[Any], name: str, options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The option that the word behind the name sets."""
+    """Return the option that the suffix of the name sets."""
     _, colon, family = name.partition(FAMILY)
     if not colon:
         return {}
@@ -96,7 +101,7 @@ def _family(registered: Registered[Any], name: str, options: Mapping[str, Any], 
 
 
 def _refuse_unknown(model: type[BaseModel], options: Mapping[str, Any], owner: str, where: str) -> None:
-    """Checked here and not left to the model, so that no plugin can drop an option silently."""
+    """Reject unknown options. They are checked here, so that no plugin's model can ignore an option silently."""
     if model.model_config.get("extra") == "allow":
         return
     known = _option_names(model)
@@ -110,7 +115,7 @@ def _refuse_unknown(model: type[BaseModel], options: Mapping[str, Any], owner: s
 def _explain(
     error: ValidationError, model: type[BaseModel], owner: str, where: str, inherited: set[str], apart: bool
 ) -> ConfigError:
-    """All that is wrong with the options as one error."""
+    """Return one error that lists all problems of the options."""
     problems, hints, details = [], [], error.errors(include_url=False)
     for detail in details:
         path = [str(part) for part in detail["loc"]]
@@ -143,7 +148,7 @@ def _option_names(model: type[BaseModel]) -> list[str]:
 
 
 def _model_at(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
-    """The nested model that `path` leads to; the last one recognised where it leads through something else."""
+    """Return the nested model at `path`. If part of the path is not a model, return the last model found."""
     for part in path:
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         for candidate in (annotation, *get_args(annotation)):

@@ -1,4 +1,4 @@
-"""Whether a plugin is written for the rllm-core that is installed, and what to install where it is not."""
+"""Checks if a plugin supports the installed rllm-core, and the command that fixes a mismatch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rllm_core.plugins.unusable import UnusablePluginError
 
 
 def check_core_version(candidate: Candidate) -> None:
-    """Raise UnusablePluginError when the plugin's distribution asks for another version of rllm-core."""
+    """Raise UnusablePluginError if the plugin's package requires a different version of rllm-core."""
     for text in candidate.requires:
         if not normalise(text).startswith(CORE):  # most lines are about other packages, and parsing takes time
             continue
@@ -25,7 +25,7 @@ def check_core_version(candidate: Candidate) -> None:
 
 
 def _is_newer(requirement: Requirement) -> bool:
-    """Whether the versions of the core that a plugin asks for are newer than the installed one."""
+    """Return True if the required versions of the core are newer than the installed version."""
     for spec in requirement.specifier:
         try:
             lowest = Version(spec.version.removesuffix(".*"))
@@ -41,5 +41,5 @@ def _upgrade_core(requirement: Requirement) -> str:
 
 
 def upgrade(candidate: Candidate) -> str:
-    """What to run for a plugin that is older than the core."""
+    """Return the command that upgrades a plugin that is older than the core."""
     return f"pip install --upgrade {candidate.distribution}"

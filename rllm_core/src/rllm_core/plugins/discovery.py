@@ -1,6 +1,6 @@
-"""What plugins and commands are installed, from packages' metadata; none of them is imported.
+"""Discovery of installed plugins and commands from package metadata. Nothing is imported.
 
-The block and allow lists are applied here, so a blocked plugin's code never runs.
+The block list and the allow list are applied here, so the code of a blocked plugin never runs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 ENTRY_POINT_GROUP = "rllm.plugins"
 COMMAND_GROUPS = {"rllm.commands": "", "rllm.commands.plugins": "plugins "}
-"""Commands that distributions add to ``rllm`` and to ``rllm plugins``, with what precedes their names on the command
-line: the entry point's name is the command, its value a click command."""
+"""Entry-point groups of commands that packages add to ``rllm`` and to ``rllm plugins``, with the prefix on the command
+line. The entry point's name is the command, and its value is a click command."""
 BLOCK_VARIABLE = "RLLM_BLOCK_PLUGINS"
 CORE = "rllm-core"
 PROGRAM = "rllm"
-"""The package with the command line. Its plugins, like the core's, are always used."""
+"""The package with the command line. Its plugins are always used, like the core's plugins."""
 CORE_MODULE = "rllm_core.builtin"
 IN_PROCESS = "in-process"
-"""Distribution of what was registered by a call instead of being installed."""
+"""Package name of plugins that were registered by a call and are not installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,39 +32,40 @@ class Candidate:
     """An installed plugin or command that has not been imported yet."""
 
     entry_point: str
-    """Name of the entry point: a plugin's should equal `distribution`. Of a command, its words: ``plugins new``."""
+    """Name of the entry point. For a plugin it should equal `distribution`. For a command it is the full command:
+    ``plugins new``."""
     distribution: str
     version: str
     load: Callable[[], object]
     """Imports the plugin or the command and returns it."""
     requires: tuple[str, ...] = ()
-    """What its distribution asks for, as in its metadata: ``rllm-core<0.2,>=0.1``."""
+    """Requirements of its package, as in the metadata: ``rllm-core<0.2,>=0.1``."""
     blocked_by: str = ""
-    """Why it must not be imported, for people; empty when it may be."""
+    """The reason why it must not be imported, for display. Empty if it may be imported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """The outcome of one scan, in alphabetical order of distributions."""
+    """The result of one scan, sorted by package name."""
 
     candidates: tuple[Candidate, ...] = ()
     """Plugins to import."""
     blocked: tuple[Candidate, ...] = ()
-    """Plugins that are installed and must not be imported."""
+    """Installed plugins that must not be imported."""
     commands: tuple[Candidate, ...] = ()
-    """Commands of plugins, also those that must not be imported."""
+    """Commands of plugins, including commands that must not be imported."""
     unknown_blocks: tuple[str, ...] = ()
-    """Names in the block list that match nothing installed."""
+    """Names in the block list that match no installed plugin or package."""
     unknown_allows: tuple[str, ...] = ()
-    """Names in the allow list that match nothing installed."""
+    """Names in the allow list that match no installed package."""
 
     def distributions(self) -> frozenset[str]:
-        """Normalised names of those that offer a plugin or a command, blocked or not."""
+        """Return the normalized names of packages that offer a plugin or a command, including blocked packages."""
         return frozenset(normalise(each.distribution) for each in (*self.candidates, *self.blocked, *self.commands))
 
 
 def normalise(distribution: str) -> str:
-    """The form in which names of distributions are compared: ``My_Plugin`` and ``my-plugin`` are one."""
+    """Return a package name in the form used for comparison. ``My_Plugin`` and ``my-plugin`` are the same."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
@@ -74,7 +75,7 @@ def core_version() -> str:
 
 
 def core_candidate() -> Candidate:
-    """The core's own plugins, which come first and cannot be blocked."""
+    """Return the core's own plugins, which come first and cannot be blocked."""
     return Candidate(
         entry_point=CORE,
         distribution=CORE,
@@ -84,17 +85,18 @@ def core_candidate() -> Candidate:
 
 
 def discover(allow: Collection[str] | None = None, environ: Mapping[str, str] | None = None) -> Discovery:
-    """Find all plugins and commands but the core's own.
+    """Find all plugins and commands except the core's own.
 
-    A command is blocked and allowed with its distribution: its own name does neither.
+    A command is blocked or allowed with its package. Its own name has no effect.
 
-    `allow` is the config value ``rllm.plugins.allow``: names of plugins to use, or None for all. `environ` is
-    searched for ``RLLM_BLOCK_PLUGINS``, a comma-separated list of names, or ``*`` for all.
+    Args:
+        allow: the config value ``rllm.plugins.allow``: names of packages to use, or None for all.
+        environ: environment variables. ``RLLM_BLOCK_PLUGINS`` is a comma-separated list of names, or ``*`` for all.
     """
     block = _names((os.environ if environ is None else environ).get(BLOCK_VARIABLE, ""))
     allowed = None if allow is None else {normalise(name): name for name in allow}
     installed = importlib.metadata.entry_points()
-    describe = cache(_describe)  # parsing metadata takes longer than all else, and most distributions offer several
+    describe = cache(_describe)  # parsing metadata is the slowest part, and most packages offer several
     plugins = list(_candidates(installed.select(group=ENTRY_POINT_GROUP), block, allowed, describe))
     commands = [
         replace(candidate, entry_point=prefix + candidate.entry_point)
@@ -137,13 +139,17 @@ def _candidates(
 
 
 def _names(comma_separated: str) -> dict[str, str]:
-    """Normalised name -> the name as written."""
+    """Return a mapping from normalized names to the names as written."""
     names = (name.strip() for name in comma_separated.split(","))
     return {normalise(name): name for name in names if name}
 
 
 def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping[str, str] | None) -> str:
-    """Each name blocks; only the first, the distribution's, allows: anyone may give an entry point any name."""
+    """Return the reason why a plugin is blocked, or an empty string.
+
+    Any of its names can block it. Only the first name, the package's name, can allow it, because a package can give an
+    entry point any name.
+    """
     if "*" in block:
         return f"{BLOCK_VARIABLE}=*"
     for name in names:
@@ -155,7 +161,7 @@ def _blocked_by(names: Sequence[str], block: Mapping[str, str], allowed: Mapping
 
 
 class _Described(NamedTuple):
-    """What the metadata of a distribution says, also where it is damaged."""
+    """The metadata of a package. Fields that are missing from damaged metadata have defaults."""
 
     name: str = ""
     version: str = "unknown"

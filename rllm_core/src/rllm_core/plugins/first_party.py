@@ -1,6 +1,6 @@
-"""Where our own plugins and commands live, so that "unknown name" can say what to install.
+"""Names in our packages: plugins and commands. The error for an unknown name uses them to suggest a package.
 
-The index is made from the records of all our distributions: ``make docs``.
+The index is generated from the specs of all our packages: ``make docs``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = "command"
-"""Stands beside the kinds of plugins for commands of ``rllm``."""
+"""The kind under which the index lists commands of ``rllm``, next to the kinds of plugins."""
 INDEX = Path(__file__).with_name("first_party.json")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One of our distributions outside the core."""
+    """One of our packages other than the core."""
 
     summary: str
-    """What it is, in a sentence."""
+    """A description of the package, in one sentence."""
     offers: Mapping[str, Mapping[str, str]]
     """Kind -> name -> summary."""
     extras: Mapping[str, Mapping[str, str]]
-    """Extra -> the dotted keys and their values that make a run need it."""
+    """Extra -> the dotted keys and values for which a run needs it."""
     on_gpus: tuple[str, ...]
-    """Extras of its other runs. A dry run does without."""
+    """Extras that other runs of the package need. A dry run does not need them."""
     without_gpu: str
-    """What to install instead of these on a machine without a GPU."""
+    """The packages to install instead of these on a machine without a GPU."""
     endings: tuple[str, ...] = ()
-    """Of files that its datasets read."""
+    """Suffixes of the files that its datasets read."""
 
 
 @cache
@@ -47,7 +47,7 @@ def _index() -> Mapping[str, Entry]:
 
 
 def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
-    """The extras to install a distribution with, and what to write instead on a machine without a GPU."""
+    """Return the extras to install a package with, and the alternative for a machine without a GPU."""
     extras, entry = extras_of(distribution, value), _index().get(distribution)
     if extras or entry is None:
         return extras, ""
@@ -55,17 +55,17 @@ def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[st
 
 
 def home_of(kind: str, name: str) -> str | None:
-    """The distribution of ours that offers `name`, whether or not it is installed."""
+    """Return our package that offers `name`, even if it is not installed."""
     return next((home for home, entry in _index().items() if name in entry.offers.get(kind, ())), None)
 
 
 def reader_of(ending: str) -> str | None:
-    """The distribution of ours that reads files of an ending, whether or not it is installed."""
+    """Return our package that reads files with this suffix, even if it is not installed."""
     return next((home for home, entry in _index().items() if ending in entry.endings), None)
 
 
 def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
-    """The extras of a distribution that a run needs; `value` gives that of a dotted key."""
+    """Return the extras of a package that a run needs. `value` takes a dotted key and returns its value."""
     if (entry := _index().get(distribution)) is None:
         return ()
     return tuple(
@@ -76,23 +76,23 @@ def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]
 
 
 def _without_member(value: Any) -> Any:
-    """``reasoning_gym:chain_sum`` is the plugin ``reasoning_gym`` with one of its members."""
-    from rllm_core.contracts.chosen import FAMILY  # (`rllm --help` reads the index and does without pydantic)
+    """Return the name without a family: ``reasoning_gym`` for ``reasoning_gym:chain_sum``."""
+    from rllm_core.contracts.chosen import FAMILY  # (`rllm --help` reads the index and must not import pydantic)
 
     return value.partition(FAMILY)[0] if isinstance(value, str) else value
 
 
 def first_party_distributions() -> frozenset[str]:
-    """Our distributions outside the core, whether or not they are installed."""
+    """Return our packages other than the core, including packages that are not installed."""
     return frozenset(_index())
 
 
 def elsewhere(installed: Collection[str], kinds: Collection[str] = ()) -> dict[str, Entry]:
-    """Our distributions that are not installed, by name.
+    """Return our packages that are not installed, by name.
 
     Args:
-        installed: names of distributions.
-        kinds: keeps what offers one of them, and of it what is of these kinds; empty keeps everything.
+        installed: names of packages.
+        kinds: keep only packages that offer these kinds, and only plugins of these kinds. If empty, keep everything.
     """
     found = {}
     for name, entry in _index().items():
@@ -103,10 +103,10 @@ def elsewhere(installed: Collection[str], kinds: Collection[str] = ()) -> dict[s
 
 
 def names_elsewhere(kind: str) -> list[str]:
-    """All names of a kind that our distributions outside the core offer."""
+    """Return all names of a kind that our packages other than the core offer."""
     return list(summaries_elsewhere(kind))
 
 
 def summaries_elsewhere(kind: str) -> dict[str, str]:
-    """Name -> summary, of all that our distributions outside the core offer of a kind."""
+    """Return name -> summary for all plugins of a kind that our packages other than the core offer."""
     return {name: summary for entry in _index().values() for name, summary in entry.offers.get(kind, {}).items()}

@@ -1,4 +1,5 @@
-"""What the running program registered by a call, as notebooks and scripts do. Every registry of this process has it."""
+"""Plugin specs that the running program registered by a call, as notebooks and scripts do. Every registry of this
+process contains them."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ class _Entry(NamedTuple):
 
 
 _entries: dict[tuple[str, str], _Entry] = {}
-"""By kind and name."""
+"""The registered specs by kind and name."""
 
 
 def register(record: Plugin[Any], source: str) -> None:
-    """Keep a record for the registries that are loaded from here on.
+    """Register a plugin spec for all registries that are loaded later.
 
     Args:
-        source: where it is written, such as ``my_module.my_function``. A record of the same name and source is
-            replaced: a notebook's cell was run again, or a module was imported again.
+        source: the place where it is written, such as ``my_module.my_function``. A spec with the same name and source
+            is replaced, because a notebook cell or a module can run again.
 
     Raises:
-        PluginError: the record is unusable, or another source has registered this name.
+        PluginError: the spec is unusable, or a different source has registered this name.
     """
     try:
         check_record(record.kind, record)
@@ -38,17 +39,17 @@ def register(record: Plugin[Any], source: str) -> None:
         raise PluginError(
             "duplicate-plugin",
             f"{record.kind} {record.name!r} is registered by {before.source}, and by {source} as well.",
-            f"Choose another name for one of them; or, if the first is gone, call "
-            f"rllm_core.plugins.in_process.forget({record.kind!r}, {record.name!r}) before.",
+            f"Choose a different name for one of them. If the first is gone, call "
+            f"rllm_core.plugins.in_process.forget({record.kind!r}, {record.name!r}) first.",
         )
     _entries[record.kind, record.name] = _Entry(record, source)
 
 
 def records() -> list[Plugin[Any]]:
-    """All of them, in the order of registration."""
+    """Return all registered specs in the order of registration."""
     return [entry.record for entry in _entries.values()]
 
 
 def forget(kind: str, name: str) -> None:
-    """Registries loaded from here on do not have it. Nothing happens when there is none."""
+    """Remove a spec, so that registries loaded later do not contain it. An unknown name is ignored."""
     _entries.pop((kind, name), None)

@@ -1,4 +1,4 @@
-"""The kinds of plugins: what belongs to each."""
+"""The kinds of plugins, with their hooks and spec classes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rllm_core.plugins import specs
 
 
 class Kind(NamedTuple):
-    """What belongs to one kind of plugin."""
+    """The hook and the spec class of one kind of plugin."""
 
     hook: str
-    """The function a plugin implements."""
+    """The name of the function that a plugin implements."""
     record: type[Plugin[Any]]
-    """The class of what that function returns."""
+    """The class of the objects that this function returns."""
 
     @property
     def plural(self) -> str:
-        """For sentences: ``estimators``, ``losses``."""
+        """The plural for messages: ``estimators``, ``losses``."""
         return self.hook.removeprefix("rllm_")
 
 
 def _kinds() -> Iterator[tuple[str, Kind]]:
-    """What the hooks return says which kinds there are."""
+    """Yield all kinds. They are derived from the return types of the hooks."""
     for hook, spec in vars(specs).items():
         if hook.startswith("rllm_"):
             (returned,) = get_args(get_type_hints(spec)["return"])
@@ -34,4 +34,4 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(dict(_kinds()))
-"""All kinds by name, in the order of their hooks, in which they are listed."""
+"""All kinds by name. They are listed in the order of their hooks."""

@@ -1,4 +1,4 @@
-"""From an installed plugin to its checked records, or to the reason why it cannot be used."""
+"""Loading of an installed plugin: returns its checked specs, or the reason why it is unusable."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KIND_OF_HOOK = {kind.hook: name for name, kind in KINDS.items()}
 
 
 def new_manager() -> pluggy.PluginManager:
-    """A plugin manager that knows the hooks of ``specs`` and no plugin."""
+    """Return a plugin manager with the hooks of ``specs`` and no plugin."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
     return manager
 
 
 def load_records(manager: pluggy.PluginManager, candidate: Candidate) -> list[Plugin[Any]]:
-    """Import a plugin, register it and return its records. When this raises, the plugin is not registered."""
+    """Import a plugin, register it and return its specs. If this raises an exception, the plugin is not registered."""
     check_core_version(candidate)
     plugin = candidate.load()
     _check_api_version(plugin, candidate)
@@ -47,7 +47,7 @@ def load_records(manager: pluggy.PluginManager, candidate: Candidate) -> list[Pl
 
 
 def reason_of(error: BaseException) -> str:
-    """Why loading failed, in one line without a full stop."""
+    """Return the reason why loading failed, in one line without a full stop."""
     text = str(error) if isinstance(error, UnusablePluginError) else f"{type(error).__name__}: {error}"
     return one_line(text).rstrip(" :.")
 
@@ -65,9 +65,9 @@ def _check_api_version(plugin: object, candidate: Candidate) -> None:
 
 
 def _check_hook_names(plugin: object) -> None:
-    """Refuse functions that were meant as hooks and would never be called.
+    """Reject functions that were meant as hooks and would never be called.
 
-    pluggy's own `check_pending` looks at all plugins at once; this one says whose fault it is and what was meant.
+    pluggy's own `check_pending` checks all plugins at once. This check also names the plugin and the intended hook.
     """
     found = False
     for name in dir(plugin):
@@ -87,12 +87,12 @@ def _check_hook_names(plugin: object) -> None:
         if hook_name not in _KIND_OF_HOOK:
             nearest = _nearest(hook_name, cutoff=0.6)
             advice = f"did you mean {nearest}?" if nearest else f"hooks are {', '.join(_KIND_OF_HOOK)}"
-            raise UnusablePluginError(f"there is no hook {hook_name}; {advice}")
+            raise UnusablePluginError(f"hook {hook_name} does not exist; {advice}")
         if mark.get("wrapper") or mark.get("hookwrapper"):
-            raise UnusablePluginError(f"{hook_name} is a wrapper; hooks of rllm return records and nothing else")
+            raise UnusablePluginError(f"{hook_name} is a wrapper; hooks of rllm must return plugin specs")
         found = True
     if not found:
-        raise UnusablePluginError("it offers nothing: none of its functions is marked @hookimpl")
+        raise UnusablePluginError("it offers no plugins: none of its functions is marked @hookimpl")
 
 
 def _nearest(name: str, cutoff: float) -> str | None:
@@ -100,7 +100,7 @@ def _nearest(name: str, cutoff: float) -> str | None:
 
 
 def _collect(manager: pluggy.PluginManager, plugin: object) -> list[Plugin[Any]]:
-    """Call each of the plugin's hooks alone and check every record."""
+    """Call each of the plugin's hooks separately and check every spec."""
     records: dict[tuple[str, str], Plugin[Any]] = {}
     for hook, kind in _KIND_OF_HOOK.items():
         for implementation in getattr(manager.hook, hook).get_hookimpls():

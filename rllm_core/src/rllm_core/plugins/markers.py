@@ -1,9 +1,9 @@
-"""The two markers that tie plugins to the core: ``hookspec`` on our side, ``hookimpl`` on theirs."""
+"""The two markers that connect plugins to the core: ``hookspec`` for the core, ``hookimpl`` for plugins."""
 
 import pluggy
 
 PROJECT = "rllm"
-"""The name pluggy ties markers and manager together by."""
+"""The project name that pluggy uses to match markers and manager."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -1,4 +1,5 @@
-"""All plugins of this process, by kind and name. A broken one is set aside; two of one name never hide each other."""
+"""All plugins of this process, by kind and name. Broken plugins are kept separately. Plugins with the same name never
+hide each other."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ from rllm_core.plugins.validation import check_record
 
 @dataclass
 class Registry:
-    """``Registry.load()`` holds everything installed and everything registered in this process, ``Registry()`` nothing.
+    """The plugins of this process. ``Registry.load()`` contains all installed and registered plugins, ``Registry()``
+    none.
 
-    Cheap enough to be rebuilt in every worker process: send kinds, qualified names and options there, never functions.
+    A registry is cheap to rebuild in every worker process. Send kinds, qualified names and options there, never
+    functions.
     """
 
     discovery: Discovery = field(default_factory=Discovery)
@@ -33,10 +36,14 @@ class Registry:
 
     @classmethod
     def load(cls, allow: Collection[str] | None = None, *, environ: Mapping[str, str] | None = None) -> Registry:
-        """Load the core's plugins, all installed ones that are not blocked, and what this process has registered.
+        """Load the core's plugins, all installed plugins that are not blocked, and the plugins that this process
+        registered.
 
-        `allow` is the config value ``rllm.plugins.allow``; `environ` (default: ``os.environ``) may hold
-        ``RLLM_BLOCK_PLUGINS``. A plugin that fails in any way is named on standard error and kept in `broken`.
+        If a plugin fails in any way, its name is printed to standard error and it is added to `broken`.
+
+        Args:
+            allow: the config value ``rllm.plugins.allow``.
+            environ: environment variables, by default ``os.environ``. ``RLLM_BLOCK_PLUGINS`` is read.
         """
         registry = cls(discovery=discover(allow, environ))
         manager = new_manager()
@@ -45,7 +52,7 @@ class Registry:
         for candidate in registry.discovery.candidates:
             try:
                 records = load_records(manager, candidate)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (another's plugin must not take us down)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (a broken plugin must not stop the program)
                 registry._set_aside(candidate, error)
             else:
                 registry._accept(candidate, records)
@@ -54,11 +61,15 @@ class Registry:
         return registry
 
     def all(self, kind: str) -> list[Registered[Any]]:
-        """Everything of a kind: the core's first, then by distribution."""
+        """Return all plugins of a kind: the core's first, then sorted by package."""
         return list(self._of_kind(kind))
 
     def get(self, kind: str, name: str) -> Registered[Any]:
-        """Find a plugin by ``name`` or ``distribution/name``; raises `PluginError` when there is not exactly one."""
+        """Return the plugin ``name`` or ``distribution/name``.
+
+        Raises:
+            PluginError: there is not exactly one such plugin.
+        """
         matches = self._matches(kind, name)
         if not matches:
             raise unknown_name(kind, name, self._of_kind(kind), self.broken, self.discovery.blocked)
@@ -68,12 +79,12 @@ class Registry:
             raise PluginError(
                 "ambiguous-plugin",
                 f"{kind} {name!r} is offered by {offers}.",
-                f"Write {choices} to say which one is meant.",
+                f"Write {choices} to choose one.",
             )
         return matches[0]
 
     def conflicts(self) -> list[list[Registered[Any]]]:
-        """Plugins of one kind that share a name, each list two or more long."""
+        """Return lists of two or more plugins that have the same kind and name."""
         clashes = []
         for kind, registered in self._registered.items():
             for name in dict.fromkeys(entry.name for entry in registered):
@@ -83,14 +94,16 @@ class Registry:
         return clashes
 
     def add(self, record: RecordT, *, distribution: str = IN_PROCESS, version: str = "0") -> Registered[RecordT]:
-        """Register a record from the running process, as notebooks and tests do. The rules are those of installed ones.
+        """Register a plugin spec from the running process, as notebooks and tests do. It is checked like an installed
+        spec.
 
-        Two records of one name in one `distribution` are an error here; in two, when the name is chosen.
+        Two specs with the same name and `distribution` are an error here. With different `distribution`, the error
+        occurs only if the name is chosen.
         """
         kind = str(getattr(record, "kind", ""))
         if kind not in KINDS:
             raise PluginError(
-                "bad-plugin-spec", f"{record!r} is not a plugin record.", f"Records are {_record_classes()}."
+                "bad-plugin-spec", f"{record!r} is not a plugin spec.", f"Plugin specs are {_record_classes()}."
             )
         try:
             check_record(kind, record)
@@ -100,7 +113,7 @@ class Registry:
             raise PluginError(
                 "duplicate-plugin",
                 f"{kind} {record.name!r} is already registered by {distribution}.",
-                "Choose another name, or pass another `distribution`.",
+                "Choose a different name, or pass a different `distribution`.",
             )
         added = Registered(plugin=record, distribution=distribution, version=version)
         self._registered[kind].append(added)

@@ -1,4 +1,4 @@
-"""What installed distributions ask for, and what of it is missing or of another version."""
+"""Requirements of installed packages, and the requirements that are missing or have a different version."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from packaging.version import InvalidVersion, Version
 
 @dataclass(frozen=True, kw_only=True)
 class Unmet:
-    """One requirement that what is installed does not meet."""
+    """One requirement that the installed packages do not meet."""
 
     requirement: str
-    """What ``pip install`` takes, such as ``peft<1,>=0.18``."""
+    """The argument for ``pip install``, such as ``peft<1,>=0.18``."""
     name: str
     installed: str = ""
-    """The version there is; empty when there is none."""
+    """The installed version. Empty if the package is not installed."""
 
 
 def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
-    """The packages that a distribution asks for, with those of its extras, and that are not installed.
+    """Return the requirements of a package, including its `extras`, that are not installed.
 
-    Of an extra that another distribution is asked for with, such as ``rllm-core[torch]``, that one's packages too.
-    Empty when `of` itself is not installed.
+    If the package requires an extra of a second package, such as ``rllm-core[torch]``, the requirements of that extra
+    are included. The list is empty if `of` itself is not installed.
     """
     found = _installed(of)
     if found is None:
@@ -40,14 +40,15 @@ def missing(of: str, extras: Collection[str] = ()) -> list[Unmet]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether there is a distribution of this name, in any version."""
+    """Return True if a package of this name is installed, in any version."""
     return _installed(name) is not None
 
 
 def outside(of: str) -> list[Unmet]:
-    """The installed packages, of another version than a distribution asks for.
+    """Return the requirements of a package that are installed in a version outside the required range.
 
-    An extra counts where all of its packages are there: nothing says which extras somebody installed.
+    The requirements of an extra are checked only if all its packages are installed, because the metadata does not
+    record which extras the user installed.
     """
     found = _installed(of)
     if found is None:
@@ -62,7 +63,7 @@ def outside(of: str) -> list[Unmet]:
 
 
 def allows(requirement: Requirement, version: str) -> bool:
-    """Whether a version will do; one that is no version will not."""
+    """Return True if a version meets the requirement. An invalid version meets only a requirement without a version."""
     try:
         return requirement.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
@@ -70,7 +71,8 @@ def allows(requirement: Requirement, version: str) -> bool:
 
 
 def parsed(requirements: Collection[str], extras: Collection[str] = ()) -> Iterator[Requirement]:
-    """Lines of metadata that count on this machine, with those of some extras. Lines that pip cannot read are left out.
+    """Yield the requirements that apply on this machine, including the requirements of some extras. Lines that pip
+    cannot parse are skipped.
 
     Args:
         requirements: values of ``Requires-Dist``.
@@ -80,7 +82,7 @@ def parsed(requirements: Collection[str], extras: Collection[str] = ()) -> Itera
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
-            continue  # of a distribution that no installer of today accepts
+            continue  # current installers do not accept such a package
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": each}) for each in ("", *extras)):
             yield requirement
 

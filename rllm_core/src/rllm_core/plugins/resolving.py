@@ -1,4 +1,4 @@
-"""A plugin by its qualified name, in a process to which no record can be sent."""
+"""Lookup of a plugin by its qualified name, in a process to which no plugin spec can be sent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rllm_core.plugins.registry import Registry
 
 @cache
 def resolve(kind: str, qualified_name: str) -> Registered[Any]:
-    """The plugin ``distribution/name``. Imports what that distribution offers, and nothing else that is installed.
+    """Return the plugin ``distribution/name``. Only plugins of that package and of the core are imported.
 
     Raises:
-        PluginError: it is not installed here, is broken, or was registered by another program.
+        PluginError: the plugin is not installed here, is broken, or was registered by a different program.
     """
     distribution = qualified_name.rpartition("/")[0]
     try:
@@ -27,5 +27,5 @@ def resolve(kind: str, qualified_name: str) -> Registered[Any]:
         raise PluginError(
             "plugin-of-other-program",
             f"The {kind} {qualified_name!r} was registered by the running program; worker processes do not know it.",
-            f"Put it into a plugin and install that on every machine: `rllm plugins new NAME --kind {kind}`.",
+            f"Put it into a package and install that on every machine: `rllm plugins new NAME --kind {kind}`.",
         ) from error

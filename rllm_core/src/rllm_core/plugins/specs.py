@@ -1,11 +1,11 @@
-"""The hooks a plugin can implement, one per kind. Each takes nothing and returns records of that kind.
+"""The hooks that a plugin can implement, one per kind. Each takes no arguments and returns plugin specs of its kind.
 
-A plugin is a module with some of these functions in it, marked ``@hookimpl``, and one line of packaging::
+A plugin is a module with some of these functions, marked ``@hookimpl``, and one line of packaging::
 
     [project.entry-points."rllm.plugins"]
-    rllm-example = "rllm_example.plugin"        # left of the "=": the name of the distribution
+    rllm-example = "rllm_example.plugin"        # left of the "=": the name of the package
 
-The docstring of every hook is such a module, complete; the test suite runs them.
+The docstring of every hook contains a complete module of this kind. The test suite runs these modules.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from rllm_core.plugins.markers import hookspec
 
 @hookspec
 def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
-    """Offer advantage estimators, chosen by ``rllm.algorithm.adv_estimator``.
+    """Offer advantage estimators. Users choose one with ``rllm.algorithm.adv_estimator``.
 
-    Rewards of all trajectories of one role go in, one advantage per trajectory, step or token comes out::
+    An estimator takes the rewards of one role's trajectories. It returns one advantage per trajectory, step or token::
 
         from pydantic import Field
         from rllm_core.contracts import Advantages, EstimatorPlugin, Params
@@ -63,10 +63,10 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
 
 @hookspec
 def rllm_losses() -> Iterable[LossPlugin[Any]]:
-    """Offer policy losses, chosen by ``rllm.algorithm.loss_fn``.
+    """Offer policy losses. Users choose one with ``rllm.algorithm.loss_fn``.
 
-    Log-probs and advantages of sampled tokens go in as torch tensors, the loss of each token comes out. A module
-    that needs ``import torch`` does it inside `load`::
+    A loss takes log-probs and advantages of sampled tokens as torch tensors and returns the loss of each token. If your
+    module needs ``import torch``, import it inside `load`::
 
         from rllm_core.contracts import LossPlugin, NoParams
         from rllm_core.plugins import hookimpl
@@ -85,15 +85,15 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
 
 @hookspec
 def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
-    """Offer ways of grouping, chosen by ``rllm.transform.grouping``.
+    """Offer groupings. Users choose one with ``rllm.transform.grouping``.
 
-    Episodes go in, groups of trajectories whose rewards are compared come out::
+    A grouping takes episodes and returns groups of trajectories whose rewards are compared::
 
         from rllm_core.contracts import GroupingPlugin, NoParams
         from rllm_core.plugins import hookimpl
 
         def load_one_group():
-            from rllm_core.data.types import TrajectoryGroup        # needs numpy, so it waits until it is called for
+            from rllm_core.data.types import TrajectoryGroup        # imported only here, because it needs numpy
 
             def one_group(episodes, params):
                 everything = [trajectory for episode in episodes for trajectory in episode.trajectories]
@@ -112,9 +112,9 @@ def rllm_groupings() -> Iterable[GroupingPlugin[Any]]:
 
 @hookspec
 def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
-    """Offer rejection modes, chosen by ``rllm.rejection_sample.mode``.
+    """Offer rejection modes. Users choose one with ``rllm.rejection_sample.mode``.
 
-    Groups of one step go in, a verdict comes out: train on these, keep some for later, drop the rest::
+    A mode takes the groups of one step and decides which to train on, which to keep for later and which to drop::
 
         from rllm_core.contracts import NoParams, RejectionPlugin, RejectionResult
         from rllm_core.plugins import hookimpl
@@ -144,9 +144,9 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
 
 @hookspec
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
-    """Offer pipeline stages, placed by ``rllm.pipeline``.
+    """Offer pipeline stages. Users place them with ``rllm.pipeline``.
 
-    A stage says what it reads and writes, so that the order is checked before the run starts::
+    A stage declares the fields that it reads and writes, so that rllm can check the order before the run starts::
 
         from rllm_core.contracts import NoParams, StagePlugin
         from rllm_core.plugins import hookimpl
@@ -162,7 +162,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
         def rllm_stages():
             yield StagePlugin(
                 name="count_groups",
-                summary="Log how many groups there are.",
+                summary="Log the number of groups.",
                 params=NoParams,
                 load=lambda: CountGroups,
                 reads=frozenset({"trajectory_groups"}),
@@ -174,9 +174,9 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
 
 @hookspec
 def rllm_backends() -> Iterable[BackendPlugin[Any]]:
-    """Offer backends, chosen by ``rllm/backend=NAME``: they hold the weights, sample, update and save.
+    """Offer backends, which sample, update and save the weights. Users choose one with ``rllm/backend=NAME``.
 
-    The record says what the backend can do, so that a run which asks for more stops before anything is loaded::
+    The plugin spec declares the backend's features. A run that needs more features stops before anything is loaded::
 
         from pathlib import Path
         from rllm_core.contracts import Backend, BackendPlugin, Capabilities, NoParams, UpdateResult
@@ -209,7 +209,7 @@ def rllm_backends() -> Iterable[BackendPlugin[Any]]:
 
 @hookspec
 def rllm_engines() -> Iterable[EnginePlugin[Any]]:
-    """Offer rollout engines, chosen by ``rllm.rollout.engine``: they sample for backends that can host one::
+    """Offer rollout engines, which sample for backends. Users choose one with ``rllm.rollout.engine``::
 
     from rllm_core.contracts import EnginePlugin, Params
     from rllm_core.plugins import hookimpl
@@ -244,9 +244,9 @@ def rllm_engines() -> Iterable[EnginePlugin[Any]]:
 
 @hookspec
 def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
-    """Offer workflows, chosen by ``rllm.workflow.name``: how one attempt at a task is made.
+    """Offer workflows, which produce one rollout of a task. Users choose one with ``rllm.workflow.name``.
 
-    Messages go to the engine, actions to the environment, an episode comes out::
+    A workflow sends messages to the engine and actions to the environment, and returns an episode::
 
         from rllm_core.contracts import NoParams, Workflow, WorkflowPlugin
         from rllm_core.plugins import hookimpl
@@ -275,7 +275,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
 
 @hookspec
 def rllm_agents() -> Iterable[AgentPlugin[Any]]:
-    """Offer agents, chosen by ``rllm.agent.name``: what the model hears, and which of its words are its action::
+    """Offer agents, which convert model responses to actions. Users choose one with ``rllm.agent.name``::
 
     from rllm_core.contracts import Agent, AgentPlugin, Params
     from rllm_core.plugins import hookimpl
@@ -308,7 +308,7 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
 
 @hookspec
 def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
-    """Offer environments, chosen by ``rllm.env.name``: tasks, what the agent sees, and what its words earn::
+    """Offer environments, which provide tasks, observations and rewards. Users choose one with ``rllm.env.name``::
 
     from rllm_core.contracts import Environment, EnvironmentPlugin, Outcome, Params
     from rllm_core.plugins import hookimpl
@@ -344,7 +344,7 @@ def rllm_environments() -> Iterable[EnvironmentPlugin[Any]]:
 
 @hookspec
 def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
-    """Offer rewards, listed in ``rllm.reward``: how good an attempt was. `load` returns a factory::
+    """Offer rewards, which score rollouts. Users list them in ``rllm.reward``. `load` returns a factory::
 
     from rllm_core.contracts import Params, RewardPlugin, Score
     from rllm_core.plugins import hookimpl
@@ -378,7 +378,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
 
 @hookspec
 def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
-    """Offer renderers, chosen by ``rllm.renderer``: how messages become tokens, and tokens replies, for a model::
+    """Offer renderers, which convert messages to tokens and back. Users choose one with ``rllm.renderer``::
 
     from rllm_core.contracts import NoParams, RendererPlugin
     from rllm_core.plugins import hookimpl
@@ -409,9 +409,9 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
 
 @hookspec
 def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
-    """Offer datasets, chosen by ``data.train_dataset`` and ``data.val_dataset``: tasks that no environment makes up.
+    """Offer datasets of tasks. Users choose them with ``data.train_dataset`` and ``data.val_dataset``.
 
-    A task's `data` is what workflows get and what `reset` of an environment is given::
+    Workflows and the environment's `reset` receive the `data` of a task::
 
         from rllm_core.contracts import DatasetPlugin, Params
         from rllm_core.plugins import hookimpl
@@ -421,7 +421,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
             last: int = 99
 
         def load_products():
-            from rllm_core.data.types import Task        # needs numpy, so it waits until it is called for
+            from rllm_core.data.types import Task        # imported only here, because it needs numpy
 
             def products(params):
                 numbers = range(params.first, params.last + 1)
@@ -440,7 +440,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
 
 @hookspec
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
-    """Offer trackers, listed in ``rllm.trainer.logger``: where metrics go. `load` returns a factory::
+    """Offer trackers, which receive metrics. Users list them in ``rllm.trainer.logger``. `load` returns a factory::
 
     from rllm_core.contracts import NoParams, TrackerPlugin
     from rllm_core.plugins import hookimpl
@@ -464,7 +464,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
 
 @hookspec
 def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
-    """Offer observers, listed in ``rllm.trainer.observers``: they watch the loop, and may veto a validation::
+    """Offer observers, which receive events of the training loop. Users list them in ``rllm.trainer.observers``::
 
     from rllm_core.contracts import NoParams, Observer, ObserverPlugin
     from rllm_core.plugins import hookimpl

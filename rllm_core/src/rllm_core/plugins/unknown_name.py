@@ -1,4 +1,4 @@
-"""What to say when a name is chosen that no plugin has: the closest names, all names, or what to install."""
+"""The error for a plugin name that does not exist. It lists the closest names, all names, or the package to install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rllm_core.plugins.unusable import Broken
 def unknown_name(
     kind: str, name: str, offered: Sequence[Registered[Any]], broken: Sequence[Broken], blocked: Sequence[Candidate]
 ) -> PluginError:
-    """The error for `name`, which may be qualified (``distribution/name``) and have a family (``name:family``)."""
+    """Return the error for `name`, which may be qualified (``distribution/name``) and have a family
+    (``name:family``)."""
     distribution, _, bare = name.partition(FAMILY)[0].rpartition("/")
     known = _known(kind, [entry.name for entry in offered])
     if normalise(distribution) == IN_PROCESS:

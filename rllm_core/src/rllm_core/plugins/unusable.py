@@ -1,4 +1,4 @@
-"""A plugin that is installed and cannot be used: the error, and what is kept of the plugin."""
+"""The error and the record of a plugin that is installed but unusable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class UnusablePluginError(Exception):
-    """A plugin cannot be used. The message is the reason, in one line; `remedy` is what to do, where that is known."""
+    """A plugin is unusable. The message is the reason in one line. `remedy` is the fix, empty if it is unknown."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -15,14 +15,14 @@ class UnusablePluginError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """A plugin that is installed and cannot be used; none of its records is registered."""
+    """A plugin that is installed but unusable. None of its specs is registered."""
 
     name: str
-    """Name of its entry point."""
+    """Name of the plugin's entry point."""
     distribution: str
     version: str
     reason: str
-    """One line."""
+    """The reason, in one line."""
     remedy: str
-    """What to do, where that is known: a command of pip."""
+    """The fix, such as a pip command. Empty if it is unknown."""
     traceback: str

@@ -1,4 +1,4 @@
-"""Checks that one record is what its kind promises, before anything relies on it."""
+"""Checks that a plugin spec is valid for its kind, before any code uses it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.unusable import UnusablePluginError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""One rule for all kinds. No ``-``, so that a name has one spelling and tells itself from a distribution's."""
+"""The rule for names of all kinds. It excludes ``-``, so that a name has one spelling and differs from a package
+name."""
 
 NOT_NAMES = frozenset({"null", "true", "false", "yes", "no", "on", "off"})
-"""What YAML reads as something other than a string."""
+"""Names that YAML does not parse as strings."""
 
 _NAME_SETS = ("needs", "reads", "writes", "config_keys", "compares", "suffixes")
 _ONE_OF = {"level": get_args(Level), "scope": get_args(Scope)}
 
 
 def check_record(kind: str, record: object) -> Plugin[Any]:
-    """Return `record` as a record of `kind`, or raise `UnusablePluginError`."""
+    """Return `record` as a plugin spec of `kind`.
+
+    Raises:
+        UnusablePluginError: the spec is invalid.
+    """
     hook, record_class = KINDS[kind]
     if not isinstance(record, record_class):
         wanted = f"it must return {record_class.__name__} records"
@@ -45,9 +50,9 @@ def check_record(kind: str, record: object) -> Plugin[Any]:
     if kind == "backend" and "rllm" in record.params.model_fields:
         raise UnusablePluginError(f"{subject}: the section `rllm` is the core's; params must not have a field `rllm`")
     if kind == "reward" and "weight" in record.params.model_fields:
-        raise UnusablePluginError(f"{subject}: `weight` beside its name is the core's; params must not have that field")
+        raise UnusablePluginError(f"{subject}: the core uses the key `weight` itself; params must not have that field")
     if kind == "environment" and record.name == "custom":
-        raise UnusablePluginError(f"{subject}: `custom` stands for no environment; choose a different name")
+        raise UnusablePluginError(f"{subject}: `custom` means no environment; choose a different name")
     for field in _NAME_SETS:
         names: object = getattr(record, field, frozenset())
         if not isinstance(names, frozenset) or not all(isinstance(name, str) for name in names):

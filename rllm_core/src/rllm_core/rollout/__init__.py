@@ -1,1 +1,1 @@
-"""From tasks to episodes: messages to tokens, workflows, and the runner that plays many at once."""
+"""Generation of rollouts: conversion of messages to tokens, workflows, and the runner of concurrent rollouts."""

@@ -10,7 +10,7 @@ from rllm_core.rollout.options import MathAgentParams
 
 
 class MathAgent(Agent):
-    """What the environment says is the user's message, what the model says is the action."""
+    """An agent that passes observations on as user messages and uses the response's content as the action."""
 
     def __init__(self, params: MathAgentParams) -> None:
         prompt = params.system_prompt

@@ -1,4 +1,4 @@
-"""How a chat template writes tool calls, learnt from what it writes, and reading replies by that."""
+"""The format of tool calls in a chat template. It is detected from rendered examples and used to parse responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_core.data.messages import MalformedToolCall, ToolCall
 from rllm_core.errors import RolloutError
 
 Render = Callable[[list[dict[str, Any]], list[dict[str, Any]]], str]
-"""Messages and tools to the text of a prompt."""
+"""Converts messages and tools to the text of a prompt."""
 
 OFFERED = {
     "type": "function",
@@ -30,15 +30,15 @@ DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class CallFormat:
-    """Calls are JSON objects between two marks; without marks a reply is one call or none."""
+    """A format in which calls are JSON objects between two marks. Without marks, a response is one call or no call."""
 
     start: str
     end: str
     arguments: str
-    """The key of the arguments; that of the tool is ``name``."""
+    """The key of the arguments. The key of the tool's name is always ``name``."""
 
     def read(self, text: str) -> tuple[str, list[ToolCall | MalformedToolCall]]:
-        """What is said besides the calls, and the calls in their order. A call's id is its place in the reply."""
+        """Return the text outside the calls, and the calls in order. A call's id is its position in the response."""
         if not self.start:
             call = self._bare(text)
             return (text, []) if call is None else ("", [call])
@@ -62,7 +62,7 @@ class CallFormat:
             return MalformedToolCall(text=body, problem=f"it is no JSON object: {error}")
 
     def _marked(self, part: str, id_: str) -> tuple[ToolCall | MalformedToolCall, str]:
-        """The call at the beginning of `part`, and the words behind it."""
+        """Return the call at the beginning of `part`, and the text after it."""
         body = part.lstrip()
         try:
             data, stop = DECODER.raw_decode(body)
@@ -78,7 +78,7 @@ class CallFormat:
     def _call(self, data: Any, text: str, id_: str) -> ToolCall | MalformedToolCall:
         name = data.get("name") if isinstance(data, dict) else None
         if not isinstance(name, str):
-            return MalformedToolCall(text=text, problem='it has no "name" that is a text')
+            return MalformedToolCall(text=text, problem='it has no "name" that is a string')
         arguments = data.get(self.arguments, {})
         if not isinstance(arguments, Mapping):
             return MalformedToolCall(text=text, problem=f'its "{self.arguments}" are no JSON object')
@@ -89,7 +89,8 @@ class CallFormat:
 
 
 def call_format(render: Render) -> CallFormat | None:
-    """How a template writes calls; None where these are no JSON objects, or not told apart from what surrounds them."""
+    """Return the format of a template's calls. None if calls are not JSON objects, or not separable from the text
+    around them."""
     try:
         asked, one = render([USER], [OFFERED]), render([USER, _calling(NAMES[:1])], [OFFERED])
     except RolloutError:
@@ -99,7 +100,7 @@ def call_format(render: Render) -> CallFormat | None:
         return None
     marks = _marks_between_two(render)
     if marks is None:
-        # One call at a time: only a reply that is the bare object can be told from words.
+        # The template supports one call at a time. Only a response that is a bare object is distinguishable from text.
         return CallFormat("", "", first.arguments) if one[: first.start].strip() == asked.strip() else None
     return CallFormat(*marks, first.arguments)
 
@@ -112,7 +113,7 @@ class _Found:
 
 
 def _find(text: str, name: str) -> _Found | None:
-    """The innermost JSON object in `text` that is the call of `name`."""
+    """Return the innermost JSON object in `text` that is the call of `name`."""
     start = text.find(name)
     while start > 0 and (start := text.rfind("{", 0, start)) >= 0:
         try:
@@ -127,7 +128,7 @@ def _find(text: str, name: str) -> _Found | None:
 
 
 def _marks_between_two(render: Render) -> tuple[str, str] | None:
-    """What stands before and behind a call, from two calls in one reply."""
+    """Return the marks before and after a call, detected from two calls in one response."""
     try:
         text = render([USER, _calling(NAMES)], [OFFERED])
     except RolloutError:
@@ -137,7 +138,7 @@ def _marks_between_two(render: Render) -> tuple[str, str] | None:
         return None
     between = text[one.stop : other.start]
     start = _common_end(text[: one.start], between)
-    # The last letter of what comes before may be the same in both, as the ">" of two tags.
+    # The last character before the mark may be the same in both strings, for example the ">" of two tags.
     start = start[max(start.find("<"), 0) :]
     end = between[: len(between) - len(start)]
     return (start.strip(), end.strip()) if start.strip() and end.strip() else None
@@ -149,7 +150,7 @@ def _common_end(one: str, other: str) -> str:
 
 
 def _calling(names: Sequence[str]) -> dict[str, Any]:
-    # Nine letters or digits: some templates take no other ids.
+    # Ids have nine letters or digits, because some templates accept no other ids.
     functions = [{"name": name, "arguments": json.dumps(ARGUMENTS)} for name in names]
     calls = [{"id": f"call0000{n}", "type": "function", "function": each} for n, each in enumerate(functions)]
     return {"role": "assistant", "content": "", "tool_calls": calls}

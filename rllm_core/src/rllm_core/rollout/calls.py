@@ -1,4 +1,5 @@
-"""Calling code we do not control: coroutines are awaited, blocking functions run where they cannot stop the others."""
+"""Calls of external code. Coroutines are awaited. Blocking functions run in threads, so that they cannot block other
+calls."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import Any
 
 
 async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) -> Any:
-    """Call `function`; when `blocking` and not a coroutine function, in a thread of its own.
+    """Call `function`. If `blocking` is true and it is not a coroutine function, it runs in its own thread.
 
-    The thread is a daemon made for this call: one that hangs past its timeout can neither use up a pool nor keep the
-    process from ending.
+    The thread is a daemon made for this call. If it hangs past its timeout, it does not occupy a thread pool and does
+    not prevent the process from exiting.
     """
     if not blocking or inspect.iscoroutinefunction(function):
         result = function(*arguments)
@@ -28,12 +29,12 @@ async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) ->
     def work() -> None:
         try:
             outcome, setter = function(*arguments), future.set_result
-        except BaseException as error:  # noqa: BLE001  (handed to whoever awaits the call)
+        except BaseException as error:  # noqa: BLE001  (raised in the coroutine that awaits the call)
             outcome, setter = _harmless(error), future.set_exception
         try:
             loop.call_soon_threadsafe(deliver, setter, outcome)
         except RuntimeError:
-            return  # The loop is closed: the run is over and nobody waits for the answer.
+            return  # The loop is closed: the run is over and no task waits for the result.
 
     threading.Thread(target=work, name=f"rllm-{getattr(function, '__name__', 'call')}", daemon=True).start()
     result = await future
@@ -41,7 +42,8 @@ async def call(function: Callable[..., Any], *arguments: Any, blocking: bool) ->
 
 
 def _harmless(error: BaseException) -> Exception:
-    """What a future can carry: StopIteration, SystemExit and cancellations mean something else to the event loop."""
+    """Return an exception that a future can store. StopIteration, SystemExit and cancellations have a special meaning
+    in the event loop, so they are wrapped."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     wrapped = RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Conversation: one trajectory being made, turn by turn, with exact tokens."""
+"""Conversation: builds one trajectory, turn by turn, with exact tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PromptTooLongError(Exception):
 
 
 class Conversation:
-    """Messages in, replies out; every token is kept exactly as the model saw or sampled it."""
+    """A conversation with the model. It stores every token exactly as the model received or sampled it."""
 
     def __init__(
         self, context: WorkflowContext, trajectory: Trajectory, session: str, tools: Sequence[Tool] = ()
@@ -29,23 +29,24 @@ class Conversation:
         self._context = context
         self._session = session
         self.tools = tools
-        """What the model may call; all prompts show them. Set before the first reply."""
+        """The tools that the model may call. All prompts show them. Set them before the first response."""
         self._heard: list[list[Message]] = [[]]
-        """What was said before each reply, and since the last one."""
+        """The new messages before each response, and the messages since the last response."""
         self.trajectory = trajectory
 
     def add_observation(self, observation: str | Sequence[Message]) -> None:
-        """Add what the model sees next; a plain string is a user message."""
+        """Add the next messages for the model. A plain string is a user message."""
         if isinstance(observation, str):
             self._heard[-1].append({"role": "user", "content": observation})
         else:
             self._heard[-1].extend(observation)
 
     async def generate(self) -> Step:
-        """Let the model answer what it heard. The new step is the trajectory's last; `step.text` are the words.
+        """Sample the model's response. The new step is the last step of the trajectory, and `step.text` is the response
+        text.
 
         Raises:
-            PromptTooLongError: there is no room for an answer. Nothing was sampled.
+            PromptTooLongError: the context has no room for a response. Nothing was sampled.
         """
         context = self._context
         engine = context.engine
@@ -71,7 +72,7 @@ class Conversation:
         )
 
     def parsed(self, step: Step) -> Response:
-        """A reply of this conversation, taken apart: content, reasoning, tool calls."""
+        """Return a parsed response of this conversation: content, reasoning, tool calls."""
         response = self._context.engine.renderer.parse(step.prompt_ids, step.response_ids, self.tools)
         reason = step.info["finish_reason"]
         return response if response.finish_reason == reason else response.ended_by(reason)
@@ -88,10 +89,10 @@ class Conversation:
         return renderer.prompt(self._shown_history(), self.tools) if bridged is None else bridged
 
     def _steps_since_user(self) -> list[Step]:
-        """The replies since the user spoke, without those that are in no prompt as they were sampled any more.
+        """Return the steps since the last user message whose tokens are unchanged in the latest prompt.
 
-        Their thoughts are all there: models are trained to see them while they call tools. Earlier ones were cut when
-        the user spoke.
+        All their reasoning is in that prompt, because models are trained to see it between tool calls. Earlier
+        reasoning was removed at the last user message.
         """
         steps = [self.trajectory.steps[-1]]
         before = zip(reversed(self.trajectory.steps[:-1]), reversed(self._heard[:-1]), strict=False)
@@ -102,7 +103,8 @@ class Conversation:
         return steps
 
     def _shown_history(self) -> list[Message]:
-        """All messages so far as the model is to see them: with thoughts until the user speaks again."""
+        """Return all messages so far in the form that the model should see. Reasoning is removed after the next user
+        message."""
         shown = list(self._heard[0])
         for index, (step, heard) in enumerate(zip(self.trajectory.steps, self._heard[1:], strict=True)):
             response = self.parsed(step)
@@ -111,7 +113,7 @@ class Conversation:
         return shown
 
     def history(self) -> list[Message]:
-        """All messages so far; without earlier thoughts, unless `accumulate_reasoning` keeps them."""
+        """Return all messages so far, without reasoning unless `accumulate_reasoning` keeps it."""
         history = list(self._heard[0])
         for step, heard in zip(self.trajectory.steps, self._heard[1:], strict=True):
             response = self.parsed(step)
@@ -120,7 +122,7 @@ class Conversation:
         return history
 
     async def close(self) -> None:
-        """Free what the engine keeps for this conversation."""
+        """Free the engine's cache of this conversation."""
         await self._context.engine.end_session(self._session)
 
 
@@ -129,29 +131,29 @@ def _of_user(messages: Sequence[Message]) -> bool:
 
 
 def _extends(prompt: NDArray[np.int32], step: Step) -> bool:
-    """Whether a prompt begins with the step before it, token for token."""
+    """Return True if a prompt begins with the tokens of the step before it."""
     start, end = len(step.prompt_ids), len(step.prompt_ids) + len(step.response_ids)
     return np.array_equal(prompt[:start], step.prompt_ids) and np.array_equal(prompt[start:end], step.response_ids)
 
 
 class Turn(Protocol):
-    """A model call: `Step`, and whatever else has both."""
+    """A model call: a `Step`, or any other object with both fields."""
 
     @property
     def prompt_ids(self) -> NDArray[np.int32]:
-        """(n,) all tokens that the model saw."""
+        """(n,) all tokens of the prompt."""
         ...
 
     @property
     def response_ids(self) -> NDArray[np.int32]:
-        """(n,) what it sampled."""
+        """(n,) the sampled tokens."""
         ...
 
 
 def without_earlier_reasoning(
     steps: Sequence[Turn], reasoning_ids: tuple[int, int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Prompt and reply of the last of `steps`, each of which extends the one before, without the thoughts of any."""
+    """Return prompt and response of the last step without any reasoning. Each step must extend the previous one."""
     prompt = steps[0].prompt_ids
     for step, following in pairwise(steps):
         between = following.prompt_ids[len(step.prompt_ids) + len(step.response_ids) :]
@@ -162,9 +164,10 @@ def without_earlier_reasoning(
 def without_reasoning(
     prompt: NDArray[np.int32], response: NDArray[np.int32], reasoning_ids: tuple[int, int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Prompt and reply as they are when later turns look back: what was thought is cut out, token by token.
+    """Return prompt and response without the reasoning, whose tokens are cut out. Later turns see them in this form.
 
-    A reply whose thoughts have no end (it was cut off, or nothing was thought) is left whole, and so is its prompt.
+    A response without an end of reasoning (it was cut off, or has no reasoning) is unchanged. Its prompt is unchanged
+    too.
     """
     start, end = reasoning_ids
     ends = np.flatnonzero(response == end)
@@ -173,5 +176,5 @@ def without_reasoning(
     tail = max(len(prompt) - TOKENS_AFTER_THINK, 0)
     opened = np.flatnonzero(prompt[tail:] == start)
     if opened.size:
-        prompt = prompt[: tail + opened[-1]]  # the template's; one before it would be a user's text
+        prompt = prompt[: tail + opened[-1]]  # the template wrote the last one; an earlier one is user text
     return prompt, response[ends[-1] + 1 :]

@@ -1,4 +1,4 @@
-"""AttemptEngine: the engine as one attempt sees it, with a seed for every call."""
+"""PerRolloutEngine: the engine of one rollout, which gives every call its own seed."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rllm_core.seeding import call_seed, prompt_digest
 
 
 class PerRolloutEngine(EngineWrapper):
-    """Turns the seed of the attempt into one per call: a function of the prompt's tokens and of its sibling number.
+    """An engine that derives the seed of each call from the rollout's seed, the prompt's tokens and a sibling number.
 
-    The order in which calls of different prompts arrive, and what carries them, never change a token. The same prompt
-    twice is two samples, numbered as they are asked for.
+    The sampled tokens do not depend on the order in which calls of different prompts arrive, or on how they are sent.
+    Repeated calls with the same prompt are different samples. They are numbered in the order of the calls.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
         super().__init__(engine)
         self._siblings: Counter[tuple[int, str]] = Counter()
         self._failed: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-        """Numbers of calls that raised: asked again, it is the same sample."""
+        """Numbers of calls that raised an exception. A repeated call gets the same number and so the same sample."""
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """As `RolloutEngine.generate`; `sampling.seed` is the attempt's."""
+        """See `RolloutEngine.generate`. `sampling.seed` is the rollout's seed."""
         prompt = np.asarray(prompt_ids, np.int32)
         key = (sampling.seed, prompt_digest(prompt))
         if failed := self._failed.get(key):
-            # The smallest: several that are asked again are in the same order.
+            # Use the smallest number, so that several repeated calls keep their order.
             sibling = min(failed)
             failed.remove(sibling)
         else:

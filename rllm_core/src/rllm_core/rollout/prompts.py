@@ -1,4 +1,4 @@
-"""What every rollout engine checks of a call before it samples."""
+"""Checks of every rollout engine before it samples."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from rllm_core.errors import RolloutError, UnsupportedSamplingError
 def checked_prompt(
     prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, max_context: int
 ) -> tuple[NDArray[np.int32], int]:
-    """The prompt, (n,), and how many tokens may be sampled behind it, one at least.
+    """Return the prompt, (n,), and the maximum number of tokens to sample, at least 1.
 
     Raises:
-        UnsupportedSamplingError: the reply must match a JSON schema, or the likeliest tokens are asked for.
-        RolloutError: there is no prompt, no token is asked for, or the context has no room for one.
+        UnsupportedSamplingError: the call requests a JSON schema or the most likely tokens.
+        RolloutError: the prompt is empty, `max_tokens` is less than 1, stop strings are set, or the context has no
+            room.
     """
     prompt = np.asarray(prompt_ids, np.int32)
     if sampling.max_tokens < 1:
         raise RolloutError(
-            "bad-sampling-parameter", f"max_tokens is {sampling.max_tokens}.", "Ask for one token at least."
+            "bad-sampling-parameter", f"max_tokens is {sampling.max_tokens}.", "Set max_tokens to 1 or more."
         )
     if sampling.stop:
         raise RolloutError(
             "stop-not-supported",
-            f"This engine cannot end a reply at a text, such as {sampling.stop[0]!r}.",
+            f"This engine does not support stop strings, such as {sampling.stop[0]!r}.",
             "Sample without `SamplingParams.stop`, or with an engine that has `stop_texts`.",
         )
     if sampling.json_schema is not None:
         raise UnsupportedSamplingError(
             "json-schema-not-supported",
-            "This engine cannot constrain a reply to a JSON schema.",
+            "This engine cannot constrain a response to a JSON schema.",
             "Sample without `SamplingParams.json_schema`, or with the backend `local`.",
         )
     if sampling.top_logprobs:
@@ -45,7 +46,7 @@ def checked_prompt(
         )
     if not len(prompt):
         raise RolloutError(
-            "empty-prompt", "The prompt has no tokens.", "Let the environment's first observation say something."
+            "empty-prompt", "The prompt has no tokens.", "Return a non-empty first observation from the environment."
         )
     if len(prompt) >= max_context:
         raise RolloutError(

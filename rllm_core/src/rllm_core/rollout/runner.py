@@ -1,4 +1,4 @@
-"""RolloutRunner: many attempts at once, bounded, retried, timed; episodes come back in a fixed order."""
+"""RolloutRunner: runs many rollouts concurrently, with limits, retries and timeouts. Episodes have a fixed order."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RunnerSettings:
     retry_limit: int
     raise_on_error: bool
     trajectory_timeout: float | None
-    """Seconds; None means no limit."""
+    """Seconds. None means no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSetup:
-    """What tells one attempt from all others; see `WorkflowContext`."""
+    """The properties that distinguish one rollout from all others; see `WorkflowContext`."""
 
     sampling: SamplingParams
     label: str
@@ -38,11 +38,11 @@ class RolloutSetup:
 
 
 MakeWorkflow = Callable[[RolloutSetup], Workflow]
-"""Makes the workflow of one attempt."""
+"""Makes the workflow of one rollout."""
 
 
 class RolloutRunner:
-    """Plays orders with one workflow. Attempts differ only by their seed, so an order gives the same episodes again."""
+    """Runs requests with one workflow. Rollouts differ only by their seed, so equal requests give equal episodes."""
 
     def __init__(self, make_workflow: MakeWorkflow, settings: RunnerSettings) -> None:
         self._make_workflow = make_workflow
@@ -50,11 +50,12 @@ class RolloutRunner:
         self._slots = Slots(settings.n_parallel_tasks)
 
     async def run(self, order: RolloutRequest) -> list[Episode]:
-        """All episodes, task after task, rollout after rollout. Orders that are played at once share the slots.
+        """Return all episodes, ordered by task and then by rollout. Concurrent requests share the slots.
 
         Raises:
-            RolloutError: an attempt failed on every try and `raise_on_error` is set; the others are cancelled.
-            BackendError: what samples is gone, or failed. That is no fault of an attempt: none is tried again.
+            RolloutError: a rollout failed on every try and `raise_on_error` is set. The other rollouts are cancelled.
+            BackendError: the engine failed or is gone. Rollouts are not tried again, because they did not cause the
+                error.
         """
 
         async def rollout(task: Task, index: int) -> Episode:
@@ -69,17 +70,17 @@ class RolloutRunner:
         finally:
             for future in rollouts:
                 future.cancel()
-            # Cancelled attempts close their environments and sessions before the error goes on.
+            # Cancelled rollouts close their environments and sessions before the error is raised.
             await asyncio.gather(*rollouts, return_exceptions=True)
 
     async def rollout(self, order: RolloutRequest, task: Task, index: int) -> Episode:
-        """One attempt of an order, with its retries: the episode that `run` gives. No limit bounds it.
+        """Run one rollout of a request with its retries and return the episode. It needs no slot.
 
         Raises:
-            RolloutError, BackendError: as `run`.
+            RolloutError, BackendError: see `run`.
         """
         uid = f"{task.id}:{index}"
-        last: BaseException = RolloutError("bad-value", "rllm.workflow.retry_limit allows no try.")
+        last: BaseException = RolloutError("bad-value", "rllm.workflow.retry_limit is less than 1.")
         for number in range(self._settings.retry_limit):
             try:
                 episode = await self._play(_setup(order, uid, number), task, uid)
@@ -88,9 +89,9 @@ class RolloutRunner:
             except asyncio.CancelledError as error:
                 if (this := asyncio.current_task()) is None or this.cancelling():
                     raise
-                last = error  # Nobody cancelled the attempt: it awaited something of its own that was cancelled.
+                last = error  # The rollout itself was not cancelled. It awaited a task that was cancelled.
                 continue
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (workflows and environments are anybody's code)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (workflows and environments are external code)
                 last = error
                 continue
             episode.data_source = task.data_source
@@ -106,7 +107,7 @@ class RolloutRunner:
             async with limit:
                 episode = await workflow.run(copy.deepcopy(dict(task.data)), uid)
         except TimeoutError:
-            if not limit.expired():  # of the workflow's code: an error like any other
+            if not limit.expired():  # raised by the workflow's code, so it is an ordinary error
                 raise
             episode = workflow.episode or Episode(id=uid)
             episode.termination_reason = TerminationReason.TIMEOUT
@@ -114,7 +115,7 @@ class RolloutRunner:
         if not isinstance(episode, Episode):
             raise PluginError(
                 "bad-workflow-result",
-                f"Workflow {type(workflow).__name__} returned {episode!r:.200} for attempt {uid!r}.",
+                f"Workflow {type(workflow).__name__} returned {episode!r:.200} for rollout {uid!r}.",
                 "Return an Episode.",
             )
         episode.id = uid
@@ -125,7 +126,7 @@ class RolloutRunner:
         if self._settings.raise_on_error:
             raise RolloutError(
                 "rollout-failed",
-                f"Attempt {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
+                f"Rollout {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
                 "Add --debug to see where it failed, or set rllm.workflow.raise_on_error=false to continue without it.",
             ) from error
         return Episode(

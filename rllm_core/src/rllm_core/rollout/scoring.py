@@ -1,4 +1,4 @@
-"""The rewards that a run has chosen, as one: each with a weight and a deadline."""
+"""The run's rewards, combined into one score. Each reward has a weight and a time limit."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from rllm_core.errors import described
 from rllm_core.rollout.calls import call
 
 LONGEST_EXTRACT = 1000
-"""Characters of an extracted answer that are kept: a reward may take a whole reply for it."""
+"""Maximum number of characters of an extracted answer that are stored, because a reward may extract a whole response.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedReward:
-    """A chosen reward and how much it counts."""
+    """A chosen reward with its weight."""
 
     chosen: PluginChoice[RewardPlugin[Any]]
     weight: float
 
 
 class Scorer:
-    """The weighted sum of all rewards. A reward that fails makes the sum a missing one, never a silent 0."""
+    """The weighted sum of all rewards. If a reward fails, the sum is missing and never silently 0."""
 
     def __init__(self, rewards: Sequence[WeightedReward]) -> None:
         self._rewards: dict[str, tuple[WeightedReward, Reward]] = {}
@@ -39,11 +40,13 @@ class Scorer:
             self._rewards[name if number == 1 else f"{name}#{number}"] = (entry, loaded)
 
     async def __call__(self, rollout: Rollout) -> Score:
-        """The sum.
+        """Return the weighted sum.
 
-        Its components are the rewards by name, times their weights, and their own components as ``name.part``. Its
-        metrics are the rewards as they are, ``reward.name``, and what they measure, ``reward.name.metric``. What they
-        took for the answer is `extracted`; where several do, ``name: answer; other name: answer``.
+        - `components` contains each reward times its weight, by name, and its own components as ``name.part``.
+        - `metrics` contains each reward without its weight as ``reward.name``, and its metrics as
+          ``reward.name.metric``.
+        - `extracted` is the extracted answer. If several rewards report one, it is ``name: answer; other name:
+          answer``.
         """
         scores = await asyncio.gather(
             *(_score(entry.chosen.plugin, reward, rollout) for entry, reward in self._rewards.values())
@@ -70,7 +73,7 @@ class Scorer:
         )
 
     def _extracted(self, scores: Sequence[Score]) -> str | None:
-        """What the rewards took for the answer; by name where several say it."""
+        """Return the extracted answer, with the rewards' names if several rewards report one."""
         found = {name: score.extracted for name, score in zip(self._rewards, scores, strict=True)}
         said = [f"{name}: {text}" for name, text in found.items() if text is not None]
         only = next((text for text in found.values() if text is not None), None)
@@ -89,16 +92,20 @@ async def _score(plugin: RewardPlugin[Any], reward: Reward, rollout: Rollout) ->
         if (this := asyncio.current_task()) is None or this.cancelling():
             raise
         return Score(value=None, feedback=described(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (anybody's code; what went wrong is the reward's feedback)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (external code; the error becomes the reward's feedback)
         late = limit.expired()
         return Score(
             value=None,
-            feedback=f"not there after {plugin.timeout:g} s" if late else described(error),
+            feedback=f"not finished after {plugin.timeout:g} s" if late else described(error),
         )
 
 
 def _as_score(result: Any) -> Score:
-    """Raises TypeError or ValueError for what is no reward."""
+    """Convert a reward's result to a score.
+
+    Raises:
+        TypeError, ValueError: the result is not a valid reward.
+    """
     if result is None:
         return Score(value=None, feedback="it returned None")
     score = result if isinstance(result, Score) else Score(**_fields(result))

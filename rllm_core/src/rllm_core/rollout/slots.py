@@ -1,4 +1,4 @@
-"""Slots: how many attempts are under way at once, over all orders of a run."""
+"""Slots: the limit of concurrent rollouts, shared by all requests of a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 
 class Slots:
-    """A fixed number of slots. Who waits gets one by priority, then in the order of asking.
+    """A fixed number of slots. Waiting rollouts get them by priority, then in the order in which they started to wait.
 
-    Priority is the number of the round: older rounds go first, as training waits for them.
+    The priority is the number of the rollout batch. Older batches go first, because training waits for them.
     """
 
     def __init__(self, number: int) -> None:
@@ -20,7 +20,7 @@ class Slots:
         self._order = itertools.count()
 
     def held(self, priority: int) -> _Held:
-        """What holds a slot in ``async with``; lower priorities get theirs first."""
+        """Return a context manager for ``async with`` that occupies a slot. Lower priorities get theirs first."""
         return _Held(self, priority)
 
     async def acquire(self, priority: int) -> None:
@@ -34,11 +34,11 @@ class Slots:
             await handed
         except asyncio.CancelledError:
             if not handed.cancelled():
-                self.release()  # it came as the waiter was cancelled
+                self.release()  # the slot was assigned while the waiter was cancelled
             raise
 
     def release(self) -> None:
-        """Hand the slot to the first who still waits."""
+        """Give the slot to the first rollout that still waits."""
         while self._waiting:
             *_, handed = heapq.heappop(self._waiting)
             if not handed.done():

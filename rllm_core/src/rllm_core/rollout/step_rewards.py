@@ -1,4 +1,4 @@
-"""Rewards of steps, shaped after an attempt; the formulas are those of rLLM's `Workflow`."""
+"""Shaping of step rewards after a rollout. The formulas come from rLLM's `Workflow`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from itertools import pairwise
 
 
 def shaped(rewards: Sequence[float], *, gamma: float, bonus_coeff: float) -> list[float]:
-    """The bonus first, then, if `gamma` is above 0, the reward to go.
+    """Return the rewards with the bonus and then, if `gamma` is above 0, as rewards to go.
 
     Args:
-        rewards: what the environment gave for each step, in order.
-        gamma: discount of later steps, 0 to 1; 0 leaves each step its own reward.
-        bonus_coeff: weight of the bonus; 0 means none.
+        rewards: the environment's reward for each step, in order.
+        gamma: discount of later steps, from 0 to 1. With 0, each step keeps its own reward.
+        bonus_coeff: weight of the bonus. 0 means no bonus.
     """
     with_bonus = add_bonus(rewards, bonus_coeff)
     return reward_to_go(with_bonus, gamma) if gamma > 0 else with_bonus
 
 
 def add_bonus(rewards: Sequence[float], coeff: float) -> list[float]:
-    """Each step but the first also gets `coeff` times what it gained on the step before it."""
+    """Add to each step except the first `coeff` times the difference to the previous step's reward."""
     if coeff == 0:
-        return list(rewards)  # not by arithmetic: 0 times an infinite reward is NaN
+        return list(rewards)  # no arithmetic, because 0 times an infinite reward is NaN
     return [*rewards[:1], *(later + coeff * (later - earlier) for earlier, later in pairwise(rewards))]
 
 
 def reward_to_go(rewards: Sequence[float], gamma: float) -> list[float]:
-    """Each step's own reward and, discounted by `gamma` per step, those after it."""
+    """Return for each step its own reward plus later rewards, discounted by `gamma` per step."""
     returns: list[float] = []
     following = 0.0
     for reward in reversed(rewards):

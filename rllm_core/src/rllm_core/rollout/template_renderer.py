@@ -1,7 +1,7 @@
-"""TemplateRenderer: the model's chat template turns *new* messages into tokens, once.
+"""TemplateRenderer: converts *new* messages to tokens with the model's chat template, once per message.
 
-What the model sampled is never decoded and tokenised again: the next prompt is the tokens so far plus the tokens of
-what was said since.
+Sampled tokens are never decoded and tokenised again. The next prompt consists of the tokens so far and the tokens of
+the new messages.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ if TYPE_CHECKING:
     from rllm_core.contracts.renderer import RendererSetup
 
 RESPONSE = "REPLYPLACEHOLDER"
-"""Stands for the model's reply while the template shows what follows one."""
+"""Placeholder for the model's response, used to find the text that the template writes after a response."""
 
 NEXT = "NEXTPLACEHOLDER"
 """Placeholder for the message after the model's reply."""
 
 THINK, END_THINK = "<think>", "</think>"
 REASONING_MARKS = ((THINK, END_THINK, ""), ("<|channel>", "<channel|>", "thought\n"))
-"""What models write before and after their thoughts, and a word that some models write first."""
+"""Strings that models write before and after their reasoning, and a word that some models write at its start."""
 
 HISTORY = ({"role": "user", "content": "."}, {"role": "assistant", "content": RESPONSE})
 """A short history. The tokens of new messages must not depend on how long the conversation is."""
 
 TOKENS_AFTER_THINK = 4
-"""How many tokens at the end of a prompt are looked through for the ``<think>`` of the template, itself included."""
+"""Number of tokens at the end of a prompt in which the template's ``<think>`` is searched, including ``<think>``
+itself."""
 
 NO_TOKEN = -1
 
 RARE = "\U000f0000"
-"""A character that no vocabulary has as one token: its last token is a byte that continues a character."""
+"""A character that is not a single token in any vocabulary. Its last token is a byte that continues a character."""
 CLEANED_UP = 24
-"""Characters at the end of a text that later ones may change, if the tokenizer removes the spaces before punctuation:
-more than all its replacements reach back together."""
+"""Number of characters at the end of a text that later characters may change, if the tokenizer removes spaces before
+punctuation. It exceeds the combined reach of all these replacements."""
 
 Rendered = NDArray[np.int32]
 TokenIds = Sequence[int] | NDArray[np.int32]
 
 
 class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """The methods of a Hugging Face tokenizer that the renderer uses."""
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
     def encode(self, text: str, *, add_special_tokens: bool) -> Any: ...
@@ -60,17 +61,20 @@ class Tokenizer(Protocol):
 
 
 class TemplateRenderer:
-    """Messages to tokens and tokens to text for one model. Results are cached; they depend on the arguments only."""
+    """The conversion between messages and tokens for one model.
+
+    Results depend only on the arguments and are cached.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, stop_ids: Iterable[int], template_options: Mapping[str, Any] | None = None
     ) -> None:
-        """Make one for a model.
+        """Create the renderer of a model.
 
         Args:
-            tokenizer: with a chat template.
-            stop_ids: the tokens that end a reply.
-            template_options: passed on to the chat template, such as ``{"enable_thinking": False}``.
+            tokenizer: a tokenizer with a chat template.
+            stop_ids: the tokens that end a response.
+            template_options: options for the chat template, such as ``{"enable_thinking": False}``.
         """
         self.tokenizer = tokenizer
         self._template_options = dict(template_options or {})
@@ -81,44 +85,47 @@ class TemplateRenderer:
 
     @cached_property
     def reasoning_ids(self) -> tuple[int, int] | None:
-        """The tokens of `REASONING_MARKS`; None if a mark is not one token of this model."""
+        """The tokens of `REASONING_MARKS`. None if one of them is not a single token of this model."""
         return None if self._reasoning is None else self._reasoning[0]
 
     @cached_property
     def _reasoning(self) -> tuple[tuple[int, int], str] | None:
-        """The tokens around thoughts, and the word that comes first in them."""
+        """The tokens around reasoning, and the word at the start of the reasoning."""
         template = str(getattr(self.tokenizer, "chat_template", ""))
         for before, after, word in sorted(REASONING_MARKS, key=lambda marks: marks[0] not in template):
             start, end = self._encode(before), self._encode(after)
-            # Two words that a tokenizer does not know may be one token each as well, but the same one.
+            # A tokenizer may map two unknown words to a single token each, but then to the same token.
             if len(start) == len(end) == 1 and start[0] != end[0]:
                 return (int(start[0]), int(end[0])), word
         return None
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
-        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
+        """Return the tokens, (n,) int32, of a conversation that starts with `messages`, up to the start of the
+        response."""
         return self._prompt(_as_json(messages), _as_json(tools))
 
     def bridge(
         self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered:
-        """(n,) int32 tokens: `prompt_ids`, `response_ids`, and what follows them. `tools` stand in the first prompt.
+        """Return the tokens, (n,) int32, of `prompt_ids`, `response_ids` and the new messages. `tools` are in the first
+        prompt.
 
-        Thoughts that the reply leaves open are closed before the end of its turn.
+        If the response did not close its reasoning, it is closed before the end of the turn.
         """
         closing = self._closing(prompt_ids, response_ids)
         after = self._after([*response_ids[-len(self._turn_end) - 1 :], *closing], messages)
         return np.concatenate([np.asarray(tokens, np.int32) for tokens in (prompt_ids, response_ids, closing, after)])
 
     def continuation(self, last_token: int, messages: Sequence[Message]) -> Rendered:
-        """(n,) int32 tokens between a sampled reply and the next one: the end of the model's turn, then `messages`.
+        """Return the tokens, (n,) int32, between a sampled response and the next one: the end of the model's turn and
+        `messages`.
 
-        `last_token` is the last token the model sampled; a stop token that the template would write is not repeated.
+        `last_token` is the last sampled token. If it is a stop token that the template would write, it is not repeated.
         """
         return self._after([last_token], messages)
 
     def _after(self, response: Sequence[int], messages: Sequence[Message]) -> Rendered:
-        """(n,) int32 tokens after a reply, without the part of the turn's end that the model sampled itself."""
+        """Return the tokens, (n,) int32, after a response, without the part of the turn's end that was sampled."""
         tokens = self._continuation(_as_json(messages))
         end = self._turn_end.tolist()
         if end and tokens[: len(end)].tolist() == end:
@@ -131,7 +138,8 @@ class TemplateRenderer:
 
     @cached_property
     def _turn_end(self) -> Rendered:
-        """(n,) int32 tokens that the template writes after a reply, up to a stop token. Empty if it writes none."""
+        """The tokens, (n,) int32, that the template writes after a response, up to a stop token. Empty if it writes
+        none."""
         try:
             rendered = self._template([*HISTORY, {"role": "user", "content": NEXT}], [])
         except RolloutError:
@@ -141,32 +149,33 @@ class TemplateRenderer:
         return tokens[: int(stops[0]) + 1] if stops.size else tokens[:0]
 
     def response_ids(self, text: str) -> Rendered:
-        """(n,) int32 tokens of a reply that is known as text alone, with the stop token that the template writes.
+        """Return the tokens, (n,) int32, of a response that is only known as text, with the template's stop token.
 
-        For workflows that get text from somebody else's client. What was sampled there may be other tokens of the same
-        text, so hand on the sampled ones where there are any.
+        It is for workflows whose text comes from an external client. The tokens sampled there may differ for the same
+        text, so use the sampled tokens if you have them.
         """
         after = self.continuation(NO_TOKEN, ())
         stop = after[:1] if after.size and int(after[0]) in self.stop_ids else after[:0]
         return np.concatenate((self._encode(text), stop))
 
     def text(self, token_ids: TokenIds) -> str:
-        """The words of a reply, without special tokens."""
+        """Return the text of a response, without special tokens."""
         return self._text(np.asarray(token_ids, np.int32).tobytes())
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
-        """The text of each token, special tokens included."""
+        """Return the text of each token, including special tokens."""
         return token_texts(self.tokenizer, token_ids)
 
     @cached_property
     def call_format(self) -> CallFormat | None:
-        """How this model writes tool calls; None where its template shows none, or none that can be read."""
+        """The format of this model's tool calls. None if the template shows none, or none that rllm can parse."""
         return call_format(self._template)
 
     def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """The reply, with its thoughts apart where the model has tokens for them, and its calls as the template's.
+        """Parse a response. Reasoning is separated if the model has tokens for it. Calls are parsed in the template's
+        format.
 
-        Calls stay in the content if `call_format` is None, or if the model was offered no tools.
+        Calls remain in the content if `call_format` is None, or if the prompt had no tools.
         """
         text = self.text(response_ids)
         thought, said = self._thought_and_said(prompt_ids, np.asarray(response_ids, np.int32))
@@ -188,8 +197,8 @@ class TemplateRenderer:
     def settled(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """See `StreamingRenderer.settled`.
 
-        If the model has tokens around its thoughts, a later one can turn all that was said into a thought. So thoughts
-        are final at once, and words when the reply has ended.
+        If the model has reasoning tokens, a later token can turn all previous text into reasoning. So reasoning is
+        final at once, and content is final only when the response has ended.
         """
         response = np.asarray(response_ids, np.int32)
         text = self._settled_text(response)
@@ -202,9 +211,9 @@ class TemplateRenderer:
         return Response(text=text, content="", reasoning=begun or None)
 
     def _settled_text(self, token_ids: Rendered) -> str:
-        """The beginning of a text that more tokens do not change: `_decode` without its last characters."""
+        """Return the part of the text that later tokens cannot change: `_decode` without its last characters."""
         texts = [self._decode(ids.tobytes()) for ids in (token_ids, np.append(token_ids, self._continuing))]
-        # Tokens that are bytes may become other characters together with the next one.
+        # Tokens that are bytes can form other characters together with the next token.
         same = os.path.commonprefix(texts).rstrip("\ufffd")  # noqa: RUF071  (characters are compared)
         return same[: len(same) - self._unsettled] if self._unsettled < len(same) else ""
 
@@ -218,7 +227,7 @@ class TemplateRenderer:
         return 0 if " ." in self._decode(self._encode("a . b").tobytes()) else CLEANED_UP
 
     def _settled_content(self, text: str) -> str:
-        """The words before the first call of a tool; `CallFormat.read` removes the spaces around them."""
+        """Return the text before the first tool call. `CallFormat.read` removes the spaces around it."""
         if self.call_format is None:
             return text
         if not self.call_format.start:
@@ -228,7 +237,7 @@ class TemplateRenderer:
         return before_any(text, [self.call_format.start]).rstrip()
 
     def _thought_and_said(self, prompt_ids: TokenIds, response: Rendered) -> tuple[Rendered | None, Rendered]:
-        """The tokens of the thoughts, None where there are none, and those behind them."""
+        """Return the tokens of the reasoning, or None if it has none, and the tokens after it."""
         if self.reasoning_ids is None:
             return None, response
         start, end = self.reasoning_ids
@@ -245,7 +254,7 @@ class TemplateRenderer:
 
     @cached_property
     def _marks_are_special(self) -> bool:
-        """Whether the marks of calls are special tokens, which `text` leaves out."""
+        """True if the marks of tool calls are special tokens, which `text` removes."""
         marks = self.call_format.start + self.call_format.end if self.call_format else ""
         return self.text(self._encode(marks)).replace(" ", "") != marks
 
@@ -254,9 +263,10 @@ class TemplateRenderer:
         return str(self.tokenizer.decode(kept.tolist(), skip_special_tokens=False))
 
     def _closing(self, prompt_ids: TokenIds, response_ids: TokenIds) -> list[int]:
-        """``</think>`` behind a reply that was cut off while the model thought; else the model would think on there.
+        """Return ``</think>`` if the response was cut off during reasoning. Otherwise the model would continue to
+        reason.
 
-        Nothing behind a sampled stop token: the model has ended its turn itself.
+        Return nothing after a sampled stop token, because the model ended its turn itself.
         """
         if self.reasoning_ids is None or (len(response_ids) and int(response_ids[-1]) in self.stop_ids):
             return []
@@ -270,7 +280,7 @@ class TemplateRenderer:
             raise RolloutError(
                 "tools-not-supported",
                 "The chat template of this model does not show tools.",
-                "Choose a model that is made for them, or another renderer (rllm.renderer).",
+                "Choose a model that supports tools, or a different renderer with rllm.renderer.",
             )
         return self._encode(text)
 
@@ -281,12 +291,12 @@ class TemplateRenderer:
             raise RolloutError(
                 "unsupported-chat-template",
                 "The model's chat template does not show an assistant message unchanged, exactly once.",
-                "Multi-turn rollouts need a template that keeps the assistant's words; set tokenizer.chat_template.",
+                "Multi-turn rollouts need a template that keeps assistant messages. Set tokenizer.chat_template.",
             )
         return self._encode(after)
 
     def _template(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
-        with failures_as(RolloutError, "The model's chat template", "Choose another with rllm.renderer."):
+        with failures_as(RolloutError, "The model's chat template", "Choose a different renderer with rllm.renderer."):
             rendered = self.tokenizer.apply_chat_template(
                 [_plain(message) for message in messages],
                 tokenize=False,
@@ -297,7 +307,7 @@ class TemplateRenderer:
         return str(rendered)
 
     def _encode(self, text: str) -> Rendered:
-        # The template writes special tokens such as <s> itself.
+        # The template itself writes special tokens such as <s>.
         tokens = np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
         tokens.flags.writeable = False
         return tokens
@@ -307,12 +317,12 @@ class TemplateRenderer:
 
 
 def template_renderer(setup: RendererSetup, params: NoParams) -> TemplateRenderer:
-    """``template``: the chat template that comes with the model's tokenizer."""
+    """Return a renderer with the chat template of the model's tokenizer. It is the plugin ``template``."""
     return TemplateRenderer(setup.tokenizer, setup.stop_ids, setup.template_options)
 
 
 def before_any(text: str, marks: Iterable[str]) -> str:
-    """The part of a text before the first mark, or before the text's end if a mark could begin there."""
+    """Return the text before the first mark. A mark may also be incomplete at the end of the text."""
     places = [len(text)]
     for mark in marks:
         ends = range(max(len(text) - len(mark) + 1, 0), len(text))
@@ -323,9 +333,9 @@ def before_any(text: str, marks: Iterable[str]) -> str:
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: TokenIds) -> list[str]:
-    """The text of each token by itself, special tokens included; bytes that are no UTF-8 as U+FFFD.
+    """Return the text of each token, including special tokens. Bytes that are not valid UTF-8 become U+FFFD.
 
-    Some tokenizers leave the space before the first word of a text out, so each token is read behind another.
+    Some tokenizers remove the space before the first word of a text. So each token is decoded after a different token.
     """
     before = [int(token) for token in tokenizer.encode("a", add_special_tokens=False)][-1:]
     start = str(tokenizer.decode(before, skip_special_tokens=False))
@@ -338,28 +348,28 @@ def token_texts(tokenizer: Tokenizer, token_ids: TokenIds) -> list[str]:
 
 
 def in_reasoning(prompt_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
-    """Whether the template ends the prompt inside the model's thoughts; see `TOKENS_AFTER_THINK`."""
+    """Return True if the prompt ends inside the model's reasoning, opened by the template; see `TOKENS_AFTER_THINK`."""
     start, end = reasoning_ids
     tail = [int(token) for token in prompt_ids[-TOKENS_AFTER_THINK:]]
     return start in tail and end not in tail[tail.index(start) :]
 
 
 def ends_in_reasoning(prompt_ids: TokenIds, response_ids: TokenIds, reasoning_ids: tuple[int, int]) -> bool:
-    """Whether a reply ends inside the model's thoughts, which it or the template has opened."""
+    """Return True if a response ends inside reasoning that the response or the template opened."""
     response = np.asarray(response_ids, np.int32)
     marks = response[np.isin(response, reasoning_ids)]
     return bool(marks[-1] == reasoning_ids[0]) if marks.size else in_reasoning(prompt_ids, reasoning_ids)
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates take it: parts as one text, arguments of tool calls as objects."""
+    """Return a message in the form that templates accept: parts as one string, arguments of tool calls as objects."""
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         if any(part.get("type") != "text" for part in content):
             raise RolloutError(
                 "unsupported-chat-template",
-                "The model's chat template is for text, and a message has other parts.",
-                "Send text alone, or choose a renderer for such parts with rllm.renderer.",
+                "The model's chat template supports only text, and a message has other parts.",
+                "Send only text, or choose a renderer for such parts with rllm.renderer.",
             )
         message = message | {"content": text_of(message)}
     if calls:
@@ -370,11 +380,12 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 _ENCODER = json.JSONEncoder(default=dict)
-"""Made once: `json.dumps` with an option makes one per call, which takes longer than the rest of a cached prompt."""
+"""Created once, because `json.dumps` with an option creates an encoder per call. That is slower than the rest of a
+cached prompt."""
 
 
 def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
-    """A key for the caches that keeps the order of keys, which templates may show.
+    """Return a key for the caches. It keeps the order of keys, because templates may show it.
 
     Raises:
         RolloutError: a message or a tool is not JSON data.
@@ -385,5 +396,5 @@ def _as_json(data: Sequence[Mapping[str, Any]]) -> str:
         raise RolloutError(
             "not-json",
             f"A message or tool is not JSON data: {error}.",
-            "Messages hold text, numbers, lists and objects.",
+            "Use only text, numbers, lists and objects in messages and tools.",
         ) from error

@@ -1,4 +1,4 @@
-"""The built-in workflows: one answer, or turns with an environment until it is done."""
+"""The built-in workflows: one response, or several turns with an environment until it is done."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.step_rewards import shaped
 
 SECONDS_TO_CLOSE = 30.0
-"""An environment whose `close` takes longer is left behind, so that it cannot stop the other attempts."""
+"""Seconds after which rllm stops waiting for an environment's `close`, so that it cannot block other rollouts."""
 
 
 class EnvironmentWorkflow(Workflow):
-    """Plays with the environment chosen by name, for as many turns as `max_turns` allows.
+    """Base class of workflows that use the run's environment for at most `max_turns` turns.
 
-    Afterwards the rewards of its steps are shaped (`gamma`, `reward_bonus_coeff`, see `AgentWorkflowParams`); the
-    trajectory's own reward stays the sum of what the environment gave.
+    After the rollout, the rewards of its steps are shaped (`gamma`, `reward_bonus_coeff`, see `AgentWorkflowParams`).
+    The trajectory's own reward remains the sum of the environment's rewards.
     """
 
     role = "agent"
@@ -38,23 +38,25 @@ class EnvironmentWorkflow(Workflow):
     def __init__(
         self, context: WorkflowContext, *, gamma: float = 0.0, reward_bonus_coeff: float = 0.0, **options: Any
     ) -> None:
-        # The other options of AgentWorkflowParams have been acted on: they say who plays where, and for how long.
+        # The runner has already used the other options of AgentWorkflowParams: they choose the agent, the environment
+        # and the timeout.
         super().__init__(context, **{name: options[name] for name in options.keys() - AgentWorkflowParams.model_fields})
         self._gamma = gamma
         self._reward_bonus_coeff = reward_bonus_coeff
-        self._judged = False  # whether the environment has said if the task is solved
+        self._judged = False  # True if the environment has reported `correct`
 
     @property
     @abstractmethod
     def max_turns(self) -> int:
-        """Most turns of the attempt."""
+        """Maximum number of turns of the rollout."""
 
     async def offered_tools(self, environment: Environment, task: Mapping[str, Any]) -> Sequence[Tool]:
-        """What the model may call in this attempt; nothing, unless a subclass runs tools."""
+        """Return the tools that the model may call in this rollout. It is empty unless a subclass runs tools."""
         return ()
 
     async def answers_to_calls(self, response: Response, episode: Episode) -> Sequence[Message]:
-        """What the model hears of the tools that `response` calls. Nothing: the reply is the action."""
+        """Return messages with the results of the tools that `response` calls. If it is empty, the response is the
+        action."""
         return ()
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
@@ -62,11 +64,11 @@ class EnvironmentWorkflow(Workflow):
         if make_environment is None:
             raise ConfigError(
                 "no-environment",
-                f"Workflow {type(self).__name__} plays with an environment, and this run has none.",
-                "Name one: `rllm train NAME` or rllm.env.name=NAME.",
+                f"Workflow {type(self).__name__} needs an environment, and this run has none.",
+                "Choose one with `rllm train NAME` or rllm.env.name=NAME.",
             )
         trajectory = Trajectory(self.role, uid=f"{uid}/{self.role}")
-        # Set before the first turn: what was played before a timeout is kept.
+        # Set before the first turn, so that the turns before a timeout are kept.
         self.episode = Episode(id=uid, trajectories=[trajectory])
         conversation = Conversation(self.context, trajectory, session=f"{trajectory.uid}#{self.context.sampling.seed}")
         agent = self.context.make_agent()
@@ -76,7 +78,7 @@ class EnvironmentWorkflow(Workflow):
             await self._score(environment, conversation, task, self.episode)
             _mark_cut_off(self.episode)
         finally:
-            # Also after a timeout: what was played by then is trained on.
+            # Also after a timeout, because the turns before it are trained on.
             self._shape_step_rewards(trajectory)
             try:
                 await self._close(environment)
@@ -96,7 +98,7 @@ class EnvironmentWorkflow(Workflow):
         trajectory.reward = 0.0
         observation = await self._ask(environment.reset, task)
         if observation is None:
-            raise TypeError(f"reset() of {type(environment).__name__} returned None, not what the agent sees first")
+            raise TypeError(f"reset() of {type(environment).__name__} returned None, not the first observation")
         conversation.add_observation(_messages(agent, observation))
         conversation.tools = await self.offered_tools(environment, task)
         for _ in range(self.max_turns):
@@ -128,15 +130,15 @@ class EnvironmentWorkflow(Workflow):
     async def _score(
         self, environment: Environment, conversation: Conversation, task: dict[str, Any], episode: Episode
     ) -> None:
-        """Add the rewards of ``rllm.reward`` to what the environment gave, for the last step."""
+        """Add the rewards of ``rllm.reward`` to the environment's reward, at the last step."""
         trajectory = conversation.trajectory
         if self.context.score is None or not trajectory.steps:
             return
         last = trajectory.steps[-1]
         earned, step_earned = trajectory.reward or 0.0, last.reward or 0.0
-        # Until all rewards are there: the attempt's time may be over before.
+        # The reward is missing until all rewards are computed, because the rollout may time out before that.
         trajectory.reward = last.reward = None
-        trajectory.info[REWARD_ERROR] = "the time of the attempt was over before its rewards were there"
+        trajectory.info[REWARD_ERROR] = "the rollout timed out before its rewards were computed"
         rollout = Rollout(
             data=copy.deepcopy(task),
             messages=conversation.history(),
@@ -166,7 +168,8 @@ class EnvironmentWorkflow(Workflow):
             step.reward = reward
 
     async def _close(self, environment: Environment) -> None:
-        """Close within a limit of its own: the attempt's may have fired already. What was played counts either way."""
+        """Close the environment within a separate time limit, because the rollout's limit may have expired. In both
+        cases the rollout is kept."""
         limit = asyncio.timeout(SECONDS_TO_CLOSE)
         try:
             async with limit:
@@ -193,7 +196,7 @@ class MultiTurnWorkflow(EnvironmentWorkflow):
 
 
 class SingleTurnWorkflow(EnvironmentWorkflow):
-    """One prompt, one answer."""
+    """One prompt and one response."""
 
     @property
     def max_turns(self) -> int:
@@ -201,7 +204,8 @@ class SingleTurnWorkflow(EnvironmentWorkflow):
 
 
 def _mark_cut_off(episode: Episode) -> None:
-    """An answer that is right although it was cut off had said what mattered; rewards say which is."""
+    """Mark a rollout whose last response was cut off. A correct one is not marked, because its answer was complete
+    enough for the reward."""
     done = episode.termination_reason is TerminationReason.ENV_DONE
     if done and not episode.is_correct and episode.trajectories[0].steps[-1].info["finish_reason"] == "length":
         episode.termination_reason = TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED

@@ -1,4 +1,4 @@
-"""Sections shared with backends: batches and lengths, and how tokens are drawn."""
+"""Sections that backends share: batches, lengths and sampling."""
 
 from __future__ import annotations
 
@@ -23,42 +23,46 @@ class DataSection(Section):
 
     train_dataset: Annotated[Choice | None, Names("dataset")] = Field(
         None,
-        description="Training tasks: name of a dataset, or a file that one reads; null means the environment's own.",
+        description="Training tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
     )
     val_dataset: Annotated[Choice | None, Names("dataset"), PLAYING] = Field(
         None,
-        description="Validation tasks: name of a dataset, or a file that one reads; null means the environment's own.",
+        description="Validation tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
     )
     train_batch_size: Annotated[PositiveInt, ReadBy(options_of=("rejection",), core=True), TRAINING] = Field(
-        64, description="Tasks per training step; never more than there are."
+        64, description="Tasks per training step, at most the number of tasks in the dataset."
     )
     val_batch_size: Annotated[PositiveInt, PLAYING] = Field(32, description="Tasks per validation batch.")
     max_prompt_length: Annotated[PositiveInt, PLAYING] = Field(
-        2048, description="Most tokens in the prompt of a model call."
+        2048, description="Maximum number of tokens in the prompt of a model call."
     )
     max_response_length: Annotated[PositiveInt, PLAYING] = Field(
-        2048, description="Most tokens one model call may sample."
+        2048, description="Maximum number of tokens that one model call may sample."
     )
 
 
 class TrainSamplingSection(Section):
-    """How tokens are drawn in training."""
+    """Token sampling in training."""
 
-    temperature: Annotated[float, ReadBy()] = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    temperature: Annotated[float, ReadBy()] = Field(
+        1.0, ge=0, description="Sampling temperature. 0 means greedy sampling."
+    )
     top_p: Annotated[float, ReadBy()] = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
-    top_k: Annotated[int, ReadBy()] = Field(-1, ge=-1, description="Sample among the k likeliest tokens; -1 means all.")
+    top_k: Annotated[int, ReadBy()] = Field(
+        -1, ge=-1, description="Sample from the k most likely tokens. -1 means all tokens."
+    )
 
 
 class ValSamplingSection(Section):
-    """How tokens are drawn in validation."""
+    """Token sampling in validation."""
 
-    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature. 0 means greedy sampling.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
-    top_k: int = Field(-1, ge=-1, description="Sample among the k likeliest tokens; -1 means all.")
+    top_k: int = Field(-1, ge=-1, description="Sample from the k most likely tokens. -1 means all tokens.")
 
 
 class SamplingSection(Section):
-    """How tokens are drawn."""
+    """Token sampling."""
 
     train: Annotated[TrainSamplingSection, TRAINING] = section(TrainSamplingSection)
     val: Annotated[ValSamplingSection, PLAYING] = section(ValSamplingSection)

@@ -1,6 +1,7 @@
-"""Every config key of the core: name, type, default and meaning. Unknown keys are errors.
+"""The config schema of the core: name, type, default and description of every key. Unknown keys are errors.
 
-A backend adds its own top-level sections (``model``, ``training``, …), and may add keys to ``data`` and ``sampling``.
+A backend adds its own top-level sections (``model``, ``training``, …). It may also add keys to ``data`` and
+``sampling``.
 """
 
 from __future__ import annotations
@@ -45,18 +46,20 @@ SWITCH = no_effect_without("enable=true")
 
 
 class RllmSection(Section):
-    """Backend-agnostic settings."""
+    """Settings that do not depend on the backend."""
 
     composed: list[dict[str, str]] | None = Field(
         None,
-        description="Written into whole configurations (`config.yaml`, `build_train_config`): what you gave to make "
-        "them, and where. When such a file is read, what stands here counts as set by you, and what was changed since.",
+        description="rllm writes this key into complete configs (`config.yaml`, `build_train_config`). It lists the "
+        "settings that you made, with their source. When rllm reads such a file, it treats these settings, and values "
+        "that were changed later, as set by you.",
     )
     backend: Annotated[str, Names("backend"), PLAYING] = Field(
-        "local", description="Backend, by name; also written rllm/backend=NAME."
+        "local", description="Name of the backend. You can also write rllm/backend=NAME."
     )
     profile: Annotated[str | None, PLAYING] = Field(
-        None, description="Ready-made settings of the backend for one kind of machine, by name, such as `cpu` of verl."
+        None,
+        description="Name of a profile: predefined backend settings for one machine type, for example `cpu` for verl.",
     )
     agent: Annotated[AgentSection, PLAYING] = section(AgentSection)
     env: Annotated[EnvSection, PLAYING] = section(EnvSection)
@@ -67,32 +70,32 @@ class RllmSection(Section):
     stepwise_advantage: Annotated[StepwiseAdvantageSection, TRAINING, SWITCH] = section(StepwiseAdvantageSection)
     reward: Annotated[list[Choice], ReadBy(), Names("reward"), PLAYING] = Field(
         default_factory=list,
-        description="Rewards of an attempt, by name, added to what the environment gives: `[exact]`, or "
-        "`[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
+        description="Names of the rewards that score a rollout. They are added to the environment's reward. For "
+        "example `[exact]`, or `[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
     renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), PLAYING] = Field(
         None,
-        description="How messages become tokens, and tokens replies, by name. null: `auto` if rllm-renderers is "
-        "installed and `accumulate_reasoning` is off, else `template`.",
+        description="Name of the renderer, which converts messages to tokens and tokens to responses. null means "
+        "`auto` if rllm-renderers is installed and `accumulate_reasoning` is false. Otherwise it means `template`.",
     )
     disable_thinking: Annotated[bool, ReadBy(), PLAYING] = Field(
-        False, description="Ask the chat template for answers without a thinking part (`enable_thinking=False`)."
+        False, description="Disable reasoning in the chat template (`enable_thinking=False`)."
     )
     accumulate_reasoning: Annotated[bool, ReadBy("workflow"), PLAYING] = Field(
         False,
-        description="Keep what the model thought (up to `</think>`) in prompts after the user has spoken again. While "
-        "it calls tools its thoughts stay anyway.",
+        description="Keep the model's reasoning (up to `</think>`) in prompts after the next user message. Reasoning "
+        "between tool calls is always kept.",
     )
     mask_truncated_samples: Annotated[bool, ReadBy(), TRAINING] = Field(
-        False, description="Take trajectories whose last answer was cut off out of the gradient."
+        False, description="Mask trajectories whose last response was cut off."
     )
     filter_token_mismatch: Annotated[
         bool,
         Rejected(
-            "What the model sampled is never decoded and tokenised again, so no trajectory can mismatch and there is "
-            "no filter to switch off. Remove the key."
+            "Sampled tokens are never decoded and tokenised again, so no trajectory can mismatch and rllm has no such "
+            "filter. Remove the key."
         ),
-    ] = Field(True, description="Accepted for configurations of rLLM; mismatches cannot happen here.")
+    ] = Field(True, description="Accepted for compatibility with rLLM configs. Mismatches cannot occur in rllm.")
     compact_filtering: Annotated[CompactFilteringSection, TRAINING, SWITCH] = section(CompactFilteringSection)
     transform: Annotated[TransformSection, TRAINING] = section(TransformSection)
     rejection_sample: Annotated[RejectionSection, TRAINING, SWITCH] = section(RejectionSection)
@@ -102,22 +105,22 @@ class RllmSection(Section):
     )
     record: Annotated[Literal["off", "fates", "tokens"] | None, ReadBy(options_of=("tracker",)), TRAINING] = Field(
         None,
-        description="What is kept of every step, in `record/` of the run folder: `fates` (ids, numbers and rules: what "
-        "became of each trajectory, and why), `tokens` (texts and tokens too) or `off`. null: `fates` where "
-        "`rllm-record` is installed.",
+        description="Data to store about every step, in `record/` of the run folder. `fates` stores ids, numbers and "
+        "rules: the outcome of each trajectory, with the reason. `tokens` also stores text and tokens. `off` stores "
+        "nothing. null means `fates` if `rllm-record` is installed.",
     )
     async_training: Annotated[AsyncTrainingSection, SWITCH] = section(AsyncTrainingSection)
     sdk: Annotated[SdkSection, PLAYING] = section(SdkSection)
     unused_keys: Literal["error", "warn"] = Field(
         "error",
-        description="What happens to a value of yours that nothing in the run acts on. `warn` is for sweeps, of which "
-        "one key or another does not apply to every run.",
+        description="What to do with a setting that the run does not use. Use `warn` for sweeps in which some keys "
+        "apply to only some runs.",
     )
     plugins: Annotated[PluginsSection, PLAYING] = section(PluginsSection)
 
 
 class RunConfig(Section):
-    """The core's part of a config."""
+    """The core's part of the config."""
 
     rllm: RllmSection = section(RllmSection)
     data: DataSection = section(DataSection)

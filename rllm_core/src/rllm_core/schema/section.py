@@ -1,8 +1,7 @@
-"""The base class of all sections of the configuration, and the marks of keys.
+"""The base class of all config sections, and the marks of keys.
 
-A key needs three facts: which part of rllm reads it, when it has no effect, and the message for that. A key without a
-mark is read by the core itself. A value that no part of rllm would read stops the run (see
-``rllm.planning.unused_keys``).
+A key needs three facts: which part of rllm reads it, when it has no effect, and the message for that case. The core
+itself reads keys without a mark. A value that no part of rllm reads stops the run (see ``rllm.planning.unused_keys``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Choice = str | dict[str, Any]
-"""A plugin by name: ``rloo``, ``rllm-core/rloo``, or ``{name: grpo, norm_adv_by_std_in_grpo: false}``."""
+"""A plugin choice: ``rloo``, ``rllm-core/rloo``, or ``{name: grpo, norm_adv_by_std_in_grpo: false}``."""
 
 ROLE_LOSS = "loss_fn"
 """Key of a mapping in ``estimator_map`` that chooses the role's loss."""
@@ -27,11 +26,12 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class ActsIn:
-    """Where the key, or every key of the section, acts. One without this mark acts in a run of ``rllm train``, also in
-    one that only validates."""
+    """The kind of run in which the key, or every key of the section, has an effect. A key without this mark has an
+    effect in ``rllm train``, including runs that only validate."""
 
     where: Literal["training", "playing"]
-    """``training``: not where tasks are only played. ``playing``: wherever they are, also in ``rllm eval``."""
+    """``training``: only in runs that train. ``playing``: in all runs that generate rollouts, including ``rllm eval``.
+    """
 
 
 TRAINING, PLAYING = ActsIn("training"), ActsIn("playing")
@@ -42,10 +42,10 @@ class ReadBy:
     """The key is read by chosen plugins that list it in `config_keys` or, for backends, in `shared_keys`."""
 
     kind: str | None = None
-    """The one kind of plugins that can read it; None: any."""
+    """The only kind of plugins that can read the key. None if any kind can."""
     options_of: tuple[str, ...] = ()
-    """Kinds of plugins that receive the value as their option of the key's name, unless the value is null or the
-    plugin's own mapping sets the option."""
+    """Kinds of plugins that receive the value as their option with the key's name. They do not receive it if the value
+    is null or if the plugin's own mapping sets the option."""
     core: bool = False
     """True if the core reads the key too."""
 
@@ -69,14 +69,14 @@ def no_effect_without(switch: str, instead: Callable[[Any], Any] | None = None) 
     """Return the mark of a key that has no effect while another key of its section is false, 0 or null.
 
     Args:
-        switch: the other key, such as ``tis_mode``, or the word that turns it on, such as ``enable=true``.
-        instead: as in `NoEffect`.
+        switch: the other key, such as ``tis_mode``, or the override that turns it on, such as ``enable=true``.
+        instead: see `NoEffect`.
     """
     name = switch.partition("=")[0]
     return NoEffect(
         lambda section: not getattr(section, name),
         f" while {{section}}.{name} is {{{name}}}",
-        f"Set {{section}}.{switch} as well, or leave it out.",
+        f"Set {{section}}.{switch} as well, or remove this key.",
         instead,
     )
 
@@ -86,11 +86,12 @@ class Rejected:
     """The key, or one value of it, is rejected because no part of rllm can do what it requests."""
 
     reason: str
-    """Why, and what to do instead: one or two sentences."""
+    """The reason and the alternative, in one or two sentences."""
     value: object = None
-    """The one value that is rejected; None means every value but the default."""
+    """The one value that is rejected. None if every value except the default is rejected."""
     accepted: object = None
-    """A value that requests what is always done: it is accepted with a warning. None: no such value."""
+    """A value that requests the behavior that always applies. It is accepted with a warning. None if no such value
+    exists."""
 
 
 @dataclass(frozen=True)
@@ -106,26 +107,28 @@ class Names:
 
 @dataclass(frozen=True)
 class AsPackaged:
-    """A mapping, or a model that allows any key, which another system reads: the backend's YAML, with all that it
-    composes, says which keys there are and of what type their values are."""
+    """A mapping, or a model that allows any key, that another system reads. The backend's YAML, with everything that it
+    composes, defines the valid keys and the types of their values."""
 
     free: frozenset[str] = frozenset()
-    """Mappings in it, by dotted key from the top, that take further keys."""
+    """Mappings in it that accept further keys, by dotted key from the top."""
     optional: frozenset[str] = frozenset()
-    """Keys that the YAML leaves out."""
+    """Valid keys that the YAML does not contain."""
 
 
 class Means(Enum):
     """The meaning of a plugin's option for the run."""
 
     ROLLOUT_SECONDS = auto()
-    """Of a workflow: seconds after which a rollout ends."""
+    """An option of a workflow: seconds after which a rollout ends."""
     SHAPES_STEP_REWARDS = auto()
-    """Of a workflow: it changes the rewards of steps, not the rewards of trajectories; 0 changes none."""
+    """An option of a workflow: it changes the rewards of steps, not the rewards of trajectories. If it is 0, it changes
+    none."""
     READS_STEP_REWARDS = auto()
-    """Of an estimator that needs ``step_rewards``: if it is false, the estimator reads none of them."""
+    """An option of an estimator that needs ``step_rewards``: if it is false, the estimator reads none of them."""
     TASKS_PER_BATCH = auto()
-    """Of a rejection mode: the number of tasks in a full batch, never more than the run has."""
+    """An option of a rejection mode: the number of tasks in a full batch. It is never more than the number of tasks in
+    the run."""
 
 
 def marked(model: type[BaseModel], meaning: Means) -> Iterator[str]:
@@ -136,11 +139,11 @@ def marked(model: type[BaseModel], meaning: Means) -> Iterator[str]:
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, values never change after start."""
+    """Base class of all sections. Unknown keys are errors. Values never change after the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def section(model: type[Section]) -> Any:
-    """The field of a section: its values are defaults, its description is the docstring of its model."""
+    """Return the field of a section. Its values are defaults. Its description is the docstring of its model."""
     return Field(default_factory=model, description=getdoc(model))

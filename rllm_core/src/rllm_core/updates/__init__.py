@@ -1,1 +1,1 @@
-"""Policy losses in torch, what they clip, and how token losses become one number."""
+"""Policy losses in torch, their clipped tokens, and the aggregation of token losses."""

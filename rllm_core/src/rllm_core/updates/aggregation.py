@@ -1,10 +1,10 @@
-"""How token losses become one number: a weight for every sampled token, so that loss = sum(weight * token loss).
+"""The aggregation of token losses: a weight for every sampled token, so that loss = sum(weight * token loss).
 
-Weights are computed over all rows of one optimiser step, before these are cut into micro-batches. Micro-batching
-therefore cannot change the gradient, and a micro-batch without a sampled token adds exactly 0.
+Weights are computed over all rows of one optimizer step, before the rows are divided into micro-batches. Therefore
+micro-batching cannot change the gradient, and a micro-batch without a sampled token adds exactly 0.
 
-The sequences of the modes ``seq-…`` are rows: a trajectory, or one segment of it where its history was rewritten. A
-trajectory with prefix breaks thus counts once per segment.
+The sequences of the modes ``seq-…`` are rows: a trajectory, or one segment of a trajectory whose history was rewritten.
+A trajectory with prefix breaks therefore counts once per segment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 def token_weights(mode: str, sampled_per_row: NDArray[np.int64], max_response_length: int) -> NDArray[np.float32]:
-    """Weights of the sampled tokens, row after row.
+    """Return the weights of the sampled tokens, ordered by row.
 
     Args:
         mode: value of ``rllm.algorithm.loss_agg_mode``.

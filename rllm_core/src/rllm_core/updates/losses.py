@@ -1,7 +1,7 @@
-"""The core's policy losses, one torch function each: the loss of every sampled token, to be minimised.
+"""The core's policy losses, one torch function each. They return the loss of every sampled token, to be minimised.
 
-Written in torch; imported by backends, loss plugins, what examines losses (`rllm rescore --loss`, the loss contract)
-and the `load` of its records alone.
+They need torch. Only these import them: backends, loss plugins, tools for losses (`rllm rescore --loss`, the loss
+contract), and the `load` of the plugin specs.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import LossError
 
 MAX_LOG_RATIO = 20.0
-"""Keeps exp() finite; a ratio this far out has long been clipped or is a mistake upstream."""
+"""Keeps exp() finite. A ratio this large is already clipped, or the result of an earlier error."""
 
 
 def ppo(inputs: LossInput, params: PpoParams) -> Tensor:
     """Clipped surrogate: max(-A rho, -A clip(rho, 1 - eps_clip, 1 + eps_clip_high)).
 
-    Schulman et al. 2017, arXiv:1707.06347. With `clip_ratio_c`, and where A < 0, no more than -A clip_ratio_c: a bad
-    token that has become far likelier would outweigh all others (dual clip, Ye et al. 2019, arXiv:1912.09729).
+    Schulman et al. 2017, arXiv:1707.06347. With `clip_ratio_c`, the loss is at most -A clip_ratio_c if A < 0. Otherwise
+    a bad token that became much more likely would dominate the loss (dual clip, Ye et al. 2019, arXiv:1912.09729).
     """
     losses = clipped_surrogate(importance_ratio(inputs), inputs.advantages, *params.eps_low_high)
     if params.clip_ratio_c is None:
         return losses
-    # Nothing to bound at A >= 0, and there the bound would be the smaller one.
+    # For A >= 0 no bound is needed, and the bound would be the smaller value.
     bound = -inputs.advantages * params.clip_ratio_c
     return torch.where(inputs.advantages < 0, torch.minimum(losses, bound), losses)
 
 
 def ppo_clipped(inputs: LossInput, params: PpoParams) -> Tensor:
-    """(n_sampled,) bool, tokens that `ppo` clips, those of its dual clip included."""
+    """Return the tokens, (n_sampled,) bool, that `ppo` clips, including the dual clip."""
     ratio = importance_ratio(inputs)
     clipped = surrogate_clipped(ratio, inputs.advantages, *params.eps_low_high)
     if params.clip_ratio_c is None:
@@ -42,60 +42,62 @@ def ppo_clipped(inputs: LossInput, params: PpoParams) -> Tensor:
 
 
 def importance_sampling(inputs: LossInput, params: NoParams) -> Tensor:
-    """-A rho with rho = exp(logprob - old logprob): unbiased off-policy, without a trust region."""
+    """Compute -A rho with rho = exp(logprob - old logprob). It is unbiased off-policy and has no trust region."""
     return -inputs.advantages * importance_ratio(inputs)
 
 
 def reinforce(inputs: LossInput, params: NoParams) -> Tensor:
-    """-A logprob (Williams 1992)."""
+    """Compute -A logprob (Williams 1992)."""
     return -inputs.advantages * inputs.logprobs
 
 
 def log_ratio(logprobs: Tensor, others: Tensor) -> Tensor:
-    """(n,) logprob - other logprob; 0 where both are -inf, as two equal probabilities have the ratio 1."""
+    """Return logprob - other logprob, (n,). It is 0 if both are -inf, because two equal probabilities have the ratio
+    1."""
     both_impossible = logprobs.isneginf() & others.isneginf()
     return (logprobs - others).masked_fill(both_impossible, 0.0)
 
 
 def summable(log_ratios: Tensor) -> Tensor:
-    """(n,) log-ratios, the infinite ones as finite numbers that outweigh any sum of others.
+    """Return log-ratios, (n,), with infinite values replaced by finite numbers that dominate any sum of other
+    log-ratios.
 
-    -inf outweighs inf: a row that one policy calls impossible has the ratio 0, whatever its other tokens are.
+    -inf dominates inf: if one policy considers a row impossible, its ratio is 0 for any other tokens.
     """
     return log_ratios.clamp(-1e9, 1e5)
 
 
 def importance_ratio(inputs: LossInput) -> Tensor:
-    """rho = exp(logprob - old logprob), bounded before it is exponentiated."""
+    """Return rho = exp(logprob - old logprob). The exponent is bounded first."""
     return log_ratio(inputs.logprobs, inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """max(-A ratio, -A clip(ratio, 1 - low, 1 + high))."""
+    """Compute max(-A ratio, -A clip(ratio, 1 - low, 1 + high))."""
     return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high))
 
 
 def surrogate_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """(n_sampled,) bool, tokens of which `clipped_surrogate` takes the clipped value.
+    """Return the tokens, (n_sampled,) bool, for which `clipped_surrogate` uses the clipped value.
 
-    These are ratios above 1 + high where A > 0, and below 1 - low where A < 0. verl counts them as
+    These are ratios above 1 + high if A > 0, and below 1 - low if A < 0. verl reports their share as
     ``actor/pg_clipfrac``, TRL as ``clip_ratio/region_mean``.
     """
     return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
 
 
 def checked(losses: object, inputs: LossInput, who: str) -> Tensor:
-    """What a policy loss returned, if it is one finite number per sampled token.
+    """Return the result of a policy loss after checking that it is one finite number per sampled token.
 
     Raises:
-        LossError: it is something else. A mean, say, would silently weigh every token alike.
+        LossError: the result is different. For example, a mean would silently give every token the same weight.
     """
     if not isinstance(losses, Tensor) or losses.shape != inputs.logprobs.shape:
         found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise LossError(
             "bad-loss-result",
             f"{who} returned {found}; needed is {tuple(inputs.logprobs.shape)}, one loss per sampled token.",
-            "Return the loss of each token; rllm.algorithm.loss_agg_mode says how they become one number.",
+            "Return the loss of each token. rllm.algorithm.loss_agg_mode aggregates them.",
         )
     if not torch.isfinite(losses).all():
         largest = float(inputs.advantages.abs().max())
