@@ -116,7 +116,7 @@ def test_a_run_that_is_stopped_takes_its_child_along_and_goes_on_as_if_it_had_no
         assert process.returncode == -signal.SIGKILL
     else:
         assert process.returncode == 128 + number, errors
-        assert "The same command with --resume goes on from there." in output
+        assert "The same command with --resume continues from there." in output
         assert "Traceback" not in errors
     resumed = forked_rllm(*WORDS, "--resume")
     assert resumed.returncode == 0, resumed.stderr

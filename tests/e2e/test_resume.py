@@ -104,7 +104,7 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
     else:
         assert process.returncode == 128 + number, errors
         assert "finishing this step, then saving" in errors
-        assert "The same command with --resume goes on from there." in output
+        assert "The same command with --resume continues from there." in output
 
     resumed = forked_rllm(*words, "--resume")
 

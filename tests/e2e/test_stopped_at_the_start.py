@@ -94,7 +94,7 @@ def test_the_run_that_was_there_stays_and_the_same_command_trains(
     until_it_starts(directory, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert "stopped before anything began; runs/rllm-training/default is as it was" in output
+    assert "stopped before anything began; runs/rllm-training/default is unchanged" in output
     assert everything_in(directory) == before
     (directory / "slow").unlink()
     assert forked_rllm(*COMMANDS["train"]).returncode == 0

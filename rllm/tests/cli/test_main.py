@@ -70,7 +70,7 @@ def test_an_unexpected_error_names_packages_outside_the_bounds(command, capsys, 
 
     assert capsys.readouterr().err == (
         "error[unexpected-error]: unexpected ImportError: cannot import name 'field_validator'.\n"
-        "hint: rllm-core asks for pydantic<3,>=2.10.1 (1.10.21 is installed). Run: pip install 'pydantic<3,>=2.10.1'. "
+        "hint: rllm-core requires pydantic<3,>=2.10.1 (1.10.21 is installed). Run: pip install 'pydantic<3,>=2.10.1'. "
         "Add --debug to see where.\n"
     )
 

@@ -109,7 +109,7 @@ def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same
         interrupted = train(LOCAL, *settings, "--resume")
     assert interrupted.code == 130, interrupted.errors
     assert "finishing this step, then saving" in interrupted.errors
-    assert "The same command with --resume goes on from there." in interrupted.output
+    assert "The same command with --resume continues from there." in interrupted.output
     assert not _servers_of(os.getpid())
     assert left_over() == before
 

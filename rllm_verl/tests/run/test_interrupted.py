@@ -63,7 +63,7 @@ def test_a_signal_while_the_backend_starts_ends_it_and_leaves_nothing(
         process.send_signal(number)
         process.wait(timeout=AT_ONCE)
         assert process.returncode == 128 + number, said.read_text()
-        assert "stopped before anything began; runs/rllm-training/default is as it was" in said.read_text()
+        assert "stopped before anything began; runs/rllm-training/default is unchanged" in said.read_text()
         assert "Traceback" not in said.read_text()
         deadline = time.monotonic() + AT_ONCE
         while left := alive(mark):
