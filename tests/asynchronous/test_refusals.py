@@ -31,9 +31,9 @@ def _refused(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
     ("staleness", "message"),
     [
         (-1, "is -1 (from the test): expected at least 0"),
-        (0.5, "it counts updates"),
-        (1.5, "it counts updates"),
-        (6, "the run has 6 steps: all of it would be played with the first weights"),
+        (0.5, "it must be a whole number of updates"),
+        (1.5, "it must be a whole number of updates"),
+        (6, "the run has 6 steps: all rollouts would use the first weights"),
         (7, "the run has 6 steps"),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_bound_that_means_nothing(planned: Plan, staleness: float, message: st
 @pytest.mark.parametrize(
     ("staleness", "instead"),
     [
-        (0.5, "Set it to 1 (no token is older than with 0.5), or to 0 for rollouts and updates in turns."),
+        (0.5, "Set it to 1 (no token is older than with 0.5), or to 0 for synchronous training."),
         (1.5, "Set it to 2 (no token is older than with 1.5), or to 1 for fresher tokens."),
     ],
 )
@@ -105,14 +105,14 @@ def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(plann
 
 def test_the_switch_alone_changes_nothing_and_says_so(planned: Plan) -> None:
     plan = planned({f"{SECTION}.enable": True})
-    assert any("rollouts and updates take turns, as without it" in line for line in plan.warnings)
+    assert any("training is synchronous, as with enable=false" in line for line in plan.warnings)
     assert plan.rounds_ahead == 0
 
 
 def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned: Plan) -> None:
     dynamic = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
     assert [planned({**ahead(s), **dynamic}).rounds_ahead for s in (1, 3)] == [0, 2]
-    assert any("nothing is played ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
+    assert any("nothing is generated ahead" in line for line in planned({**ahead(1), **dynamic}).warnings)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_a_rejection_mode_whose_groups_wait_uses_up_a_part_of_the_bound(planned:
     [
         ((), False, "Backend 'limited' does not sample while weights are updated"),
         ((), True, "Backend 'limited' does not sample while weights are updated"),
-        (("latest",), False, "cannot sample with other weights than the newest, or does not say which weights sampled"),
-        (("fixed",), True, "does not change weights within an attempt"),
+        (("latest",), False, "samples only with the latest weights, or does not report the weight version of tokens"),
+        (("fixed",), True, "does not change weights within a rollout"),
     ],
 )
 def test_what_a_backend_cannot_do(
@@ -171,8 +171,8 @@ def test_a_stage_among_those_that_play_must_say_that_it_may(planned: Plan, stage
     stage()
     error = _refused(planned, {**ahead(1), **INSERTED})
     assert error.message == (
-        "Stage 'mine' comes before 'greedy_baseline', which is played ahead of updates, and does not say that it may "
-        "be."
+        "Stage 'mine' comes before 'greedy_baseline', which runs ahead of updates, and does not declare that it may "
+        "do so too."
     )
 
 
@@ -228,9 +228,9 @@ def test_a_loss_without_a_ratio_needs_the_correction(planned: Plan, loss: str) -
     for key, value, other in (("tis_mode", None, "bypass_mode"), ("bypass_mode", True, "tis_mode")):
         without = {f"{CORRECTION}.{key}": value}
         error = _refused(planned, {**ahead(1), "rllm.algorithm.loss_map": {"judge": loss}, **without})
-        assert f"Leave {CORRECTION}.{key} out" in error.hint
+        assert f"Remove {CORRECTION}.{key}" in error.hint
         assert other not in error.hint
-        assert f"Loss {loss!r} of role 'judge' has no ratio to the policy that sampled" in error.message
+        assert f"Loss {loss!r} of role 'judge' has no importance ratio to older weights" in error.message
     planned({"rllm.algorithm.loss_fn": loss})
 
 

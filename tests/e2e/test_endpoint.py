@@ -105,5 +105,5 @@ def test_an_agent_through_the_gateway_is_refused_before_the_server_is_asked(rllm
     (tmp_path / "my_agent.py").write_text("def solve(task): return 1.0\n")
     done = rllm_here("eval", "sum", "--agent", "my_agent.py:solve", "--model", "http://127.0.0.1:9/v1")
     assert done.returncode == 2
-    assert "Workflow 'agent' samples token ids, and backend 'endpoint' has text alone" in done.stderr
+    assert "Workflow 'agent' needs token ids, and backend 'endpoint' returns only text" in done.stderr
     assert "run the agent by itself" in done.stderr

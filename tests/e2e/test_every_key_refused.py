@@ -128,7 +128,7 @@ def test_a_user_s_value_is_refused_where_no_plugin_of_the_run_acts_on_it(
     error = refusal(planned, {name: other_value(name)}, registry, [NOBODY_LISTENS])
     assert error.message.startswith(f"`{name}")
     assert "(from the test)" in error.message
-    assert "nothing this run uses acts on it" in error.message or "has no effect" in error.message
+    assert "no part of this run uses it" in error.message or "has no effect" in error.message
     assert error.hint
 
 
@@ -150,7 +150,7 @@ def test_a_reset_value_of_an_earlier_run_is_warned_of(planned: Planned, registry
     assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
     assert plan.composed.tiers["rllm.algorithm.eps_clip_high"] is Tier.PACKAGED
     assert plan.warnings == (
-        "`rllm.algorithm.eps_clip_high` is 0.3 (from runs/one/config.yaml), and nothing this run uses acts on it. "
+        "`rllm.algorithm.eps_clip_high` is 0.3 (from runs/one/config.yaml), and no part of this run uses it. "
         "It is back to its default.",
     )
 
@@ -160,9 +160,9 @@ def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(
     name: str, planned: Planned, registry: Registry
 ) -> None:
     error = refusal(planned, {"rllm.env.name": "guess", name: other_value(name)}, registry)
-    assert f"{error.message}".endswith("(from the test), and nothing this run uses acts on it.")
-    by_gateway = "Acting on it: workflow agent."
-    assert error.hint.startswith(by_gateway if name.startswith("rllm.sdk") else "No installed plugin does")
+    assert f"{error.message}".endswith("(from the test), and no part of this run uses it.")
+    by_gateway = "Plugins that read it: workflow agent."
+    assert error.hint.startswith(by_gateway if name.startswith("rllm.sdk") else "No installed plugin reads it")
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -172,7 +172,7 @@ def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(
     value = {name: other_value(name)}
     error = refusal(planned, value, registry)
     assert error.message.startswith(f"`{name}` is ")
-    assert error.message.endswith("(from the test), which is refused.")
+    assert error.message.endswith("(from the test), which is not supported.")
     assert error.hint == KEYS[name].mark(Rejected).reason
     plan = planned({}, registry, [layer_from_dotted(value, "some environment", Tier.ENVIRONMENT)])
     assert plan.composed.value(name) == KEYS[name].default
@@ -190,7 +190,7 @@ def test_what_is_always_done_may_be_asked_for_and_is_warned_about(
 
 def test_what_is_always_done_cannot_be_switched_off(planned: Planned, registry: Registry) -> None:
     error = refusal(planned, {"rllm.algorithm.use_rllm": False}, registry)
-    assert error.message == "`rllm.algorithm.use_rllm` is false (from the test), which is refused."
+    assert error.message == "`rllm.algorithm.use_rllm` is false (from the test), which is not supported."
     assert error.hint == "Advantages are always computed here. Remove the key."
 
 
@@ -211,7 +211,7 @@ def test_what_is_switched_off_with_its_section_may_be_switched_off(
     name: str, planned: Planned, registry: Registry
 ) -> None:
     (line,) = planned({name: False}, registry).warnings
-    assert line == f"`{name}` is false (from the test), which is what happens anyway: the key changes nothing."
+    assert line == f"`{name}` is false (from the test), which is the effective value anyway. It has no effect."
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_options_of_plugins_that_no_stage_calls_are_refused(
     setting: dict[str, Any], without: list[str], planned: Planned, registry: Registry
 ) -> None:
     error = refusal(planned, {**setting, "rllm.pipeline.remove": without}, registry)
-    assert error.message.endswith("(from the test), and nothing this run uses acts on it.")
+    assert error.message.endswith("(from the test), and no part of this run uses it.")
     assert "This run uses none of these kinds." in error.hint or "stage" in error.hint
 
 
@@ -310,7 +310,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
     assert params == type(params)()
     for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
         error = refusal(planned, recipe | {key: 0.1}, registry)
-        assert error.message == f"`{key}` is 0.1 (from the test), and nothing this run uses acts on it."
+        assert error.message == f"`{key}` is 0.1 (from the test), and no part of this run uses it."
         assert "loss ppo, loss cispo, loss clip_cov, loss fipo, loss vanilla, loss geo_mean." in error.hint
         assert f"This run uses loss {loss} (its options: {options})." in error.hint
 
@@ -339,4 +339,4 @@ def test_every_key_without_a_mark_is_the_core_s_own() -> None:
 def test_a_record_is_refused_where_nothing_makes_one(planned: Planned, value: str) -> None:
     registry = Registry.load(allow=["rllm-local", "rllm"])
     error = refusal(planned, {"rllm.env.name": "guess", "rllm.record": value}, registry)
-    assert error.hint == "rllm-record does: pip install rllm-record. Without it nothing is recorded."
+    assert error.hint == "rllm-record reads it: pip install rllm-record. Without it nothing is recorded."

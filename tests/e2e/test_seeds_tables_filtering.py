@@ -212,7 +212,7 @@ def test_an_update_can_wait_for_partly_solved_tasks(train: Any, needed: int, upd
 @pytest.mark.parametrize("name", [name for name in TABLE if name.startswith("rllm.sdk.")])
 def test_the_sdk_is_refused_where_no_gateway_plays(train: Any, name: str) -> None:
     value = 4001 if name.endswith("port") else "external"
-    with pytest.raises(ConfigError, match=r"Acting on it: workflow agent\."):
+    with pytest.raises(ConfigError, match=r"Plugins that read it: workflow agent\."):
         train("sum", {name: value})
 
 

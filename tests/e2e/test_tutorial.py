@@ -52,7 +52,7 @@ def test_the_tutorial_runs_from_top_to_bottom(
         done = forked_rllm(*words_of(command))
         if REFUSED in command and command.startswith("train"):
             assert done.returncode == 2
-            assert "nothing this run uses acts on it" in done.stderr
+            assert "no part of this run uses it" in done.stderr
         else:
             assert done.returncode == 0, f"{command}\n{done.stderr}"
 

@@ -154,7 +154,7 @@ def test_more_minibatches_than_rows_are_said(make: MakePlan, said: Any, tasks: A
     plan = make({"dealt.minibatches": 8, "rllm.rollout.n": n, "rllm.algorithm.adv_estimator": "reinforce"})
     found = said(plan, tasks, TASKS)
     assert len(found) == lines
-    assert all("there are no more minibatches than rows" in line for line in found)
+    assert all("the number of minibatches cannot be larger" in line for line in found)
 
 
 def test_a_run_without_training_tasks_is_refused(make: MakePlan) -> None:

@@ -220,7 +220,7 @@ def test_a_key_set_to_what_happens_anyway_is_a_warning(plan: MakePlan, settings:
     key = list(settings)[-1 if "rllm.algorithm.adv_estimator" not in settings else 0]
     (line,) = plan(settings).warnings
     assert line.startswith(f"`{key}` is ")
-    assert line.endswith("(from my.yaml), which is what happens anyway: the key changes nothing.")
+    assert line.endswith("(from my.yaml), which is the effective value anyway. It has no effect.")
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_loss_that_the_backend_cannot_compute_is_refused(plan: MakePlan) -> No
 def test_a_role_s_loss_is_checked_too(plan: MakePlan) -> None:
     error = _error(plan, {"rllm.backend": "poor", "rllm.algorithm.loss_map": {"judge": "reinforce"}})
     assert error.message == "Backend 'poor' cannot compute loss 'reinforce'."
-    assert "It knows none" in _error(plan, {"rllm.backend": "weak"}).hint
+    assert "Its losses: none" in _error(plan, {"rllm.backend": "weak"}).hint
 
 
 def test_columns_that_the_backend_cannot_fill_are_refused(plan: MakePlan, needy: None) -> None:
@@ -358,7 +358,7 @@ def test_two_losses_for_one_role_are_refused(plan: MakePlan) -> None:
 
 def test_a_pipeline_that_updates_nothing_is_warned_of(plan: MakePlan) -> None:
     assert plan({"rllm.pipeline.remove": ["update"]}).warnings == (
-        "no stage of rllm.pipeline updates the weights: the run plays and learns nothing",
+        "no stage of rllm.pipeline updates the weights: the run generates rollouts and learns nothing",
     )
 
 

@@ -14,7 +14,7 @@ from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins.registry import Registry
 
 MakePlan = Callable[..., RunPlan]
-NOTHING = "there is nothing to compare an attempt with"
+NOTHING = "a rollout has nothing to be compared with"
 ONE_ROLE = "the one role of workflow single_turn_workflow"
 
 
@@ -62,7 +62,7 @@ def test_a_workflow_that_may_have_several_roles_is_not_said_to_have_one(plan: Ma
 
 def test_a_workflow_that_may_play_a_role_twice_is_warned_of_with_the_exception(plan: MakePlan) -> None:
     (line,) = plan({"rllm.workflow.name": "any_roles", "rllm.rollout.n": 1}).warnings
-    unless = "unless an attempt has several trajectories of one role"
+    unless = "unless a rollout has several trajectories of one role"
     assert line == f"rllm.rollout.n=1 leaves estimator grpo groups of one, {unless}: {NOTHING}"
 
 
@@ -78,8 +78,8 @@ def test_choices_for_roles_that_the_grouping_mixes_are_warned_of(plan: MakePlan,
     mapping = {"solver": "reinforce", "all_groups": "reinforce", "judge": "reinforce"}
     (line,) = plan(settings | {f"rllm.algorithm.{key}": mapping}).warnings
     assert line == (
-        f"rllm.algorithm.{key} names solver, judge, and grouping {grouping} compares roles with each other: "
-        "all its groups have the role all_groups. Name that role"
+        f"rllm.algorithm.{key} lists solver, judge, and grouping {grouping} compares roles with each other: "
+        "all its groups have the role all_groups. Use that role"
     )
 
 

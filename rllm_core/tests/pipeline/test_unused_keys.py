@@ -100,7 +100,7 @@ def test_a_users_value_under_an_idle_key_stops_the_run(make: MakePlan, key: str,
 def test_the_value_that_an_idle_key_has_anyway_is_a_warning(make: MakePlan, key: str, value: Any) -> None:
     (line,) = make({key: value}).warnings
     assert line.startswith(f"`{key}` is ")
-    assert "as it is by default: the key changes nothing, since backend able does not act on it. Use " in line
+    assert "which is the default: it has no effect, because backend able does not use this key. Use " in line
 
 
 def test_the_value_that_an_idle_key_has_anyway_may_follow_from_other_keys(make: MakePlan) -> None:
@@ -137,7 +137,7 @@ def test_unused_keys_may_be_warnings(make: MakePlan, settings: dict[str, Any], p
 
 
 def test_what_cannot_be_honoured_is_an_error_whatever_unused_keys_are(make: MakePlan) -> None:
-    with pytest.raises(ConfigError, match="which is refused"):
+    with pytest.raises(ConfigError, match="which is not supported"):
         make(
             {"rllm.unused_keys": "warn", "rllm.stepwise_advantage.mode": "per_step"}
             | {"rllm.stepwise_advantage.enable": True}

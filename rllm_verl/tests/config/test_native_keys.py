@@ -148,7 +148,7 @@ def test_a_users_value_that_nothing_acts_on_stops_the_run(plan: Any, word: str, 
         plan("rllm.profile=cpu", word)
     key = word.partition("=")[0]
     assert raised.value.message.startswith(f"`{key}` is ")
-    assert "(from command line), and backend verl does not act on it." in raised.value.message
+    assert "(from command line), and backend verl does not use it." in raised.value.message
     assert instead in raised.value.hint
 
 
@@ -177,7 +177,7 @@ def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, key: str,
     if idle_reason(given.backend.plugin, key):
         (line,) = new
         assert line.startswith(f"`{key}` is ")
-        assert "(from my.yaml), as it is by default: the key changes nothing" in line
+        assert "(from my.yaml), which is the default: it has no effect" in line
     else:
         assert new == []
 
@@ -187,7 +187,7 @@ def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, key: str,
     [f"{ROLLOUT}.gpu_memory_utilization=0.9", f"{ROLLOUT}.engine_kwargs.vllm.seed=1", f"{ROLLOUT}.enforce_eager=true"],
 )
 def test_keys_of_vllm_are_refused_where_rollouts_are_not_vllms(plan: Any, word: str) -> None:
-    with pytest.raises(ConfigError, match="and backend verl does not act on it") as caught:
+    with pytest.raises(ConfigError, match="and backend verl does not use it") as caught:
         plan("rllm.profile=cpu", word)
     assert caught.value.hint == "It is vLLM's; the rollout server of the profile cpu is another."
     plan("actor_rollout_ref.model.use_fused_kernels=false", word)
@@ -213,7 +213,7 @@ def test_a_key_of_vllm_that_the_yaml_leaves_out_is_refused_on_a_cpu(plan: Any) -
 
 def test_unused_keys_may_be_warnings(plan: Any) -> None:
     (line,) = plan("rllm.profile=cpu", "rllm.unused_keys=warn", "critic.optim.lr=0.1").warnings
-    assert line.startswith("`critic.optim.lr` is 0.1 (from command line), and backend verl does not act on it.")
+    assert line.startswith("`critic.optim.lr` is 0.1 (from command line), and backend verl does not use it.")
 
 
 def test_shared_keys_in_idle_sections_are_no_error(plan: Any) -> None:
@@ -222,7 +222,7 @@ def test_shared_keys_in_idle_sections_are_no_error(plan: Any) -> None:
 
 
 def test_an_option_that_the_chosen_plugin_lacks_is_refused_as_on_other_backends(plan: Any) -> None:
-    with pytest.raises(ConfigError, match="nothing this run uses acts on it"):
+    with pytest.raises(ConfigError, match="no part of this run uses it"):
         plan("rllm.profile=cpu", "rllm.algorithm.loss_fn=reinforce", "rllm.algorithm.eps_clip=0.1")
 
 

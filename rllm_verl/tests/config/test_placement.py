@@ -110,7 +110,7 @@ def test_other_runs_may_have_servers_where_they_like(run: Any, words: tuple[str,
 
 
 def test_pinned_weights_are_refused_with_the_word_that_helps(plan: Any) -> None:
-    with pytest.raises(ConfigError, match="Backend 'verl' cannot sample with other weights than the newest") as raised:
+    with pytest.raises(ConfigError, match="Backend 'verl' samples only with the latest weights") as raised:
         plan(CPU, APART, *AHEAD)
     assert NEWEST in raised.value.hint
 
