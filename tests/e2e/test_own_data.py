@@ -166,7 +166,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
         ),
         (
             "train question --data train.jsonl 'rllm.reward=[{name: judge, url: 127.0.0.1, model: m}]'",
-            "it is no address: write http://127.0.0.1:8000/v1",
+            "it is not an address: write, for example, http://127.0.0.1:8000/v1",
         ),
         (
             "train question --data train.jsonl --reward exact rllm.env.env_args.prompt=q",

@@ -134,7 +134,7 @@ def test_a_process_that_starts_later_does_not_call_another_function(tmp_path: Pa
     reward = python_reward(PythonParams(function=f"{file}:score", processes=1))
     asyncio.run(reward(rollout("4")))
     file.write_text("def score(rollout):\n    return 1.0\n")
-    assert asyncio.run(reward(rollout("4"))).feedback == f"{file}:score changed while the run went on."
+    assert asyncio.run(reward(rollout("4"))).feedback == f"{file}:score changed during the run."
 
 
 @pytest.mark.parametrize(

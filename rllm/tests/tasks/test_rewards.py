@@ -58,7 +58,7 @@ def test_choice(said: str, answer: Any, value: float, make: Make, rollout: MakeR
 def test_choice_says_which_answer_is_no_option(answer: Any, make: Make, rollout: MakeRollout) -> None:
     score = make("choice")(rollout("B", answer=answer))
     assert score.value is None
-    assert f"holds {answer!r}, which names none of ABCDE" in score.feedback
+    assert f"contains {answer!r}, which is none of ABCDE" in score.feedback
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_length_costs_by_the_distance_from_the_target(
     ("data", "said"),
     [
         ({"question": "?"}, "the task's data has no 'answer'; it has question"),
-        ({"answer": None}, "column 'answer' holds None, which is no answer"),
-        ({"answer": []}, "which is no answer"),
-        ({"answer": {"value": 4}}, "which is no answer"),
-        ({"answer": float("nan")}, "which is no answer"),
+        ({"answer": None}, "column 'answer' contains None, which is neither text nor a number"),
+        ({"answer": []}, "which is neither text nor a number"),
+        ({"answer": {"value": 4}}, "which is neither text nor a number"),
+        ({"answer": float("nan")}, "which is neither text nor a number"),
     ],
 )
 def test_without_an_answer_the_reward_is_missing(
@@ -115,9 +115,9 @@ def test_the_answer_may_lie_deeper(data: dict[str, Any], make: Make, rollout: Ma
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("regex", {"pattern": "("}, "it is no regular expression"),
+        ("regex", {"pattern": "("}, "it is not a regular expression"),
         ("regex", {"pattern": "answer"}, "it has no group"),
-        ("format", {"pattern": "["}, "it is no regular expression"),
+        ("format", {"pattern": "["}, "it is not a regular expression"),
         ("length", {"target": 0}, "greater than 0"),
         ("choice", {"letters": "A"}, "pattern"),
         ("python", {"function": "rewards"}, "write FILE.py:FUNCTION"),
@@ -135,5 +135,5 @@ def test_a_pattern_that_takes_for_ever_is_killed_and_the_next_reply_is_scored(
     reward = make(name, pattern=pattern, deadline=1.0)
     score = reward(rollout("a" * 60, answer="aa"))
     assert score.value is None
-    assert "is not matched in 1 s" in score.feedback
+    assert "takes longer than 1 s" in score.feedback
     assert reward(rollout("aab", answer="aa")).value == 1.0

@@ -90,8 +90,8 @@ def test_a_path_may_start_from_home(write: Write, tmp_path: Path, monkeypatch: p
     [
         ('{"q": 1}\nsolve this\n', 2, ": not JSON (Expecting value at column 1)."),
         ('{"q": 1}\n{"q": \n', 2, ": not JSON (Expecting value at column 6)."),
-        ("{}\n\n[1, 2]\n", 3, ": [1, 2] is no JSON object."),
-        ("null", 1, ": None is no JSON object."),
+        ("{}\n\n[1, 2]\n", 3, ": [1, 2] is not a JSON object."),
+        ("null", 1, ": None is not a JSON object."),
         (b'{"q": "\xe9"}', 1, ": not UTF-8 (invalid continuation byte)."),
         ('{"id": "a"}\n{"id": "b"}\n{"id": "a"}', 3, " has id 'a', as {file}, line 1 has."),
         ('{"id": "1"}\n{"id": 1}', 2, " has id '1', as {file}, line 1 has."),
@@ -120,7 +120,7 @@ def test_json_that_python_will_not_read_is_an_error_too(write: Write, nested: st
 @pytest.mark.parametrize("content", ["", "\n", " \n\n"])
 def test_a_file_without_tasks_is_an_error(write: Write, content: str) -> None:
     file = write(content)
-    assert _error(file).message == f"{file} holds no tasks."
+    assert _error(file).message == f"{file} contains no tasks."
 
 
 def test_a_name_for_ids_that_no_line_has_is_an_error(write: Write) -> None:
