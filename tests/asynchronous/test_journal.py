@@ -110,7 +110,7 @@ def test_rounds_that_no_checkpoint_goes_on_with_are_dropped(run: Any) -> None:
 def test_without_a_journal_the_rounds_are_played_again(run: Any) -> None:
     run({**SAVING, **ahead(2)}, stop_after=3)
     rest = run({**SAVING, **ahead(2), **WITHOUT}, resume=True)
-    assert rest.warnings == ["rounds that were under way are played again, with newer weights: 2"]
+    assert rest.warnings == ["2 unfinished rollout batches are generated again, with newer weights"]
     assert [step.task_batch for step in rest.steps] == [3, 4, 5, 6, 7]
 
 

@@ -133,7 +133,7 @@ def test_the_command_itself_says_so_and_exits_with_1(forked_rllm: Any, tmp_path:
 def test_a_role_without_groups_is_said_and_the_others_are_trained(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", "--role-estimator", "judge=no_pair", *QUICK]) == 0
     said = capfd.readouterr().err
-    assert "rllm.algorithm.estimator_map names judge; the groups of this step have the roles agent" in said
+    assert "rllm.algorithm.estimator_map lists judge, but the groups of this step have the roles agent" in said
     assert "advantage/agent/mean" in last_metrics()
 
 

@@ -199,9 +199,7 @@ def test_a_run_whose_first_prompts_are_all_too_long_fails(rllm_here: Any, limit:
     """It would make its steps, train on nothing, and end well."""
     result = rllm_here("train", "sum", *QUICK, limit)
     assert result.returncode == 1
-    assert "attempts of the first step ended before the model said anything: their first prompts are too long." in (
-        result.stderr
-    )
+    assert "rollouts of the first step ended without a response: their first prompts are too long." in (result.stderr)
     assert "Raise data.max_prompt_length" in result.stderr
 
 
@@ -252,7 +250,7 @@ def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp
     result = rllm("train", "guess", *FAST, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000)))
     assert result.returncode == 1
     assert "could not be written to runs/rllm-training/default/metrics.jsonl: File too large." in result.stderr
-    assert "Make room, then continue from the newest checkpoint with --resume" in result.stderr
+    assert "Free disk space, then continue from the newest checkpoint with --resume" in result.stderr
 
 
 def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm_here: Any) -> None:
@@ -278,7 +276,7 @@ def test_a_run_that_cannot_start_leaves_the_one_it_was_to_replace_as_it_was(rllm
     [
         (["guess", "--seed", "3"], "was made with rllm.trainer.seed=0, this run has 3"),
         (["sum"], "was made with other training tasks than this run has"),
-        (["guess", "--model", "./nope"], "goes on with its own weights; model.name was tiny and is now ./nope"),
+        (["guess", "--model", "./nope"], "continues with its own weights, and model.name was tiny and is now ./nope"),
     ],
 )
 @pytest.mark.usefixtures("finished_run")

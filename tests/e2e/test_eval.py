@@ -106,15 +106,15 @@ def test_an_environment_is_played_as_if_it_were_alone(rllm_here: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("guess", "guess"), "Environment 'guess' is named 2 times."),
+        (("guess", "guess"), "Environment 'guess' is listed 2 times."),
         (("question", "--data", "val.jsonl", "--reward", "exact"), "the task's data has no 'answer'"),
         (("gues",), "no environment named 'gues'"),
-        (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect: this command plays"),
+        (("guess", "rllm.rollout.n=4"), "`rllm.rollout.n` (from command line) has no effect: this command does not"),
         (
             ("guess", "training.learning_rate=1"),
             "`training.learning_rate` (from command line) has no effect: this command",
         ),
-        (("guess", "--model-name", "x"), "--model-name goes with a --model that is an address"),
+        (("guess", "--model-name", "x"), "--model-name needs a --model that is an address"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_one_paragraph(
@@ -150,7 +150,7 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "kept", *TINY)
     done = rllm_here("eval", "guess", "--save", "kept", *TINY, "--seed", "1")
     assert done.returncode == 2
-    assert "kept holds another evaluation: rllm.trainer.seed of guess was 0 and is 1." in done.stderr
+    assert "kept contains a different evaluation: rllm.trainer.seed of guess was 0 and is 1." in done.stderr
 
 
 def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
@@ -162,7 +162,7 @@ def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> N
     assert rllm_here(*train, "--seed", "2", "--overwrite").returncode == 0
     refused = rllm_here(*played, "--save", "one")
     assert refused.returncode == 2
-    assert "one holds another evaluation: its model is " in refused.stderr
+    assert "one contains a different evaluation: its model is " in refused.stderr
     assert "step_000001 (weights " in refused.stderr
     assert rllm_here(*played, "--save", "other").returncode == 0
     first, second, *_ = rllm_here("eval", "compare", "one", "other").stdout.splitlines()
@@ -236,7 +236,7 @@ def test_an_environment_that_only_one_folder_holds_is_named(rllm_here: Any) -> N
     rllm_here("eval", "guess", "sum", "--save", "both", *TINY)
     done = rllm_here("eval", "compare", "one", "both")
     assert done.returncode == 0
-    assert done.stderr == "not compared: sum, which only both holds\n"
+    assert done.stderr == "not compared: sum (only in both)\n"
 
 
 def test_different_tasks_are_not_compared(rllm_here: Any) -> None:

@@ -147,13 +147,13 @@ def test_without_the_switch_they_are_estimated_anew_and_that_is_said_once(capsys
     steps = trained({"adv_estimator": "reinforce"}, steps=2)
     assert set(sampled_advantages(steps[0], "student").tolist()) <= {0.0, 1.0}
     assert [step.metrics["advantage/precomputed_ignored"] for step in steps] == [0.5, 0.5]
-    assert capsys.readouterr().err.count("warning: 50% of the groups of this step bring advantages of their own") == 1
+    assert capsys.readouterr().err.count("warning: 50% of the groups of this step have precomputed advantages") == 1
 
 
 def test_that_no_workflow_brings_any_is_said_where_they_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     steps = trained(KEEP, steps=2, spoil="none")
     assert [step.metrics["advantage/precomputed"] for step in steps] == [0.0, 0.0]
-    line = "use_precomputed_advantage is true, and no group of this step brings advantages of its own"
+    line = "use_precomputed_advantage is true, and no group of this step has precomputed advantages"
     assert capsys.readouterr().err.count(line) == 1
 
 

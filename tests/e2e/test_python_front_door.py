@@ -418,7 +418,7 @@ def test_a_backend_is_chosen_by_name_by_record_or_by_class(fit: Any) -> None:
 
 def test_a_run_is_refused_resumed_or_replaced(fit: Any) -> None:
     assert len(fit().steps) == 2
-    assert "holds a run already" in refusal()
+    assert "contains a run already" in refusal()
     assert [step.global_step for step in fit(quick(total_batches=3), resume=True).steps] == [2]
     assert [step.global_step for step in fit(overwrite=True).steps] == [0, 1]
 
@@ -440,8 +440,9 @@ def test_a_resumed_run_refuses_another_model(fit: Any) -> None:
     config = quick(total_batches=2)
     message = refusal(config={**config, "model": {"name": "./other"}}, resume=True)
     assert message == (
-        "A resumed run goes on with its own weights; model.name was tiny and is now ./other (from the Python config). "
-        "Leave it out, or start a new run."
+        "A resumed run continues with its own weights, and model.name was tiny and is now ./other "
+        "(from the Python config). "
+        "Remove model.name, or start a new run."
     )
     assert [step.global_step for step in fit({**config, "model": {"name": "tiny"}}, resume=True).steps] == [1]
 
@@ -529,4 +530,4 @@ def test_agent_trainer_takes_the_same_and_returns_the_last_validation() -> None:
     )
     assert trainer.train()["val/default/pass@1"] == 1.0
     assert len(steps.steps) == 2
-    assert "holds a run already" in refusal(), "the folder is free, and the run is in it"
+    assert "contains a run already" in refusal(), "the folder is free, and the run is in it"

@@ -177,7 +177,7 @@ def test_what_several_backends_say_of_gpus_is_said_once() -> None:
     assert (first, second) == (driver, flash)
     assert (of_broken.severity, of_broken.problem) == (
         "error",
-        "it cannot look at GPUs: OSError: libcuda.so is damaged",
+        "its GPU check failed: OSError: libcuda.so is damaged",
     )
 
 

@@ -154,7 +154,7 @@ def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rll
     assert train(server.url, "rllm.trainer.total_batches=1").code == 0
     other_model = train(server.url, "model.name=other", "--resume")
     assert other_model.code == 2
-    assert "A resumed run goes on with its own weights; model.name was tiny and is now other" in other_model.error
+    assert "A resumed run continues with its own weights, and model.name was tiny and is now other" in other_model.error
     to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
     assert to_local.code == 2
     assert "Add rllm/backend=tinker" in to_local.error

@@ -221,7 +221,7 @@ def test_a_kl_term_and_the_loss_of_a_role_are_computed(train: Rllm, server: Runn
         ("{agent: gspoo}", "rllm.algorithm.loss_map.agent: There is no loss named 'gspoo'."),
         (
             "{nobody: ppo}",
-            "warning: rllm.algorithm.loss_map names nobody; the groups of this step have the roles agent",
+            "warning: rllm.algorithm.loss_map lists nobody, but the groups of this step have the roles agent",
         ),
     ],
 )
