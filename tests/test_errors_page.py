@@ -56,7 +56,7 @@ def test_codes_are_few_enough_to_search_for() -> None:
     [
         "| `file-not-found` | ConfigError | There is no configuration file `‹path›`. | Check its path. |",
         "| `unknown-plugin` | PluginError | There is no ‹kind› named ‹name›. |",
-        "| `no-training-tasks` | refused | There are no training tasks. | Name an environment, or pass train tasks. |",
+        "| `no-training-tasks` | refused | There are no training tasks. | Set rllm.env.name or data.train_dataset. |",
         "| `deprecated-plugin` | Finding | deprecated: ‹entry.plugin.deprecated› | choose another one in new runs |",
     ],
 )

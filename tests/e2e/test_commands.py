@@ -152,7 +152,7 @@ def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -
     (tmp_path / "runs/rllm-training/default/plugins.json").write_text("[]")
     missing = "data.train_dataset={name: jsonl, path: none.jsonl}"
     for words, said in (
-        (("guess",), "holds a run already"),
+        (("guess",), "contains a run already"),
         (("--overwrite",), "No environment is named, and no dataset."),
         (("guess", "--overwrite", missing), "none.jsonl"),
         (("guess", "--overwrite", "--model", "./nothing"), "./nothing"),

@@ -169,7 +169,7 @@ def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(
     value = {name: other_value(name)}
     error = refusal(planned, value, registry)
     assert error.message.startswith(f"`{name}` is ")
-    assert error.message.endswith("(from the test), which is refused.")
+    assert error.message.endswith("(from the test), which is not supported.")
     assert error.hint == KEYS[name].mark(Rejected).reason
     plan = planned({}, registry, [layer_from_dotted(value, "some environment", Tier.ENVIRONMENT)])
     assert plan.composed.value(name) == KEYS[name].default

@@ -154,7 +154,7 @@ def test_without_the_switch_they_are_estimated_anew_and_that_is_said_once(capsys
 def test_that_no_workflow_brings_any_is_said_where_they_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     steps = trained(KEEP, steps=2, spoil="none")
     assert [step.metrics["advantage/precomputed"] for step in steps] == [0.0, 0.0]
-    line = "use_precomputed_advantage is true, and no group of this step brings advantages of its own"
+    line = "use_precomputed_advantage is true, and no group of this step has precomputed advantages"
     assert capsys.readouterr().err.count(line) == 1
 
 

@@ -122,7 +122,7 @@ def test_shaping_rewards_of_steps_is_refused_where_use_step_rewards_is_off(
     chosen = (f"rllm.algorithm.adv_estimator={estimator}", "rllm.workflow.workflow_args.gamma=0.5")
     assert run(*chosen, "--dry-run") == status
     said = capfd.readouterr().err
-    refused = "estimator reinforce_plus_plus reads those of whole trajectories" in said
+    refused = "estimator reinforce_plus_plus reads only trajectory rewards" in said
     assert refused == bool(status)
     assert ("set its option use_step_rewards" in said) == refused
 

@@ -101,7 +101,7 @@ def test_unknown_option_has_hint_and_exit_code_2(capsys) -> None:
     assert main(["plugins", "list", "--jsn"]) == 2
 
     printed = capsys.readouterr().err
-    check_printed(printed, "usage-error", "--jsn", "\nhint: `rllm plugins list --help`")
+    check_printed(printed, "usage-error", "--jsn", "\nhint: Run `rllm plugins list --help`")
     assert printed.count("\n") == 2
 
 

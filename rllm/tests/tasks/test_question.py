@@ -62,7 +62,7 @@ def test_a_system_prompt_comes_first_and_takes_the_place_of_another() -> None:
         ({"text": "2+2?", "answer": "4"}, {}, ("missing-column",)),
         ({"question": "2+2?"}, {"prompt": "task"}, ("missing-column", "'task'")),
         ({"question": 4}, {}, ("bad-prompt", "4")),
-        ({"question": " \n"}, {}, ("bad-prompt", "asks nothing")),
+        ({"question": " \n"}, {}, ("bad-prompt", "empty prompt")),
         ({"messages": []}, {}, ("bad-prompt",)),
         ({"messages": [{"role": "nobody", "content": "2+2?"}]}, {}, ("bad-prompt", "'nobody'")),
         ({"messages": [{"role": ["user"], "content": "2+2?"}]}, {}, ("bad-prompt", "'user'")),

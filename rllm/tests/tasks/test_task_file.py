@@ -123,7 +123,7 @@ def test_json_that_python_will_not_read_is_an_error_too(write: Write, nested: st
 @pytest.mark.parametrize("content", ["", "\n", " \n\n"])
 def test_a_file_without_tasks_is_an_error(write: Write, content: str) -> None:
     file = write(content)
-    assert _error(file).message == f"{file} holds no tasks."
+    assert _error(file).message == f"{file} contains no tasks."
 
 
 def test_a_name_for_ids_that_no_line_has_is_an_error(write: Write) -> None:

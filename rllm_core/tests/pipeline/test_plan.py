@@ -302,7 +302,7 @@ def test_a_loss_that_the_backend_cannot_compute_is_refused(plan: MakePlan) -> No
 def test_a_role_s_loss_is_checked_too(plan: MakePlan) -> None:
     error = _error(plan, {"rllm.backend": "poor", "rllm.algorithm.loss_map": {"judge": "reinforce"}})
     assert error.message == "Backend 'poor' cannot compute loss 'reinforce'."
-    assert "It knows none" in _error(plan, {"rllm.backend": "weak"}).hint
+    assert "Its losses: none" in _error(plan, {"rllm.backend": "weak"}).hint
 
 
 def test_columns_that_the_backend_cannot_fill_are_refused(plan: MakePlan, needy: None) -> None:

@@ -138,11 +138,11 @@ def test_what_fits_together_is_accepted_without_a_word(make: MakePlan, settings:
 @pytest.mark.parametrize(
     ("settings", "losses"),
     [
-        ({"rllm.algorithm.loss_fn": "own"}, "loss 'own' weighs"),
-        ({"rllm.algorithm.loss_map": {"judge": "own"}}, "loss 'own' of role 'judge' weighs"),
+        ({"rllm.algorithm.loss_fn": "own"}, "loss 'own' applies"),
+        ({"rllm.algorithm.loss_map": {"judge": "own"}}, "loss 'own' of role 'judge' applies"),
         (
             {"rllm.algorithm.loss_fn": "own", "rllm.algorithm.estimator_map": {"judge": "rloo"}},
-            "loss 'own' weighs",
+            "loss 'own' applies",
         ),
     ],
 )

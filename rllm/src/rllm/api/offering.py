@@ -1,4 +1,4 @@
-"""What all `register_rllm_…` decorators share."""
+"""Helpers that all `register_rllm_…` decorators share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain_name(name: str) -> str:
 
 
 def offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields: Any) -> Callable[[ThingT], ThingT]:
-    """A decorator that makes what it stands above the implementation of a record with these fields."""
+    """Return a decorator that registers the decorated object as a plugin, whose spec has these fields."""
 
     def record(thing: Any) -> Plugin[Any]:
         given = {field: frozen(value) for field, value in fields.items()}
@@ -34,15 +34,15 @@ def offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields:
 
 
 def registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any]]) -> Callable[[ThingT], ThingT]:
-    """A decorator that registers the record of what it stands above.
+    """Return a decorator that registers the plugin spec of the decorated object.
 
     Raises:
-        PluginError: the name is none, or (when it is applied) the record is unusable or the name is taken.
+        PluginError: `name` is not text. When the decorator is applied: the spec is invalid, or the name is taken.
     """
     if not isinstance(name, str):
-        # Without this, `@register_rllm_loss` without a name would put a decorator in place of the function.
+        # Without this check, `@register_rllm_loss` without a name would replace the function by a decorator.
         raise PluginError(
-            "bad-plugin-spec", f"{decorator} is given {name!r:.80}, and no name.", f'Write @{decorator}("NAME").'
+            "bad-plugin-spec", f"{decorator} needs a name, and got {name!r:.80}.", f'Write @{decorator}("NAME").'
         )
 
     def register(thing: ThingT) -> ThingT:
@@ -53,7 +53,7 @@ def registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any
 
 
 def _of(thing: object, attribute: str) -> str:
-    """Where a function or class is written; of another callable, where its class is."""
+    """Return an attribute of a function or class, such as its module. For another callable, use its class."""
     return str(getattr(thing, attribute, None) or getattr(type(thing), attribute))
 
 
@@ -64,14 +64,14 @@ def summary_of(thing: object) -> str:
 
 def frozen(value: Any) -> Any:
     """A set as a frozen one."""
-    # What is no set is left as it is, for the check of the record to name it.
+    # Keep a value that is not a set unchanged, so that the check of the plugin spec reports it.
     return frozenset(value) if isinstance(value, Set) else value
 
 
 def found(kind: str, name: str) -> Registered[Any]:
-    """What is registered or installed.
+    """Return a registered or installed plugin.
 
     Raises:
-        PluginError: there is not exactly one of this name.
+        PluginError: no plugin has this name, or several have it.
     """
     return Registry.load().get(kind, name)

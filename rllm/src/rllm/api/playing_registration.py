@@ -74,7 +74,7 @@ def register_rllm_environment(
         if not (isclass(thing) and issubclass(thing, Environment)) or thing.__abstractmethods__:
             raise PluginError(
                 "bad-plugin-spec",
-                f"register_rllm_environment({name!r}) stands above {thing!r:.80}.",
+                f"register_rllm_environment({name!r}) decorates {thing!r:.80}.",
                 "Write a subclass of rllm_core.contracts.Environment with tasks, reset and step.",
             )
         return EnvironmentPlugin(
@@ -133,7 +133,7 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
     except (TypeError, ValueError) as error:
         raise PluginError(
             "bad-reward-signature",
-            f"register_rllm_reward({name!r}) stands above {thing!r:.80}, which cannot be called with "
+            f"register_rllm_reward({name!r}) decorates {thing!r:.80}, which cannot be called with "
             f"({', '.join(arguments)}): {error}.",
             "Write `def f(rollout)`, or with `params=` `def f(rollout, params)`.",
         ) from error
@@ -141,7 +141,7 @@ def _reward_maker(name: str, thing: Any, with_params: bool) -> Callable[[Any], R
 
 
 def _bound(function: Callable[..., Any], params: Any) -> Reward:
-    """A function with its options. A coroutine function stays one: others run in a thread of their own."""
+    """Bind a function to its options. A coroutine function stays one, because other functions run in a thread."""
     if iscoroutinefunction(function):
 
         async def waited(rollout: Rollout) -> Any:

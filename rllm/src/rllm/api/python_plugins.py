@@ -1,4 +1,4 @@
-"""What Python hands to a trainer (a workflow class, a grouping hook, a backend class) as plugins of this process."""
+"""Turn Python objects given to a trainer (a workflow class, grouping hook or backend class) into plugins."""
 
 from __future__ import annotations
 
@@ -110,16 +110,16 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
 
 
 def known_options(workflow_class: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a workflow's arguments that the core acts on, such as ``timeout`` and ``agent_cls``."""
+    """Return the workflow arguments that the core reads, such as ``timeout`` and ``agent_cls``."""
     if not (isinstance(workflow_class, type) and issubclass(workflow_class, EnvironmentWorkflow)):
         return {}
     return {name: value for name, value in arguments.items() if name in AgentWorkflowParams.model_fields}
 
 
 def plain_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a workflow's arguments that a configuration can hold, so that the saved one tells of them."""
+    """Return the workflow arguments that a configuration can contain, so that the saved config shows them."""
     return {
-        # Text stays as it is: `${` is no reference to a key here.
+        # Keep text unchanged: `${` is not a reference to a key here.
         name: escape(value)
         for name, value in arguments.items()
         if name != CHOSEN_BY and _is_plain({name: value})
@@ -136,9 +136,9 @@ def _is_plain(value: dict[str, Any]) -> bool:
 
 
 def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin[Any]:
-    """A backend class as a plugin. Its attributes `capabilities`, `params` and `config_keys` say what it can do.
+    """Return a backend class as a plugin. Its attributes `capabilities`, `params` and `config_keys` describe it.
 
-    Without `config_keys` no key that acts through backends may be set.
+    Without `config_keys`, the user may not set any key that only backends read.
     """
     if isinstance(backend, BackendPlugin):
         return backend

@@ -1,7 +1,7 @@
-"""Registering algorithms from a notebook or script, to be chosen by name like those that are installed.
+"""Register algorithms from a notebook or script, and choose them by name like installed plugins.
 
-What is registered is in every registry of this process that is made afterwards, as ``in-process/NAME`` where an
-installed plugin has the same name. A cell or module that is run again replaces what it registered.
+Every registry that this process creates later contains them. If an installed plugin has the same name, write
+``in-process/NAME``. If you run a cell or module again, it replaces its earlier registration.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ def register_rllm_adv_estimator(
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for an estimator in rLLM's classic signature, ``f(rewards, algorithm_config, **kwargs)``.
 
-    See `rllm_core.algorithms.classic.ClassicEstimator` for what it is given and returns.
+    See `rllm_core.algorithms.classic.ClassicEstimator` for its arguments and its result.
 
     Args:
-        name: what goes into ``rllm.algorithm.adv_estimator``.
-        scope: whose rewards one advantage depends on.
+        name: the value for ``rllm.algorithm.adv_estimator``.
+        scope: the rollouts whose rewards one advantage depends on.
         default_loss: the loss used when ``rllm.algorithm.loss_fn`` is null.
-        needs: what must be there before it runs, such as ``greedy_rewards`` (then in `Trajectory.info`);
-            ``step_rewards`` says that it looks at the rewards of single steps.
-        config_keys: config keys it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``: setting one that
-            nobody acts on is an error. A function that names ``norm_adv_by_std_in_grpo`` need not say so.
-        summary: one line; empty: the first of the function's docstring.
+        needs: inputs that must exist before it runs, such as ``greedy_rewards`` (then in `Trajectory.info`).
+            ``step_rewards`` means that it reads the rewards of single steps.
+        config_keys: config keys that it reads from `algorithm_config`, such as ``rllm.algorithm.kl_beta``. Setting a
+            key that no part of the run reads is an error. A function with the argument ``norm_adv_by_std_in_grpo``
+            need not declare it.
+        summary: one line. If empty, the first line of the function's docstring.
 
     Raises:
-        PluginError: the name or another argument is unusable, the function cannot be called so, or another function
-            has registered the name.
+        PluginError: the name or another argument is invalid, the function does not accept this call, or another
+            function is registered under the name.
     """
 
     name = plain_name(name)
@@ -119,9 +120,9 @@ def register_rllm_estimator(
     config_keys: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
-    """Decorator for an estimator ``f(inputs: AdvantageInput, params) -> Advantages``, with options of its own.
+    """Decorator for an estimator ``f(inputs: AdvantageInput, params) -> Advantages`` with its own options.
 
-    Arguments are the fields of `EstimatorPlugin`; see `register_rllm_adv_estimator` for the errors.
+    Arguments are the fields of `EstimatorPlugin`. See `register_rllm_adv_estimator` for the errors.
     """
 
     fields = {"level": level, "scope": scope, "needs": needs, "default_loss": default_loss, "config_keys": config_keys}
@@ -190,5 +191,5 @@ def register_rllm_rejection(
 
 
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
-    """What makes a rejection mode from its options."""
+    """Return the function that creates a rejection mode from its options."""
     return cast("Callable[[Any], RejectionMode]", found("rejection", name).load())

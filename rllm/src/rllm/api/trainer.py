@@ -55,24 +55,24 @@ Dataset = Iterable[Task | Mapping[str, Any]]
 
 
 class UnifiedTrainer:
-    """One run, set up from Python. Everything is checked here; nothing is loaded before `fit`.
+    """One training run, set up from Python. The constructor checks everything. `fit` loads the model.
 
     Args:
-        backend_cls: name of a backend, a subclass of `Backend`, or a `BackendPlugin`; None: ``rllm.backend``.
-        config: a mapping, an OmegaConf object, or the path of a YAML file; what it leaves out has its default.
-        workflow_class: the workflow that makes an attempt; None: ``rllm.workflow.name``.
-        train_dataset: training tasks; None: ``data.train_dataset``, or those of the environment.
-        val_dataset: validation tasks; None: ``data.val_dataset``, or those of the environment.
+        backend_cls: name of a backend, a subclass of `Backend`, or a `BackendPlugin`. None: ``rllm.backend``.
+        config: a mapping, an OmegaConf object, or the path of a YAML file. Missing keys have their defaults.
+        workflow_class: the workflow that runs a rollout. None: ``rllm.workflow.name``.
+        train_dataset: training tasks. None: ``data.train_dataset``, or the environment's training tasks.
+        val_dataset: validation tasks. None: ``data.val_dataset``, or the environment's validation tasks.
         workflow_args: constructor arguments of the workflow, which may be any objects if `workflow_class` is given.
         backend_args: the backend's own config sections, such as ``{"training": {"learning_rate": 1e-4}}``.
         traj_grouping_hook: ``hook(episodes, transform_config, compact_filtering_config=None)`` that returns groups.
-        traj_group_adv_estimator_map: estimator by group role; a value may be a pair (estimator, loss).
-        observers: what shall watch the loop.
-        resume: go on with the run in the folder, from its newest checkpoint, if there is one.
+        traj_group_adv_estimator_map: estimator by group role. A value may be a pair (estimator, loss).
+        observers: objects that observe the training loop.
+        resume: continue the run in the folder from its newest checkpoint, if there is one.
         overwrite: replace the run in the folder, if there is one.
 
     Raises:
-        ConfigError: something in the configuration is wrong, or the folder holds a run already.
+        ConfigError: the configuration is invalid, or the folder contains a run already.
     """
 
     @hide_tracebacks()
@@ -131,7 +131,7 @@ class UnifiedTrainer:
 
     @property
     def run_directory(self) -> RunDirectory:
-        """Where metrics, checkpoints and the configuration are kept."""
+        """Folder of the run, with metrics, checkpoints and the configuration."""
         return self._directory
 
     @hide_tracebacks()
@@ -171,7 +171,7 @@ class UnifiedTrainer:
 class AgentTrainer:
     """Trains an agent: ``AgentTrainer(config, backend="local", workflow_class=MyWorkflow, …).train()``.
 
-    Takes what `UnifiedTrainer` takes, with `backend` in place of `backend_cls`.
+    The arguments are those for `UnifiedTrainer`, except that `backend` replaces `backend_cls`.
 
     Raises:
         ConfigError: an argument does not exist here, or `UnifiedTrainer` raises the error.
@@ -213,7 +213,7 @@ class AgentTrainer:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a program chooses with arguments of the trainer."""
+    """Parts of the run that the caller chooses with arguments of the trainer."""
 
     backend: str | type[Backend] | BackendPlugin[Any] | None
     backend_args: Mapping[str, Any]

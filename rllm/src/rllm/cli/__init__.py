@@ -1,6 +1,6 @@
 """The command line.
 
-What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
+``__init__.pyi`` lists the names that tools may import from here. See docs/contributing/architecture.md.
 """
 
 from rllm_core.lazy import names_in_stub

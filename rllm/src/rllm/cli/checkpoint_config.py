@@ -25,10 +25,10 @@ OF_TRAINING = tuple(
 
 
 def config_of_checkpoint(request: Request) -> Layer | None:
-    """A layer to put beneath the request; None where its model is not a checkpoint, or is from another environment.
+    """Return a layer with the config of the run that wrote the request's checkpoint. It goes beneath the request.
 
-    A checkpoint lies in ``<run>/checkpoints/<step>``, its model deeper still.
-    On another environment the prompts and lengths of the run mean nothing.
+    None if the model is not a checkpoint, or if its run used a different environment: that run's prompts and lengths
+    do not apply then. A checkpoint is the folder ``<run>/checkpoints/<step>``. Its model is in a subfolder.
     """
     if request.model is None:
         return None
@@ -39,7 +39,7 @@ def config_of_checkpoint(request: Request) -> Layer | None:
         return None
     if request.environment not in (None, saved_value(saved, "rllm.env.name")):
         return None
-    # Its model is the checkpoint now, for which there is no recipe: what that of the run's model said stays.
+    # No recipe exists for a checkpoint, so keep the values from the recipe of the run's original model.
     same = _backend_of(request) in (None, saved_value(saved, BACKEND_KEY))
     return forget(values_of(saved), _of_training(saved)) if same else forget(of_any_backend(saved), OF_TRAINING)
 

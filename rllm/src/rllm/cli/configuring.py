@@ -1,4 +1,4 @@
-"""What `rllm train` and `rllm eval` share: flags that are thin names for config keys, and words of the command line."""
+"""The flags and arguments that `rllm train` and `rllm eval` share. Each flag is a short name for a config key."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ AGENT_KEY = "rllm.workflow.workflow_args.agent"
 PLANNING_FLAGS = {
     **FLAGS,
     ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
-    "tools": (TOOLS_KEY, "Functions that the model may call, apart by commas; chooses workflow tool_calling."),
-    "agent": (AGENT_KEY, "Agent of yours that attempts the tasks, with any client; chooses workflow agent."),
-    "stored": ("data.train_dataset", "Stored episodes to train on, in place of playing; off-policy."),
+    "tools": (TOOLS_KEY, "Functions that the model may call, separated by commas. Chooses workflow tool_calling."),
+    "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
+    "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
 }
-"""All flags that say how to train."""
+"""All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
 METAVARS |= {"stored": "DIRECTORY"}
@@ -54,9 +54,9 @@ TOOL_WORKFLOW = "tool_calling"
 AGENT_WORKFLOW = "agent"
 """The workflow that ``--agent`` chooses."""
 STORED = "stored"
-"""The dataset, and the stage in place of ``generate``, that ``--stored`` chooses."""
+"""Name of the dataset that ``--stored`` chooses, and of the stage that replaces ``generate`` then."""
 OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
-"""What ``--stored`` brings as defaults: the weights that sampled are not those that are trained."""
+"""Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
 VERBATIM = ("data", "val-data")
 """Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
@@ -69,11 +69,11 @@ class Request:
     model: str | None
     files: Sequence[str]
     overrides: Sequence[str]
-    """``key=value`` words; those of flags come first, so that an explicit key wins."""
+    """``key=value`` overrides. The overrides made from flags come first, so that an explicit key wins."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Values of flags that are no words of the grammar, by key; beneath `overrides`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values that flags bring with them, by key; beneath those of files."""
+    """Values that flags set as defaults, by key. Values in config files win over them."""
 
 
 def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
@@ -82,7 +82,7 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
             key, meaning = PLANNING_FLAGS[name]
-            # What is only played has one set of tasks.
+            # A command without training has only one set of tasks.
             spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
             shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
             shown |= {
@@ -117,7 +117,7 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
         choices |= {TOOLS_KEY: [word.strip() for word in tools.split(",")], WORKFLOW_KEY: TOOL_WORKFLOW}
     if (agent := flags.get("agent")) is not None:
         if tools is not None:
-            raise click.UsageError("--agent and --tools choose two workflows; an agent of yours brings its own tools.")
+            raise click.UsageError("--agent and --tools choose two different workflows. Give the tools to your agent.")
         choices |= {AGENT_KEY: agent, WORKFLOW_KEY: AGENT_WORKFLOW}
     stored = flags.get("stored")
     if stored is not None:
@@ -134,7 +134,7 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
 
 
 def _is_in_file(reward: str) -> bool:
-    """Whether a reward is ``FILE.py:FUNCTION``: a family of the reward ``python``."""
+    """True if a reward is ``FILE.py:FUNCTION``. The reward ``python`` handles these names."""
     return reward.partition(FAMILY)[0].endswith(".py")
 
 

@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: stage graph, plugins with their versions, losses, every value with its origin."""
+"""Output of `--dry-run`: the stage graph, plugins with their versions, losses, and every value with its origin."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
 
 
 def rounds_ahead(plan: RunPlan) -> Iterator[str]:
-    """What asynchronous training does in this run; nothing where rollouts and updates take turns, or nothing is
-    trained."""
+    """Yield lines that describe asynchronous training in this run. Yield nothing if it is synchronous or only
+    validates."""
     ahead, section = plan.rounds_ahead, plan.config.rllm.async_training
     if not ahead or plan.config.rllm.trainer.val_only:
         return
@@ -102,7 +102,7 @@ def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
 
 
 def chosen_keys(plan: RunPlan) -> list[str]:
-    """The keys whose values are not defaults of the core or the backend; and that of the model."""
+    """Return the keys whose values differ from the defaults of the core and the backend, and the model's key."""
     packaged = (DEFAULT, f"backend {plan.backend.name}")
     return [
         key

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExtensibleGroup(LazyGroup):
-    """The core's commands, which always mean the core's, and those of plugins."""
+    """A command group with the core's commands and the commands of plugins. A core command wins over a plugin's."""
 
     def __init__(self, *args: Any, table: Mapping[str, LazyCommand], prefix: str = "", **kwargs: Any) -> None:
         """Make one; `prefix` are the words after ``rllm`` that lead here, with a space at the end."""
@@ -52,7 +52,7 @@ class ExtensibleGroup(LazyGroup):
                 formatter.write_dl(rows)
 
     def plugin_commands(self, ctx: click.Context) -> PluginCommands:
-        """What is installed, read once per run of ``rllm``."""
+        """Commands of the installed plugins, read once per invocation of ``rllm``."""
         from rllm.cli.plugin_commands import PluginCommands
         from rllm_core.plugins.discovery import discover
 
@@ -67,7 +67,7 @@ class ExtensibleGroup(LazyGroup):
         return self._here(self.plugin_commands(ctx).by_name())
 
     def _here(self, by_words: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of this group, by the last of their words."""
+        """Return the entries that belong to this group, by the last part of their command name."""
         return {
             words.removeprefix(self.prefix): value
             for words, value in by_words.items()

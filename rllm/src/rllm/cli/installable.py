@@ -14,10 +14,10 @@ from rllm_core.plugins.registry import Registry
 
 
 def missing_distributions(kind: str | None) -> dict[str, Entry]:
-    """Those that offer something of a kind, or anything; imports no plugin.
+    """Return the distributions that offer plugins of a kind, or of any kind, and are not installed. Imports no plugin.
 
     Raises:
-        PluginError: there is no such kind.
+        PluginError: no such kind exists.
     """
     registry = Registry(discovery=discover())
     if kind is None:

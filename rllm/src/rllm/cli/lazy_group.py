@@ -37,7 +37,7 @@ class ForgivingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def names_to_suggest(self, ctx: click.Context) -> list[str]:
-        """What an unknown command may have been meant to be."""
+        """Return the command names that an unknown command is compared with for "Did you mean"."""
         return self.list_commands(ctx)
 
 

@@ -18,8 +18,8 @@ from rllm_core.errors import RllmError, tracebacks_wanted
 COMMANDS = {
     "train": LazyCommand("rllm.cli.train", "train", "Train an agent."),
     "eval": LazyCommand("rllm.evaluation.command", "evaluate", "Report pass@1, pass@k and rewards of a model."),
-    "config": LazyCommand("rllm.inspection.config_command", "config", "See, explain and check a configuration."),
-    "plugins": LazyCommand("rllm.cli.plugins", "plugins", "See what is installed, and whether it works."),
+    "config": LazyCommand("rllm.inspection.config_command", "config", "Show, explain and check a configuration."),
+    "plugins": LazyCommand("rllm.cli.plugins", "plugins", "List and check installed plugins."),
 }
 
 _OF_THE_MACHINE = {
@@ -42,7 +42,7 @@ INTERRUPTED = 130
     cls=ExtensibleGroup,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Every command explains itself: rllm COMMAND --help",
+    epilog="Help for a command: rllm COMMAND --help",
 )
 @click.version_option(__version__, prog_name="rllm", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks. Also after a command, and as RLLM_DEBUG=1.")
@@ -50,20 +50,20 @@ def cli(debug: bool) -> None:
     """Reinforcement learning for language agents, built from plugins.
 
     \b
-    Train on an environment, choosing any part by name:
+    Train on an environment, and choose any part by name:
       rllm train guess
       rllm train guess --estimator rloo rllm.trainer.seed=1
-    See what there is to choose from:
+    List the available plugins:
       rllm plugins list
       rllm plugins info estimator grpo
     """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``rllm`` with the given arguments (default: those of the process) and return the exit code.
+    """Run ``rllm`` with the given arguments (default: the process's arguments) and return the exit code.
 
-    A command, also one of a plugin, fails by raising an `RllmError`, and may return an exit code of its own instead of
-    None. The object of its click context is True when tracebacks were asked for.
+    A command fails by raising an `RllmError`, also if a plugin provides it. It may return its own exit code instead of
+    None. The object of its click context is True if the user requested tracebacks.
     """
     arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
     try:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        hint = f"`{context.command_path} --help` shows what is possible." if context else ""
+        hint = f"Run `{context.command_path} --help` for its arguments." if context else ""
         usage = RllmError("usage-error", " ".join(error.format_message().split()), hint)
         usage.exit_code = error.exit_code
         return _fail(usage, debug)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _misfit() -> str:
-    """A sentence about packages that are not those that the core asks for: they explain what nobody foresaw."""
+    """Return a sentence about packages outside the core's required versions: they can explain an unexpected error."""
     from rllm_core.plugins.requirements import outside
 
     unmet = outside("rllm-core")
@@ -102,7 +102,7 @@ def _misfit() -> str:
         return ""
     found = " and ".join(f"{each.requirement} ({each.installed} is installed)" for each in unmet)
     line = " ".join(shlex.quote(each.requirement) for each in unmet)
-    return f"rllm-core asks for {found}. Run: pip install {line}."
+    return f"rllm-core requires {found}. Run: pip install {line}."
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:

@@ -1,4 +1,4 @@
-"""Commands that plugins add to ``rllm``: which there are, whose they are, and importing the one that is asked for."""
+"""Commands that plugins add to ``rllm``: find them, record which package each comes from, and import one on use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PluginCommands:
     """Commands of plugins by what can become of them, in alphabetical order of distributions. None is imported."""
 
     usable: tuple[Candidate, ...]
-    """Those that may be imported; two of one name are not told apart."""
+    """Commands that may be imported. Two commands with the same name are both listed."""
     hidden: tuple[Candidate, ...]
-    """Those that have the name of a command of the core, which always means the core's."""
+    """Plugin commands whose name is also a core command's. The core's command always runs."""
     blocked: tuple[Candidate, ...]
 
     @classmethod
@@ -68,7 +68,7 @@ class PluginCommands:
         return None
 
     def names(self) -> list[str]:
-        """What may be meant by a name that there is not: commands to use, and those to install first."""
+        """Return names to suggest for an unknown command: usable ones, and commands of packages not installed."""
         return list(dict.fromkeys([*self.by_name(), *names_elsewhere(COMMAND)]))
 
 
@@ -104,6 +104,6 @@ def offers_of(candidates: Collection[Candidate]) -> str:
 
 
 def remedy_of(clash: Collection[Candidate]) -> str:
-    """What to do about several commands of one name."""
+    """Return the hint for several commands with the same name."""
     choices = " or ".join(f"{BLOCK_VARIABLE}={candidate.distribution}" for candidate in clash)
     return f"To use one, uninstall the other or block it: {choices}."

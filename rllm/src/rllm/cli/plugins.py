@@ -23,16 +23,16 @@ COMMANDS = {
 
 @click.group(cls=ExtensibleGroup, table=COMMANDS, prefix="plugins ")
 def plugins() -> None:
-    """See what is installed, and whether it works; write a plugin of your own.
+    """List and check installed plugins. Create a new plugin.
 
     \b
-    Everything chosen by name in config is a plugin: estimators, losses, groupings, rejection modes,
-    stages, backends, engines, workflows, agents, environments, rewards, renderers, datasets, trackers,
-    observers.
+    Everything that you choose by name in config is a plugin: estimators, losses, groupings,
+    rejection modes, stages, backends, engines, workflows, agents, environments, rewards, renderers,
+    datasets, trackers, observers.
     \b
-    More plugins come with `pip install`. To go without an installed one:
+    You can install more plugins with `pip install`. To run without an installed plugin:
       RLLM_BLOCK_PLUGINS=rllm-estimators rllm train guess
-      RLLM_BLOCK_PLUGINS='*' rllm plugins list         (only what comes with rllm itself)
+      RLLM_BLOCK_PLUGINS='*' rllm plugins list         (only plugins that come with rllm)
     """
 
 
@@ -84,7 +84,7 @@ def list_plugins(kind: str | None, installable: bool, as_json: bool) -> None:
 
 
 def commands_in(discovery: Discovery) -> PluginCommands:
-    """The commands of plugins in a scan, beside those of ``rllm`` itself."""
+    """Return the plugin commands in a scan. Core commands hide plugin commands with the same name."""
     from rllm.cli.main import COMMANDS as OF_THE_CORE
     from rllm.cli.plugin_commands import PluginCommands
 

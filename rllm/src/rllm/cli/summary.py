@@ -38,15 +38,15 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
 
 
 def results_console() -> Console:
-    """A console wide enough for `results_table`: nobody can use figures that are cut off."""
+    """Return a console wide enough for `results_table`, so that no metric is cut off."""
     console = Console(highlight=False, soft_wrap=True)
     return Console(highlight=False, soft_wrap=True, width=NARROWEST) if console.width < NARROWEST else console
 
 
 def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
-    """Figures of a validation beside the best possible ones, where the environment knows them."""
+    """Return a table of validation metrics, with the best possible values if the environment provides them."""
     rollouts = plan.config.rllm.rollout.n_val
-    # Rewards of the user's choice are added to what the environment pays: its best is not the run's.
+    # The user's own rewards are added to the environment's reward, so the environment's best value is not the run's.
     best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
     table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")

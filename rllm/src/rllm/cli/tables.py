@@ -9,7 +9,7 @@ import click
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, bold: int = 0) -> None:
-    """Print rows of plain text under headings, if there are any. `bold` is the index of the column to stand out."""
+    """Print rows of plain text under headings, if any. `bold` is the index of the highlighted column."""
     if not rows:
         click.echo("None.")
     elif sys.stdout.isatty():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @config_options(*PLANNING_FLAGS)
 @click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
-@click.option("--dry-run", is_flag=True, help="Check everything, show stages, plugins, values, memory; train nothing.")
-@click.option("--all", "everything", is_flag=True, help="With --dry-run: the values that are defaults as well.")
+@click.option("--dry-run", is_flag=True, help="Check the run; print stages, plugins, values and memory.")
+@click.option("--all", "everything", is_flag=True, help="With --dry-run: also print values that are defaults.")
 def train(
     words: tuple[str, ...],
     model: str | None,
@@ -40,19 +40,19 @@ def train(
     """Train an agent on the environment ENV.
 
     \b
-    With nothing but a name it trains a tiny model from random weights, on this machine:
+    Train a tiny model from random weights on this machine:
       rllm train guess
-    Any part is chosen by name, any value set by its key:
+    Choose any part by name, and set any value by its key:
       rllm train guess --estimator rloo --model ./some-hf-folder rllm.rollout.n=16
-    Questions of a file, and a reward for their answers:
+    Train on questions in a file, with your own reward for the answers:
       rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
-    The same with tools, which are Python functions:
+    Give the model tools, which are Python functions:
       rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
-    An agent of yours, with any client of OpenAI's or Anthropic's API:
+    Train your own agent, with any client for the OpenAI or Anthropic API:
       rllm train question --data train.jsonl --reward exact --agent my_agent.py:solve --model ./some-hf-folder
-    See first what would happen, or what would be refused:
+    Check the run first, without training:
       rllm train guess --dry-run
-    Ctrl-C ends after the current step and saves; go on later:
+    Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm train guess --resume
     """
     if resume and overwrite:
@@ -69,7 +69,7 @@ def train(
 
 
 def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
-    """What a run refuses before its first step, as far as it shows without loading a model or using a network."""
+    """Run the checks that come before the first step, except those that load a model or use a network."""
     from rllm.planning.preflight import check_to_train, load_plugins
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.contexts import run_context
@@ -103,12 +103,12 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
         received = asyncio.run(_fit(trainer))
         seconds = time.monotonic() - started
         if trainer.stopped_early and not trainer.has_begun:
-            click.echo(f"stopped before anything began; {directory.path} is as it was")
+            click.echo(f"stopped before anything began; {directory.path} is unchanged")
             return 128 + received[0]
         if trainer.stopped_early:
             click.echo(
                 f"stopped after step {trainer.finished_steps} of {trainer.total_steps}; saved in {directory.path}. "
-                "The same command with --resume goes on from there."
+                "The same command with --resume continues from there."
             )
             return 128 + received[0]
         show_summary(plan, trainer, val_tasks, seconds)
@@ -135,7 +135,7 @@ async def _fit(trainer: TrainingLoop) -> list[int]:
 
 @contextmanager
 def stopping_on_signals(trainer: TrainingLoop) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM lets the step finish and saves; the second ends at once. Yields what was received.
+    """Finish the step and save on the first Ctrl-C or SIGTERM, and stop at once on the second. Yield the signals.
 
     Entered on the event loop.
     """

@@ -1,6 +1,6 @@
-"""From files and words to one tree of values, each with its origin.
+"""Compose config files and overrides into one tree of values, and record each value's origin.
 
-What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
+``__init__.pyi`` lists the names that tools may import from here. See docs/contributing/architecture.md.
 """
 
 from rllm_core.lazy import names_in_stub

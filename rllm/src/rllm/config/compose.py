@@ -55,18 +55,18 @@ class Composed:
     tree: dict[str, Any]
     """Every value of both, resolved, as plain data."""
     origins: dict[str, str]
-    """Where every value of `tree` came from: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
+    """Origin of every value of `tree`: dotted key -> ``default``, ``backend local``, a file, ``command line``."""
     tiers: dict[str, Tier]
     """How every value of `tree` came about, by dotted key."""
     warnings: tuple[str, ...] = ()
     in_force: Mapping[str, Any] = field(default_factory=dict)
-    """What the backend's unused keys that a user set would be without the user: a tree."""
+    """Tree of the values that the backend's unused keys have without the user's settings."""
     from_environment: Mapping[KeyPath, tuple[Any, Any]] = field(default_factory=dict)
-    """Values that hold those of the process's environment, which may be secrets: as written, and resolved."""
+    """Values that contain environment variables, and so perhaps secrets: as the user wrote them, and resolved."""
     unused: tuple[KeyPath, ...] = ()
-    """Keys that are back to their defaults, since nothing in the run would act on their values."""
+    """Keys that were set back to their defaults, because nothing in the run would use their values."""
     user_layers: tuple[Layer, ...] = ()
-    """What it was composed of beside packages and environment, lowest first."""
+    """The layers that were composed in addition to those from packages and the environment, lowest first."""
 
     @property
     def by_user(self) -> frozenset[str]:
@@ -80,8 +80,8 @@ class Composed:
 
     @property
     def written(self) -> dict[str, Any]:
-        """`tree` as it may be kept and shown: values of the environment as the user wrote them, such as
-        ``${oc.env:KEY}``; other text that looks so is escaped."""
+        """`tree` as it may be saved and shown. Values from environment variables appear as the user wrote them, such as
+        ``${oc.env:KEY}``. Other text that looks like an interpolation is escaped."""
         tree: dict[str, Any] = escape(self.tree)
         for path, (text, value) in self.from_environment.items():
             if value_at(self.tree, path) == value:
@@ -89,7 +89,7 @@ class Composed:
         return tree
 
     def whole(self) -> dict[str, Any]:
-        """What is written, and what it was made from: for ``config.yaml`` and `build_train_config`."""
+        """Return `written` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
         return as_whole(self.written, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
@@ -101,11 +101,11 @@ class Composed:
         return [key] if key in self.origins else [name for name in self.origins if name.startswith(f"{key}.")]
 
     def origin(self, key: str) -> str:
-        """Where a key's value came from; of a mapping of several origins, all of them."""
+        """Return the origin of a key's value. For a mapping with several origins, return all of them."""
         return ", ".join(dict.fromkeys(self.origins[name] for name in self.beneath(key)))
 
     def is_by_user(self, key: str) -> bool:
-        """Whether a user set the key, or something in the mapping that it is, for this run."""
+        """True if a user set the key, or a key inside its mapping, for this run."""
         return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
 
     def given(self, key: str) -> str:
@@ -168,17 +168,17 @@ def _in_force(registry: Registry, user_layers: Sequence[Layer], unused: Sequence
     try:
         return picked(_compose(registry, others).tree, unused)
     except ConfigError:
-        return {}  # another key points to one of these, which has no value of its own
+        return {}  # another key points to one of these, which has no value without the user's
 
 
 def _opened(layer: Layer, registry: Registry) -> list[Layer]:
-    """A whole configuration as what its user gave, below what was changed since; others as they are."""
+    """Split a whole configuration into its user's layers and a layer of later changes. Other layers stay unchanged."""
     if not is_whole(layer):
         return [layer]
     stored = given_layers(layer)
     given = [each for each in stored if each.origin != UNUSED]
     now = _compose(registry, given)
-    # Whoever resolved the interpolations of a whole configuration has values where it had interpolations.
+    # If a caller resolved the interpolations of a whole configuration, it contains values instead of interpolations.
     same = [now.written, now.tree, *(each.tree for each in stored if each not in given)]
     return [*given, changed_since(layer, same)]
 
@@ -259,9 +259,9 @@ def _split(
 
 
 def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> None:
-    """Epochs or steps: of the two keys for the length of a run, the one from the higher tier counts alone.
+    """Use either epochs or steps: of the two keys for the length of a run, only the one from the higher tier applies.
 
-    Whether it was set by the core's key or by a native one of the backend's: the two agree already, and stay so.
+    The core's key and the backend's native key for the same setting agree already, and this keeps them equal.
     """
     epochs, batches = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
     if _selected(merged, batches) == -1:
@@ -293,7 +293,7 @@ def _selected(merged: Merged, key: str) -> Any:
             raise ConfigError(
                 "wrong-value",
                 f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.",
-                "Write its keys below it, or leave it out.",
+                "Write its keys below it, or remove it.",
             )
         if part not in node:
             return None
@@ -330,7 +330,7 @@ def _profile(chosen: Merged, backend: Any) -> str | None:
 
 
 def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
-    """What was decided from the user's layers must still hold, or the wrong layers were merged."""
+    """Check that the choices made from the user's layers are unchanged. If not, the wrong layers were merged."""
     for key, value in decided.items():
         if (now := _selected(merged, key)) != value:
             origin = merged.origin(path_of(key))
@@ -366,7 +366,7 @@ def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> N
                 "section-of-other-backend",
                 f"`{key}` (from {merged.origin((key,))}) belongs to backend {' and '.join(owners)}, and this run has "
                 f"backend {backend.name}.",
-                f"Add rllm/backend={owners[0]}, or leave it out.",
+                f"Add rllm/backend={owners[0]}, or remove `{key}`.",
             )
 
 

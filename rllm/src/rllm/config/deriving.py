@@ -1,4 +1,4 @@
-"""Derived keys: keys of a backend that follow from others, the core's or its own, unless somebody sets them."""
+"""Derived keys: backend keys whose values are computed from other keys, unless the user sets them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rllm_core.errors import ConfigError
 
 
 def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[BaseModel]) -> None:
-    """Set the derived keys that nobody set.
+    """Set the derived keys that have no value from the user.
 
     Args:
-        schema: the backend's `params`, which has the values of its own keys that no layer gives.
+        schema: the backend's `params`. It provides values for the backend's keys that no layer sets.
 
     Raises:
-        ConfigError: a value cannot be derived from what there is.
+        ConfigError: a value cannot be computed from the values of the other keys.
     """
     if not derived:
         return
@@ -55,7 +55,7 @@ def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row:
 
 
 def _value(tree: dict[str, Any], schema: type[BaseModel], path: KeyPath) -> Any:
-    """The value of a key; of the backend's own that nobody gives, the schema's default; None where there is none."""
+    """Return the value of a key, or the backend schema's default if no layer sets it. None if neither exists."""
     value = value_at(tree, path)
     if value is ABSENT:
         value = _default(tree, schema, path)
@@ -63,7 +63,7 @@ def _value(tree: dict[str, Any], schema: type[BaseModel], path: KeyPath) -> Any:
 
 
 def _default(tree: Any, schema: type[BaseModel], path: KeyPath) -> Any:
-    """What validation will put under a key that `tree` lacks; `ABSENT` where the schema has no default for it."""
+    """Return the value that validation will set for a key missing in `tree`. `ABSENT` if the schema has no default."""
     head, rest = path[0], path[1:]
     if isinstance(tree, dict) and head in tree:
         section = section_of(schema, head)

@@ -1,4 +1,4 @@
-"""What a configuration schema says about its keys: which exist, and which of them choose a plugin."""
+"""Keys of a configuration schema: which keys exist, and which of them choose a plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rllm.config.paths import KeyPath
 from rllm_core.schema.section import ActsIn, Names
 
 ANY_KEY = "*"
-"""Stands for every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
+"""Matches every key of a mapping in a pattern, as in ``rllm.algorithm.estimator_map.*``."""
 
 
 @cache
@@ -66,9 +66,9 @@ def plugin_keys(schema: type[BaseModel]) -> dict[KeyPath, str]:
 
 @cache
 def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
-    """Sections that choose a plugin by ``name`` and hold its options beside it: section -> key of the options.
+    """Return the sections that choose a plugin by ``name`` and have its options next to it: section -> options key.
 
-    ``rllm.workflow`` has ``workflow_args``, ``rllm.env`` has ``env_args``.
+    For example, ``rllm.workflow`` has ``workflow_args`` and ``rllm.env`` has ``env_args``.
     """
     known = frozenset(known_keys(schema))
     return {
@@ -85,7 +85,7 @@ def always_sections(schema: type[BaseModel]) -> frozenset[KeyPath]:
 
 
 def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "playing"] | None:
-    """What the nearest mark says, that of the key itself or of a section above it; None where there is no mark."""
+    """Return where a key is used, from the nearest mark on the key or a section above it. None if there is no mark."""
     fields = fields_of(schema)
     nearest = (fields[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in fields)
     return next((mark.where for field in nearest for mark in field.metadata if isinstance(mark, ActsIn)), None)
@@ -99,7 +99,7 @@ def section_of(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:
-    """Whether a key is one of the patterns, in which `ANY_KEY` stands for every part."""
+    """True if a key matches one of the patterns. `ANY_KEY` in a pattern matches any part."""
     if path in patterns or (*path[:-1], ANY_KEY) in patterns:
         return True
     return (*path[:-2], ANY_KEY, *path[-1:]) in patterns

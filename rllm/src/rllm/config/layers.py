@@ -33,7 +33,7 @@ class Tier(IntEnum):
     ENVIRONMENT = 1
     """An environment's defaults and recipes."""
     SAVED = 2
-    """The configuration of an earlier run that goes on."""
+    """The configuration of an earlier run that is continued."""
     USER = 3
     """Configuration files and Python."""
     COMMAND_LINE = 4
@@ -45,7 +45,7 @@ class Layer:
     """One source of values. `tree` holds only what YAML and JSON share: mappings with text keys, lists and scalars."""
 
     origin: str
-    """Where the values came from: ``default``, ``backend local``, ``my.yaml``, ``command line``, …"""
+    """Origin of the values: ``default``, ``backend local``, ``my.yaml``, ``command line``, …"""
     tree: dict[str, Any]
     tier: Tier = Tier.USER
 
@@ -82,7 +82,7 @@ def read_config_text(path: str | Path) -> str:
             raise ConfigError(
                 "config-too-large",
                 f"`{path}` has more than {_MOST_BYTES} bytes.",
-                "Put data into a file of its own, and name that file.",
+                "Put data into a separate file, and give its path in the config.",
             )
         return read.decode("utf-8")
     except FileNotFoundError:
@@ -127,15 +127,15 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
             raise ConfigError(
                 "duplicate-key",
                 f"`{key}` (from {origin}) is given twice in the same place.",
-                "Leave one of the two out.",
+                "Remove one of the two.",
             )
         try:
             put_at(tree, path, dict(value) if isinstance(value, Mapping) else value)
         except NoSectionError as error:
             raise ConfigError(
                 "duplicate-key",
-                f"`{key}` (from {origin}) lies within a key that has a value in the same place.",
-                "Leave one of the two out.",
+                f"`{key}` (from {origin}) is inside a key that has a value in the same place.",
+                "Remove one of the two.",
             ) from error
     return Layer(origin, tree, tier)
 
@@ -169,7 +169,7 @@ def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
         raise ConfigError(
             "nested-too-deeply",
             f"`{path[0]}` (from {origin}) is nested deeper than {DEEPEST} levels, or contains itself.",
-            "Give it fewer levels, and no object that holds itself.",
+            "Use fewer levels, and no object that contains itself.",
         )
     if type(value) is dict:
         for key in value:
@@ -182,8 +182,8 @@ def _require_plain(value: Any, origin: str, path: tuple[str, ...]) -> None:
         if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
             raise ConfigError(
                 "not-text",
-                f"{here} holds text that is not valid Unicode, or has a null byte: {value!r:.80}.",
-                "Take these characters out.",
+                f"{here} contains text that is not valid Unicode, or a null byte: {value!r:.80}.",
+                "Remove these characters.",
             )
     elif type(value) is int:
         if value.bit_length() > _LONGEST_NUMBER:

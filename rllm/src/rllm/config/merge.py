@@ -1,9 +1,11 @@
-"""Merging layers, and remembering which layer every value came from.
+"""Merge layers, and record which layer every value came from.
 
-Mappings merge key by key, everything else is replaced, and ``???`` in a layer leaves an earlier value alone: what
-``OmegaConf.merge`` does (a test compares the two), with three additions. Plugin choices follow their own rule; a
-value of another kind (a list over a mapping) replaces too, so that validation can name it; and an empty mapping on the
-command line empties a mapping, which nothing else could.
+Mappings merge key by key. Every other value replaces the earlier one. ``???`` in a layer keeps an earlier value.
+``OmegaConf.merge`` does the same (a test compares the two), with three differences:
+
+- Plugin choices follow their own rule, see `remaining_options`.
+- A value of another type replaces the earlier one too (a list over a mapping), so that validation can report it.
+- An empty mapping on the command line empties a mapping. There is no other way to do this.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from rllm.config.problems import wrong_value
 from rllm_core.errors import ConfigError
 
 MISSING = "???"
-"""A value that somebody must give before the run can start."""
+"""Marks a value that the user must set before the run can start."""
 
 
 class Origin(NamedTuple):
-    """Where a value came from."""
+    """The layer that a value came from, and its tier."""
 
     label: str
     tier: Tier
@@ -39,10 +41,10 @@ class Merged:
 
     tree: dict[str, Any] = field(default_factory=dict)
     marks: dict[KeyPath, Origin] = field(default_factory=dict)
-    """Origin of every value that a layer set; what lies beneath has the same origin unless it has its own mark."""
+    """Origin of every value that a layer set. Keys below it have the same origin unless they have their own mark."""
 
     def origin(self, path: KeyPath) -> str:
-        """Where the value of a key came from; for a section of several origins, all of them."""
+        """Return the origin of a key's value. For a section with several origins, return all of them."""
         return ", ".join(dict.fromkeys(origin.label for origin in self._origins(path)))
 
     def tier(self, path: KeyPath) -> Tier:
@@ -71,7 +73,7 @@ class Merged:
         self.marks[path] = Origin(origin, tier)
 
     def forget(self, path: KeyPath) -> None:
-        """Drop the marks of a key and of what lies beneath it, while its value is still in the tree."""
+        """Remove the marks of a key and of all keys below it, while its value is still in the tree."""
         for key in (path, *self._marked_beneath(path)):
             self.marks.pop(key, None)
 
@@ -90,7 +92,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
             _drop_options_of_replaced_name(merged, lower, upper, at, sections[at])
         for key, value in upper.items():
             path, earlier = (*at, key), lower.get(key, ABSENT)
-            # In files `rllm:` with nothing beneath it says nothing: somebody may have commented its keys out.
+            # In files, `rllm:` with no keys below it is ignored: the user may have commented them out.
             empty = value is None and path in no_null and origin.tier is not Tier.COMMAND_LINE
             if earlier is not ABSENT and (value == MISSING or empty):
                 continue
@@ -100,7 +102,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 raise ConfigError(
                     "empty-choice",
                     f"{wrong_value(path, value, origin.label)}: it chooses no plugin and sets no option.",
-                    "Write NAME or {name: NAME, option: value}, or leave it out.",
+                    "Write NAME or {name: NAME, option: value}, or remove the key.",
                 )
             if isinstance(value, dict) and matches(path, choices):
                 lower[key] = earlier = remaining_options(earlier, value)
@@ -111,13 +113,13 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                 raise ConfigError(
                     "empty-choice",
                     f"{wrong_value(path, value, origin.label)}: it sets no key of this section.",
-                    "Write its keys one by one, such as rllm.rollout.n=4, or leave it out.",
+                    "Write its keys one by one, such as rllm.rollout.n=4, or remove the key.",
                 )
             if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
                 raise ConfigError(
                     "wrong-value",
                     f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.",
-                    "Write its keys below it, or leave it out.",
+                    "Write its keys below it, or remove it.",
                 )
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
@@ -143,12 +145,12 @@ def _is_plain_value(value: Any) -> bool:
 
 
 def remaining_options(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
-    """The rule of plugin choices: what is kept of a choice when a mapping is laid over it.
+    """Return the options of a plugin choice that remain when a mapping is merged over it.
 
-    - Another name: nothing. Options of the plugin that is no longer chosen mean nothing to the new one.
-    - The same name, or none: everything, so that one option can be changed alone. A bare name counts as a mapping.
+    - A different name: nothing remains. Options of the replaced plugin mean nothing to the new one.
+    - The same name, or no name: everything remains, so that you can change one option. A bare name is a mapping here.
 
-    (A bare name laid over a choice replaces it whole, as every scalar does.)
+    (A bare name merged over a choice replaces the whole choice, as every scalar does.)
     """
     kept = {"name": earlier} if isinstance(earlier, str) else earlier
     if not isinstance(kept, dict) or ("name" in later and not _same_plugin(later["name"], kept.get("name"))):
@@ -159,10 +161,10 @@ def remaining_options(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
 def _drop_options_of_replaced_name(
     merged: Merged, lower: dict[str, Any], upper: Mapping[str, Any], at: KeyPath, options_key: str
 ) -> None:
-    """The same rule for ``rllm.env`` and ``rllm.workflow``, whose options lie beside the name.
+    """Apply the rule of `remaining_options` to ``rllm.env`` and ``rllm.workflow``, whose options are next to the name.
 
-    Only options that came from where the replaced name came from are its own; others may be meant for the new name,
-    and are an error there if they are not.
+    Only options with the same origin as the replaced name are removed. Other options may belong to the new name, and
+    validation rejects them if they do not.
     """
     name, options = lower.get("name"), lower.get(options_key)
     if not name or not isinstance(options, dict) or "name" not in upper or _same_plugin(upper["name"], name):
@@ -175,7 +177,7 @@ def _drop_options_of_replaced_name(
 
 
 def _same_plugin(name: Any, other: Any) -> bool:
-    """Whether two spellings mean one plugin: ``grpo`` and ``rllm-core/grpo`` do."""
+    """True if two spellings name the same plugin, such as ``grpo`` and ``rllm-core/grpo``."""
     if name in (MISSING, other):
         return True
     if not (isinstance(name, str) and isinstance(other, str)) or ("/" in name and "/" in other):
@@ -184,7 +186,7 @@ def _same_plugin(name: Any, other: Any) -> bool:
 
 
 def _mapping_behind(tree: dict[str, Any], path: KeyPath, text: str) -> Any:
-    """What an interpolation points to, so that single keys can be laid over it; the text itself when not a mapping."""
+    """Return the mapping that an interpolation points to, so that single keys can be merged over it. Else `text`."""
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

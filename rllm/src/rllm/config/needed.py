@@ -23,9 +23,9 @@ _complete: set[str] = set()
 
 
 def require_packages(registry: Registry, value: Value) -> None:
-    """Raise ConfigError that names every missing package, and the one line of pip that installs them.
+    """Raise ConfigError with every missing package, and one pip command that installs them all.
 
-    Names of plugins that no distribution of ours offers are left to those who look them up.
+    Plugin names that no package of rllm offers are ignored here. The later plugin lookup reports them.
     """
     needed: dict[str, str] = {}
     without_gpu: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Options of plugins that somebody wrote as keys of the section in which the plugin is chosen."""
+"""Hints for plugin options that the user wrote as keys of the section in which the plugin is chosen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 4
 
 
 def option_hints(error: ValidationError, registry: Registry) -> Iterator[str]:
-    """Where each unknown key belongs that is an option of a plugin."""
+    """Yield a hint for each unknown key that is an option of a plugin, with the key that sets it."""
     for detail in error.errors(include_url=False):
         path = tuple(str(part) for part in detail["loc"])
         if detail["type"] != "extra_forbidden" or not path:

@@ -1,4 +1,4 @@
-"""One ``key=value`` word of a command line, read by Hydra's grammar; numbers are those of YAML 1.2, as in files."""
+"""Read one ``key=value`` override of a command line with Hydra's grammar. Numbers follow YAML 1.2, as in files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_override(word: str) -> tuple[str, Any]:
             f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
         )
     given = word.partition("=")[2]
-    if any(mark in given for mark in "'\"("):  # in quotes, or made by one of Hydra's functions: meant as it is
+    if any(mark in given for mark in "'\"("):  # quoted, or made by a Hydra function: do not convert
         return key, value
     _refuse_odd_groups(word, given)
     # Hydra takes numbers with leading zeros, and of other bases, for text.

@@ -1,7 +1,7 @@
 """Defaults of the core's schema and of the backends' YAML files, composed by Hydra.
 
-Each backend has ``rllm/backend/<name>.yaml`` in a folder of its own package. Hydra resolves what such a file asks for
-(a defaults list, other groups, packages); everything above it is laid on by ``rllm.config.compose``.
+Each backend has ``rllm/backend/<name>.yaml`` in a folder of its package. Hydra resolves the references in that file
+(a defaults list, other groups, packages). ``rllm.config.compose`` merges all other layers over it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIRECTORY = Path(__file__).parents[1] / "conf"
 PRIMARY = "unified"
 HYDRA_VERSION_BASE = "1.3"
 _ONE_AT_A_TIME = RLock()
-"""Hydra keeps what it composes in places of the whole process."""
+"""Hydra composes with process-wide state, so only one composition may run at a time."""
 
 
 _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composing_with", default=None)
@@ -71,14 +71,14 @@ def packaged_layers(backend: Any, profile: str | None = None) -> list[Layer]:
 
 
 class _Sources(NamedTuple):
-    """What Hydra composes a backend's values from; the key of what is kept of it."""
+    """The input from which Hydra composes a backend's values. It is the key of the cache."""
 
     option: str
-    """Of the group of backends."""
+    """Option of the config group for backends."""
     entries: tuple[tuple[str, str], ...]
-    """Of the search path."""
+    """Entries of the search path."""
     files: tuple[tuple[Path, int], ...]
-    """And when they were changed."""
+    """YAML files, with the time of their last change in nanoseconds."""
 
 
 @lru_cache(maxsize=32)
@@ -89,7 +89,7 @@ def _resolved(sources: _Sources) -> dict[str, Any]:
 
 
 def packaged_values(backend: Any, profile: str | None) -> dict[str, Any]:
-    """All that the packages say for a backend (its record), interpolations resolved."""
+    """Return all packaged values for a backend (its plugin spec), with interpolations resolved."""
     return _resolved(_sources(backend, profile))
 
 
@@ -111,7 +111,7 @@ def _sources(backend: Any, profile: str | None) -> _Sources:
 
 
 def _own_part(tree: dict[str, Any], base: dict[str, Any], backend: Any, profile: str | None) -> dict[str, Any]:
-    """What the backend adds to the core's defaults, or changes in them."""
+    """Return the values that the backend adds to the core's defaults, or changes in them."""
     _, own = split_by(tree, base)
     section = own.setdefault("rllm", {})
     file = backend.name if profile is None else f"{backend.name}/{profile}"
@@ -150,7 +150,7 @@ def _entries_of_script(backends: Iterable[Registered[Any]]) -> Iterator[tuple[st
             continue
         try:
             yield _entry(backend)
-        except Exception as error:  # noqa: BLE001  (a backend that nobody chose must not stop a script)
+        except Exception as error:  # noqa: BLE001  (a broken backend that is not chosen must not stop a script)
             warn_once(f"backend {backend.name} cannot be composed: {error}")
             continue
         if backend.name in chosen[-1].split("/"):  # also `verl/cpu`, a profile, and `rllm-verl/verl`

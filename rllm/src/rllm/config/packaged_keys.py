@@ -1,6 +1,6 @@
-"""Sections that another system reads: their keys and types are those of the packaged YAML (`section.AsPackaged`).
+"""Sections that another system reads. Their keys and types come from the packaged YAML (`section.AsPackaged`).
 
-A schema of our own for such a system would be a copy of what it ships, right for one of its versions.
+Our own schema for such a system would be a copy of its keys, and correct for only one of its versions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MEANT: tuple[tuple[type, str], ...] = ((bool, "true or false"), (int, "a whole 
 
 
 def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profile: str | None) -> list[ConfigLine]:
-    """What in the sections marked `AsPackaged` is no key of the packaged YAML, or of another type: a line on each.
+    """Return a line for each key in an `AsPackaged` section that is unknown or has another type than packaged.
 
     Args:
         tree: values of `merged`, resolved.
-        backend: its record.
+        backend: its plugin spec.
     """
     marked = _marks(backend.params)
     if not marked:
@@ -50,10 +50,10 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
 
 
 def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
-    """Whether a section that another system reads has a key, or takes any key where it stands.
+    """True if a section that another system reads has the key, or accepts any key at that place.
 
     Args:
-        backend: the record.
+        backend: its plugin spec.
     """
     mark = _marks(backend.params).get(path[0])
     if mark is None:
@@ -71,7 +71,7 @@ def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
 
 
 class _Comparison:
-    """Of a section's values with the packaged ones."""
+    """Comparison of a section's values with the packaged values."""
 
     def __init__(self, merged: Merged, mark: AsPackaged, keys: tuple[KeyPath, ...]) -> None:
         self._merged = merged
@@ -102,7 +102,7 @@ class _Comparison:
 
 
 def _other_type(value: Any, default: Any) -> str | None:
-    """What was expected, where a value is of another type than the packaged one."""
+    """Return the expected type if a value's type differs from the packaged one. None if they agree."""
     if isinstance(default, list):
         return None if isinstance(value, list) else "a list"
     if isinstance(default, str):

@@ -7,7 +7,7 @@ from typing import Any
 
 KeyPath = tuple[str, ...]
 ABSENT: Any = object()
-"""What `value_at` gives where a tree has no such key; not even null."""
+"""Returned by `value_at` if a tree has no such key. Distinct from a null value."""
 
 
 def path_of(key: str) -> KeyPath:
@@ -16,7 +16,7 @@ def path_of(key: str) -> KeyPath:
 
 
 def value_at(tree: Any, path: KeyPath) -> Any:
-    """What a tree holds under a key; `ABSENT` where there is none."""
+    """Return the value of a key in a tree. `ABSENT` if it has none."""
     for part in path:
         if not isinstance(tree, Mapping) or part not in tree:
             return ABSENT
@@ -25,7 +25,7 @@ def value_at(tree: Any, path: KeyPath) -> Any:
 
 
 class NoSectionError(Exception):
-    """A value stands where a section would have to."""
+    """A plain value is in a place that must be a section."""
 
     def __init__(self, path: KeyPath, value: Any) -> None:
         super().__init__(".".join(path))

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words: which key and value, what was expected, and what was meant."""
+"""Messages for errors in a configuration: the key, its value, the expected value, and the closest known key."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def show_value(value: Any) -> str:
 
 
 def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> ConfigLine:
-    """What to say of a key that is in no schema: what was meant, or what there is in its place."""
+    """Return the line for a key that no schema has, with the closest known key or the keys of the section."""
     name, section = path[-1], path[:-1]
     siblings = [key[-1] for key in keys if key[:-1] == section]
     meant = _meant(name, section, siblings, keys)
@@ -166,7 +166,7 @@ def _reasons(details: Sequence[ErrorDetails]) -> str:
 
 
 def _path(detail: ErrorDetails, values: Mapping[str, Any]) -> KeyPath:
-    """Where the value is. Pydantic adds names of union variants (`str`, `dict[str,any]`), which are no keys."""
+    """Return the key path of an error. Pydantic adds names of union variants (`str`, `dict[str,any]`) to it."""
     path: list[str] = []
     node: Any = values
     *parts, last = detail["loc"] or ("",)

@@ -61,14 +61,14 @@ def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
 
 
 def is_from_environment(written: Any) -> bool:
-    """Whether a value, as it is written, is made from a variable of the process's environment."""
+    """True if a value, in its unresolved form, uses an environment variable."""
     return "${oc.env:" in str(written)
 
 
 def from_environment(merged: Merged, resolved: Mapping[str, Any]) -> dict[KeyPath, tuple[Any, Any]]:
-    """Values that hold those of variables of the environment, perhaps by way of other keys: as written, and resolved.
+    """Return values that contain environment variables, also through other keys: unresolved and resolved.
 
-    They may be secrets. What is written in their place means the same, since it is read in the same place.
+    They may be secrets. The unresolved text has the same meaning, because it is read at the same place.
     """
     if not is_from_environment(merged.tree):
         return {}
@@ -99,7 +99,7 @@ def escape(value: Any) -> Any:
 
 
 def _is_open(tree: Any, path: KeyPath) -> bool:
-    """Whether an interpolation has a part in the value of a key: in it, or in the place of a section above it."""
+    """True if the value of a key contains an interpolation, or a section above it is one."""
     for part in path:
         if not isinstance(tree, dict):
             break
@@ -114,7 +114,7 @@ def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
         if isinstance(value, dict):
             value = value.get(part)
         elif isinstance(value, list) and part.isdecimal():
-            # The failing item may be one of a list that an interpolation stands for, and not in this one.
+            # The failing item may be in a list that an interpolation resolves to, and not in this list.
             value = dict(enumerate(value)).get(int(part))
     shown = f" is `{value}`" if isinstance(value, str) else ""
     return ConfigError(
@@ -126,10 +126,10 @@ def _unresolved(merged: Merged, full_key: str, reason: str) -> ConfigError:
 
 @contextmanager
 def environment_hidden(values: Mapping[KeyPath, tuple[Any, Any]]) -> Iterator[None]:
-    """Let errors of ours show what the user wrote in place of values of the environment.
+    """Show the user's unresolved text instead of environment variables in rllm's errors, because they may be secrets.
 
     Args:
-        values: as `from_environment` gives them.
+        values: the result of `from_environment`.
     """
     try:
         yield

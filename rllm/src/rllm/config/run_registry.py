@@ -15,11 +15,11 @@ from rllm_core.plugins.registry import Registry
 
 
 def registry_for(user_layers: Sequence[Layer]) -> Registry:
-    """What is installed, what user layers allow of it, and what the modules they name register.
+    """Return the installed plugins that the user layers allow, and the plugins registered by the modules they list.
 
     Raises:
         ConfigError: a key of ``rllm.plugins`` is wrong, or a module cannot be imported.
-        PluginError: a module registers something that cannot be used.
+        PluginError: a module registers an object that cannot be used.
     """
     section = plugins_section(user_layers)
     import_modules(section.import_modules)

@@ -16,10 +16,10 @@ FILE_NAME = "config.yaml"
 
 
 def save_config(tree: Mapping[str, Any], directory: str | Path) -> Path:
-    """Write values into an existing folder, and return the file. Never leaves half a file behind.
+    """Write values into an existing folder, and return the file. The write is atomic, so no partial file remains.
 
     Args:
-        tree: as it is read again; an interpolation in it is one.
+        tree: the values to read back. Text such as ``${key}`` in it is read back as an interpolation.
     """
     file = Path(directory) / FILE_NAME
     write_atomically(file, as_yaml(tree))

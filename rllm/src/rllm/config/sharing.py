@@ -1,7 +1,7 @@
-"""Shared keys: settings that a backend keeps under its own paths, held equal to the core's.
+"""Shared keys: settings that a backend stores under its own paths, with the same value as the core's key.
 
-Per key, highest first: the core's value on the command line, the native one there; the same for configuration files,
-for an environment's values and for packaged YAML. A null of the core leaves the native value alone.
+Priority, highest first: the core's value on the command line, then the native value there. The same order follows for
+configuration files, for an environment's values and for packaged YAML. A null of the core keeps the native value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Side:
     tier: Tier
     origin: str
     given_null: bool = False
-    """Whether a user set it to null, or to what stands for the core's null."""
+    """True if a user set it to null, or to the value that means the core's null."""
 
     @property
     def is_set(self) -> bool:
@@ -90,10 +90,10 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
 
 
 def _is_idle(merged: Merged, tree: dict[str, Any], native: _Side, row: SharedKey) -> bool:
-    """Whether a native key holds nothing that somebody set.
+    """True if a native key has no value from a user.
 
-    Where null of the core's key means "as another key", a packaged default does not count. Nor does what an earlier
-    sharing put there for such a null.
+    If null for the core's key means "same as another key", a packaged default is ignored. A value that an earlier
+    sharing put there for such a null is ignored too.
     """
     if not native.is_set or row.while_null is None:
         return not native.is_set
@@ -137,7 +137,7 @@ def _native_spelling(value: Any, row: SharedKey) -> Any:
 
 
 def _bare(value: Any) -> Any:
-    """A plugin choice as a backend knows it: the name alone. The options stay with the core's key."""
+    """Return a plugin choice in the form a backend uses: only the name. The options stay with the core's key."""
     if isinstance(value, dict) and isinstance(value.get("name"), str):
         value = value["name"]
         return value.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Keys of a backend that nothing acts on."""
+"""Keys of a backend that no part of the run uses."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rllm_core.schema.run_config import RunConfig
 
 
 def covers(pattern: str, key: str) -> bool:
-    """Whether a key is the one named, or lies in the section ``name.*``."""
+    """True if a key equals the pattern, or is in the section if the pattern is ``name.*``."""
     return key.startswith(pattern[:-1]) if pattern.endswith(".*") else key == pattern
 
 
 def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | None:
-    """What to set instead of a key that a backend (its record) knows to be without effect; None where it has one.
+    """Return the key to set instead of a key without effect, as the backend declares it. None if the key has an effect.
 
     Args:
-        backend: the record.
+        backend: its plugin spec.
         key: dotted.
-        profile: of the run; None leaves out what is idle in one profile alone.
+        profile: the run's profile. With None, keys that are unused only in one profile are ignored.
     """
     path = path_of(key)
     of_core = path in known_keys(RunConfig) or key_around(RunConfig, path) is not None
@@ -31,5 +31,5 @@ def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | Non
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two plain values mean the same in YAML: 1 and 1.0 do, 0 and false do not."""
+    """True if two plain values are equal in YAML: 1 and 1.0 are, 0 and false are not."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -1,8 +1,8 @@
-"""Whole configurations: results of a composition, given back as input.
+"""Whole configurations: results of a composition, used as input again.
 
-``config.yaml`` of a run and what `build_train_config` returns hold every value, and under ``rllm.composed`` what the
-user gave to make them. Given back, that is composed once more; what is different from the outcome was changed since, by
-somebody or by other versions of the packages, and lies above it. All else follows as it did at first.
+A run's ``config.yaml`` and the result of `build_train_config` contain every value. They also contain the user's layers
+under ``rllm.composed``. When such a configuration is an input, these layers are composed again. Values that differ
+from the result were changed later, by a user or by other versions of the packages, and take priority over it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rllm_core.schema.run_config import RunConfig
 UNUSED = "default, in place of what nothing acted on"
 """Origin of a stored layer that is not the user's: values of the tree that are not as composition gave them."""
 KEY: KeyPath = ("rllm", "composed")
-"""Where a whole configuration holds the layers it was made from; null in all others."""
+"""Key of a whole configuration that contains the layers it was made from. It is null in all other configurations."""
 
 
 def as_whole(tree: Mapping[str, Any], given: Sequence[Layer]) -> dict[str, Any]:
     """A composed tree, with the user's layers that made it. Of equal layers the last one counts."""
-    # As JSON without `$`: interpolations stay as the user wrote them, whoever resolves those of the tree.
+    # As JSON without `$`, so that interpolations stay as the user wrote them if a caller resolves those in the tree.
     stored = [
         {"from": layer.origin, "set": json.dumps(layer.tree).replace("$", "\\u0024")} for layer in given if layer.tree
     ]
@@ -34,16 +34,16 @@ def as_whole(tree: Mapping[str, Any], given: Sequence[Layer]) -> dict[str, Any]:
 
 
 def is_whole(layer: Layer) -> bool:
-    """Whether a layer is the result of a composition, perhaps changed since."""
+    """True if a layer is the result of a composition, even if it was changed later."""
     section = layer.tree.get("rllm")
     return isinstance(section, dict) and isinstance(section.get("composed"), list)
 
 
 def given_layers(layer: Layer) -> list[Layer]:
-    """The user's layers of a whole configuration, in its own tier, and perhaps one of origin `UNUSED`.
+    """Return the user's layers of a whole configuration, in its own tier, and perhaps one with origin `UNUSED`.
 
     Raises:
-        ConfigError: somebody has damaged them.
+        ConfigError: the stored layers are damaged.
     """
     try:
         stored = value_at(layer.tree, KEY)
@@ -51,13 +51,13 @@ def given_layers(layer: Layer) -> list[Layer]:
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             "wrong-value",
-            f"`{'.'.join(KEY)}` (from {layer.origin}) is not as it was written: {type(error).__name__}: {error}.",
-            "Take the key out: then every value of the file counts as yours.",
+            f"`{'.'.join(KEY)}` (from {layer.origin}) is damaged: {type(error).__name__}: {error}.",
+            "Remove this key. rllm then treats every value in the file as your own.",
         ) from error
 
 
 def changed_since(layer: Layer, composed: Sequence[Mapping[str, Any]]) -> Layer:
-    """What a whole configuration holds, and none of the trees that its stored layers give now."""
+    """Return the values of a whole configuration that differ from the result of composing its stored layers again."""
     changed: dict[str, Any] = {}
     for path, value in leaves(without(layer.tree, KEY)):
         if not any(identical(value, value_at(tree, path)) for tree in composed):
@@ -66,7 +66,7 @@ def changed_since(layer: Layer, composed: Sequence[Mapping[str, Any]]) -> Layer:
 
 
 def forget(layer: Layer, keys: Iterable[KeyPath]) -> Layer:
-    """A saved configuration without some keys, whoever gave them."""
+    """Return a saved configuration without some keys, regardless of the layer that set them."""
     given = given_layers(layer) if is_whole(layer) else None
     tree, *others = (without(each.tree, *keys) for each in (layer, *(given or ())))
     if given is not None:
@@ -80,7 +80,7 @@ def values_of(layer: Layer) -> Layer:
 
 
 def of_any_backend(layer: Layer) -> Layer:
-    """What of a whole configuration means the same with another backend: the core's own keys, but for that choice."""
+    """Return the values that mean the same with another backend: the core's keys, except backend and profile."""
     known = known_keys(RunConfig)
     sections = {path[:depth] for path in known for depth in range(1, len(path))}
     paths = set(known) - sections - {KEY, ("rllm", "backend"), ("rllm", "profile")}

@@ -70,7 +70,7 @@ def read_yaml(text: str, name: str) -> Any:
 
 
 def number(text: str) -> int | float | None:
-    """What a plain scalar means where it is a number."""
+    """Return the number that a plain scalar means. None if it is not a number."""
     if re.fullmatch(_INT, text):
         plain = text.replace("_", "")
         return int(plain, 0) if plain[:2] in ("0o", "0x") else int(plain)
@@ -89,7 +89,7 @@ def as_yaml(tree: Mapping[str, Any]) -> str:
 
 
 def yaml_error(error: Any, name: str) -> ConfigError:
-    """What the YAML reader says of a file (a `MarkedYAMLError`), with the place."""
+    """Return an error with the YAML reader's message (a `MarkedYAMLError`) and its position in the file."""
     mark = error.problem_mark or error.context_mark
     place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     return ConfigError(
@@ -99,7 +99,7 @@ def yaml_error(error: Any, name: str) -> ConfigError:
     )
 
 
-_TOO_LARGE = "Put data into a file of its own, and name that."
+_TOO_LARGE = "Put data into a separate file, and give its path in the config."
 
 
 def too_large(name: str) -> ConfigError:
@@ -108,11 +108,11 @@ def too_large(name: str) -> ConfigError:
 
 
 def _require_small(text: str, name: str) -> None:
-    """Looks at a text piece by piece: the reader of whole texts recurses, in C where nothing stops it."""
+    """Check size and depth event by event, because PyYAML's loader recurses, in C code without a depth limit."""
     import yaml
 
     sizes: dict[str | None, int] = {}
-    """Values of what has an anchor: an alias stands for all of them."""
+    """Number of values below each anchor. An alias counts as that many values."""
     around: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, Loader=_loader()):

@@ -21,7 +21,7 @@ class EndpointBackend(Backend):
         self._client: EndpointClient | None = None
 
     async def start(self, run: RunContext) -> RolloutEngine:
-        """Ask the server for its models: a wrong address or key ends the run here, within seconds."""
+        """Request the server's list of models, so that a wrong address or key fails here within seconds."""
         settings: EndpointConfig = run.backend_config
         self._client = EndpointClient(settings.endpoint)
         return EndpointEngine(self._client, await self._client.choose_model())

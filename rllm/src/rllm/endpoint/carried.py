@@ -1,7 +1,7 @@
-"""A renderer without a tokenizer: its tokens are handles of messages and replies; only their number means something.
+"""A renderer without a tokenizer: its token ids are handles of messages and responses, and only their number matters.
 
-Workflows speak token ids. The server has the tokens and tells how many of them a reply has. Text, thoughts and tool
-calls travel beside the ids, in tables of this process.
+Workflows use token ids. The server has the real tokens, and reports how many a response has. The text, reasoning and
+tool calls are in tables of this process, next to the ids.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DIGITS = 4
 """Ids of a prompt: a digest of 128 bits."""
 LARGEST = 2**31 - 1
 KEPT = 1 << 16
-"""Prompts and replies that are kept. A prompt is asked for at once; a reply, until its conversation ends."""
+"""Maximum number of stored prompts and responses. A prompt is used at once, a response until its conversation ends."""
 
 ThingT = TypeVar("ThingT")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the server is asked."""
+    """A request to the server: messages and tools."""
 
     messages: Sequence[Message]
     tools: Sequence[Tool]
@@ -55,7 +55,7 @@ class _Table(Generic[ThingT]):
 
 
 class CarriedMessages:
-    """Prompts and replies by handle. Handles depend on the content alone, and so do the seeds made of them."""
+    """Prompts and responses by handle. Handles, and the seeds derived from them, depend only on the content."""
 
     stop_ids: frozenset[int] = frozenset()
     reasoning_ids: tuple[int, int] | None = None
@@ -97,7 +97,7 @@ class CarriedMessages:
         return self._response(response_ids)
 
     def carry(self, response: Response, tokens: int) -> Ids:
-        """(tokens,) int32 that stand for a reply; one where a server counts no token of what it said."""
+        """Return (tokens,) int32 ids for a response. At least one id, even if the server counts no token."""
         (handle,) = _handle([response.message, response.text, response.finish_reason], 1)
         while (other := self._responses.get((handle,))) is not None and other != response:
             handle = (handle + 1) % LARGEST
@@ -106,10 +106,10 @@ class CarriedMessages:
         return np.full(max(tokens, int(said)), handle, np.int32)
 
     def asked(self, prompt_ids: TokenIds) -> Prompt:
-        """The messages that a prompt's ids stand for.
+        """Return the messages for a prompt's ids.
 
         Raises:
-            RolloutError: they stand for none, as ids of a tokenizer do.
+            RolloutError: the ids are unknown, for example ids of a tokenizer.
         """
         asked = self._prompts.get(tuple(int(each) for each in prompt_ids))
         if asked is None:
@@ -126,7 +126,7 @@ class CarriedMessages:
 
 
 def _handle(content: Any, numbers: int) -> tuple[int, ...]:
-    """int32 numbers of at least 0 that stand for JSON data."""
+    """Return non-negative int32 numbers that identify JSON data."""
     try:
         text = json.dumps(content, default=_plain)
     except (TypeError, ValueError) as error:

@@ -19,7 +19,7 @@ SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_ANSWER = 8.0
 """For the first, small request: a wrong address is found out within ten seconds."""
 OVERLONG = ("context_length_exceeded", "context length", "maximum context", "too many tokens", "prompt is too long")
-"""What servers say of a prompt that does not fit."""
+"""Text in servers' errors if a prompt is too long."""
 NO_LIST = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
 """Servers without a list of models."""
 

@@ -37,16 +37,18 @@ class EndpointEngine:
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """One request. Log-probs are unknown (NaN), and as many as the server counts tokens of the reply.
+        """Send one request. Log-probs are unknown (NaN). Their number is the server's count of response tokens.
 
         Raises:
-            PromptTooLongError: the server says that the prompt does not fit.
-            RolloutError: the sampling parameters have stop texts.
+            PromptTooLongError: the server reports that the prompt is too long.
+            RolloutError: the sampling parameters have stop strings.
             BackendError: see `EndpointClient.complete`.
         """
         if sampling.stop:
             raise RolloutError(
-                "stop-not-supported", "The backend 'endpoint' has no stop texts.", "Sample without SamplingParams.stop."
+                "stop-not-supported",
+                "The backend 'endpoint' does not support stop strings.",
+                "Sample without SamplingParams.stop.",
             )
         if sampling.json_schema is not None or sampling.top_logprobs:
             raise UnsupportedSamplingError(

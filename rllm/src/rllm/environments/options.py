@@ -1,4 +1,4 @@
-"""Options of the plugins. Apart from what plays, so that listing plugins imports no numpy."""
+"""Options of the plugins, in a separate module so that listing plugins does not import numpy."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class GuessParams(Params):
     prompt: str = Field(
         "I am thinking of a whole number from 0 to 15. You have five guesses. "
         "I answer each with lower, higher or correct. Reply with a number only.",
-        description="What the player is told first.",
+        description="The first message to the player.",
     )
 
 
 class SumParams(Params):
-    largest: int = Field(9, gt=0, description="Both numbers are between 0 and this.")
+    largest: int = Field(9, gt=0, description="Maximum of the two numbers. The minimum is 0.")
     prompt: str = Field(
-        "What is {a} plus {b}? Reply with a number only.", description="The question; {a} and {b} are the numbers."
+        "What is {a} plus {b}? Reply with a number only.", description="The question. {a} and {b} are the numbers."
     )
 
 
 class SolverJudgeParams(Params):
-    n_solvers: int = Field(2, gt=0, description="How many answers the judge picks from.")
+    n_solvers: int = Field(2, gt=0, description="Number of answers that the judge picks from.")
     judge_prompt: str = Field(
         JUDGE_PROMPT,
         pattern=r"\{answers\}",
-        description="What the judge is told; {task} is what the solvers were told, {answers} the numbered answers.",
+        description="Prompt for the judge. {task} is the solvers' prompt, {answers} are the numbered answers.",
     )

@@ -14,15 +14,15 @@ from rllm_core.lazy import load_from
 
 
 def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
-    """A check that a task has whole numbers in these columns, as the tasks of the environment have."""
+    """Return a check that a task has integers in these columns, like the environment's own tasks."""
 
     def check(params: Any, task: Mapping[str, Any]) -> None:
         if not all(isinstance(task.get(column), int) for column in columns):
             raise ConfigError(
                 "tasks-not-for-environment",
-                f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment plays tasks with a whole "
-                f"number in {' and '.join(columns)}.",
-                "Leave the dataset out: the environment has tasks. Or train `question`, which asks tasks of a dataset.",
+                f"A task has {', '.join(sorted(task)) or 'no columns'}, and this environment needs an integer in "
+                f"{' and '.join(columns)}.",
+                "Remove the dataset, because the environment has its own tasks. Or use environment `question`.",
             )
 
     return check

@@ -1,7 +1,7 @@
-"""Config values that train the model `tiny` from random weights on each environment, found by measuring.
+"""Config values that train the model `tiny` from random weights on each environment, found by experiments.
 
-What mattered: several optimiser steps per batch, an entropy bonus that ends well before the run does, advantages that
-are centred but not divided by the group's standard deviation, and short prompts (a random model cannot read anyway).
+The important ones: several optimizer steps per batch, an entropy bonus that ends long before the run does, advantages
+that are centered but not divided by the group's standard deviation, and short prompts (a random model cannot read).
 """
 
 from __future__ import annotations

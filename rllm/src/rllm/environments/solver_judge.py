@@ -24,12 +24,12 @@ from rllm_core.seeding import derive_seed
 
 
 class SolverJudge(Workflow):
-    """Makes trajectories named ``solver``, side by side, and then one named ``judge``, all by the one model.
+    """Workflow with concurrent trajectories named ``solver``, and then a trajectory ``judge``, all by the same model.
 
-    A solver's reward is that of its own answer, the judge's is that of the answer it picks. A pick that cannot be read
-    earns 0, or the lowest reward among the answers where that is below 0: it never pays better than the worst pick.
-    The attempt is correct if the picked answer is, and the environment's figures are those of that answer. Two figures
-    are added: ``any_answer_correct``, what a judge that never errs would reach, and ``unreadable_picks``.
+    A solver's reward is its answer's reward. The judge's reward is the reward of the answer that it picks. If the pick
+    cannot be read, the reward is 0, or the lowest reward of the answers if that is below 0. So it is never better than
+    the worst pick. The rollout is correct if the picked answer is, and it has that answer's metrics. Two metrics are
+    added: ``any_answer_correct``, which a perfect judge would reach, and ``unreadable_picks``.
     """
 
     config_keys: ClassVar[frozenset[str]] = SingleTurnWorkflow.config_keys
@@ -104,7 +104,7 @@ def read_pick(response: str, answers: int) -> int | None:
 
 
 def without_reasoning(response: str) -> str:
-    """What a model says after it has thought."""
+    """Return a response without its reasoning."""
     return response.rpartition(END_THINK)[2].strip()
 
 
@@ -119,7 +119,7 @@ class Solver(SingleTurnWorkflow):
 
 
 class _Overheard(Agent):
-    """An agent of which the judge hears what it was asked and what it answered."""
+    """An agent wrapper that records the prompts and responses for the judge."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -162,7 +162,7 @@ def _text(observation: str | Sequence[Message]) -> str:
 
 
 def _with_own_seed(context: WorkflowContext, *who: str | int) -> WorkflowContext:
-    """Without a seed of its own each solver would give the same answer."""
+    """Return the context with a seed for this solver or judge. With a shared seed, all solvers would agree."""
     return replace(context, sampling=replace(context.sampling, seed=derive_seed(context.sampling.seed, *who)))
 
 
@@ -173,12 +173,12 @@ def _ending(step: Step, correct: bool) -> TerminationReason:
 
 
 async def _side_by_side(rollouts: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Wait for all; the first error ends the others and goes on as it is."""
+    """Wait for all rollouts. The first error cancels the others and is raised unchanged."""
     playing = [asyncio.ensure_future(rollout) for rollout in rollouts]
     try:
         await asyncio.gather(*playing)
     finally:
         for future in playing:
             future.cancel()
-        # Cancelled attempts close their environments before the error goes on.
+        # Let cancelled rollouts close their environments before the error is raised.
         await asyncio.gather(*playing, return_exceptions=True)

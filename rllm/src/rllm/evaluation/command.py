@@ -1,4 +1,4 @@
-"""`rllm eval`: play environments with a model, without training it."""
+"""`rllm eval`: evaluate a model on environments, without training it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EvalCommand(click.Command):
-    """`rllm eval ENV …`, and `rllm eval compare …`, which is a command of its own."""
+    """`rllm eval ENV …`, with the subcommand `rllm eval compare …`."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -26,17 +26,17 @@ class EvalCommand(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
 
-@click.command("eval", cls=EvalCommand, epilog="Two saved evaluations: rllm eval compare --help")
+@click.command("eval", cls=EvalCommand, epilog="Compare two saved evaluations: rllm eval compare --help")
 @config_options("backend", "profile", "seed", "val-data", "reward", "tools", "agent")
-@click.option("--model-name", metavar="NAME", help="Which model to ask for at the address that --model is.")
+@click.option("--model-name", metavar="NAME", help="Name of the model at the server, if --model is an address.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIRECTORY",
-    help="Keep every attempt in FOLDER as it ends. The same command again goes on where it stopped.",
+    help="Save every rollout in DIRECTORY as it ends. Run the same command again to continue after a stop.",
 )
-@click.option("--show", type=click.IntRange(min=1), metavar="N", help="Print the first N games of each ENV as played.")
-@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+@click.option("--show", type=click.IntRange(min=1), metavar="N", help="Print the first N rollouts of each ENV.")
+@click.option("--json", "as_json", is_flag=True, help="Print all metrics as JSON.")
 def evaluate(
     words: tuple[str, ...],
     model: str | None,
@@ -47,24 +47,24 @@ def evaluate(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Play all validation tasks of each ENV and report pass@1, pass@k and reward, with 95 % intervals.
+    """Run all validation tasks of each ENV and report pass@1, pass@k and reward, with 95 % intervals.
 
     \b
-    Several environments, one row each:
+    Evaluate several environments, one row each:
       rllm eval guess sum --model tiny
-    A run's newest checkpoint is played with the config of the run:
+    Evaluate a run's newest checkpoint, with the run's config:
       rllm eval guess --model runs/rllm-training/default
-    By another backend than it was trained with:
+    Use a different backend than in training:
       rllm eval guess --backend local --model runs/rllm-training/default
-    More attempts per task:
+    Run more rollouts per task:
       rllm eval guess --model ./some-hf-folder rllm.rollout.n_val=64
-    Questions of a file:
+    Evaluate on questions in a file:
       rllm eval question --data val.jsonl --reward exact --model ./some-hf-folder
-    See what is played, turn by turn:
+    Print rollouts turn by turn:
       rllm eval guess --model ./some-hf-folder --show 3
-    Keep what is played, and go on after Ctrl-C or a crash:
+    Save the rollouts, and continue after Ctrl-C or a crash:
       rllm eval guess --model ./some-hf-folder --save evals/first
-    A server of OpenAI's chat API:
+    Evaluate a model at an OpenAI-compatible server:
       rllm eval guess --model http://127.0.0.1:8000/v1 --model-name NAME
     """
     import json
@@ -91,7 +91,7 @@ def evaluate(
         except StoppedError as error:
             code = error.exit_code
     for line in () if games is None else games.lines():
-        # Whatever reads the JSON reads nothing else.
+        # With --json, stdout must contain only the JSON.
         click.echo(line, err=as_json)
     metrics = [each for name, outcomes in session.outcomes.items() for each in metrics_of(name, outcomes)]
     best = {job.name: _best_possible(job) for job in jobs}
@@ -102,7 +102,7 @@ def evaluate(
         print_metrics(metrics, best)
     if not code:
         return 0
-    remedy = "" if save is None else f". The same command goes on with what is in {save}"
+    remedy = "" if save is None else f". Run the same command again to continue from {save}"
     click.echo(f"stopped: {session.missing} attempts are missing{remedy}", err=True)
     return code
 
@@ -113,6 +113,6 @@ def _announce(job: Job) -> None:
 
 
 def _best_possible(job: Job) -> dict[str, float]:
-    """Rewards of the user's choice are added to what the environment pays: its best is not the run's."""
+    """Return the environment's best values, or nothing if the user added rewards, because these change the maximum."""
     plan = job.play.plan
     return dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}

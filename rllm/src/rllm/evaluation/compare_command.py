@@ -19,7 +19,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.argument("second", type=DIRECTORY)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
-    """Compare two saved evaluations of the same tasks: SECOND less FIRST, with a 95 % interval and a p-value.
+    """Compare two saved evaluations of the same tasks: SECOND minus FIRST, with a 95 % interval and a p-value.
 
     \b
       rllm eval guess --model tiny --save evals/before
@@ -35,7 +35,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     found = compare_saved(first, second)
     for directory, names in found.only.items():
         if names:
-            click.echo(f"not compared: {', '.join(names)}, which only {directory} holds", err=True)
+            click.echo(f"not compared: {', '.join(names)} (only in {directory})", err=True)
     if as_json:
         data: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
         data["models"] = [
@@ -55,8 +55,8 @@ def _print(comparisons: Sequence[Comparison]) -> None:
     headings = ("environment", "tasks", "metric", "first", "second", "difference", "p")
     print_table(headings, [row for comparison in comparisons for row in _rows(comparison)])
     click.echo(
-        "\nIntervals are 95 %, Student's, or Tango's where no task differs; p is that of a sign-flip test; "
-        "both are paired by task."
+        "\nIntervals are 95 % (Student's, or Tango's if no task differs). p comes from a sign-flip test. "
+        "Both are paired by task."
     )
 
 

@@ -24,7 +24,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one figure."""
+    """The difference of one metric between two evaluations."""
 
     first: float
     second: float
@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one environment."""
+    """The comparison of two evaluations on one environment."""
 
     environment: str
     tasks: int

@@ -22,7 +22,7 @@ OF_TASKS = ("train_", "val_")
 
 @asynccontextmanager
 async def open_engine(plan: RunPlan) -> AsyncIterator[RolloutEngine]:
-    """The own engine of the plan's backend, with the model as it is loaded. The backend is closed afterwards.
+    """Start the engine of the plan's backend, with the model unchanged, and close the backend afterwards.
 
     Raises:
         BackendError: the backend cannot start.
@@ -44,7 +44,7 @@ async def open_engine(plan: RunPlan) -> AsyncIterator[RolloutEngine]:
 
 
 async def with_engines(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, RolloutEngine], None]:
-    """Every job with its engine, which is open until the next one is asked for."""
+    """Yield every job with its engine, which stays open until the next job is requested."""
     for _, alike in groupby(jobs, key=lambda job: engine_key(job.play.plan)):
         together = list(alike)
         async with open_engine(together[0].play.plan) as engine:
@@ -53,7 +53,7 @@ async def with_engines(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, Rollout
 
 
 def engine_key(plan: RunPlan) -> str:
-    """What an engine depends on, as text: the backend's own sections, and keys of the core that backends look at."""
+    """Return the settings that an engine depends on, as text: the backend's sections and the core keys it reads."""
     tree = plan.composed.tree
     parts: dict[str, Any] = {name: section for name, section in tree.items() if name not in ("rllm", "data")}
     parts["data"] = {key: value for key, value in tree["data"].items() if not key.startswith(OF_TASKS)}

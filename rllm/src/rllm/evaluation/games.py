@@ -1,4 +1,4 @@
-"""Games: a few attempts of an evaluation, printed as they were played."""
+"""Print some rollouts of an evaluation turn by turn, for `--show`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Games:
     """The first missing attempts of each environment, whichever of them end first."""
 
     def __init__(self, count: int) -> None:
-        """`count` is of each environment."""
+        """`count` is the number of rollouts to print for each environment."""
         self._count = count
         self._games: dict[str, dict[tuple[str, int], Episode | None]] = {}
 

@@ -1,4 +1,4 @@
-"""A file of lines that a crash cannot spoil: every line is a gzip member of its own, appended and never rewritten.
+"""A file of lines that a crash cannot damage: every line is a separate gzip member, and is only appended.
 
 ``zcat``, pandas and `gzip.open` read it as one JSON Lines file (RFC 1952, section 2.2).
 """
@@ -19,7 +19,7 @@ CHUNK = 1 << 20
 GZIP = 31
 """`wbits` of zlib for a gzip member."""
 SECONDS_BETWEEN_SYNCS = 1.0
-"""What a power cut may cost. A killed process costs nothing that was appended."""
+"""Seconds of data that a power failure may lose. Killing the process loses no appended line."""
 
 
 class MemberFile:
@@ -54,7 +54,7 @@ class MemberFile:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """All whole lines. What a killed process left unfinished at the end is left out.
+    """Yield all complete lines. An incomplete line at the end, from a killed process, is ignored.
 
     Raises:
         RllmError: the file is damaged.

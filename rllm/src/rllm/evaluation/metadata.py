@@ -28,9 +28,9 @@ MAY_CHANGE = frozenset(
         "rllm.workflow.raise_on_error",
     }
 )
-"""Keys that change how many attempts there are, or how they are run, and none of them."""
+"""Keys that change only how many rollouts an evaluation has or how they run, and not their results."""
 SHOWN = 3
-"""Differences that an error names."""
+"""Maximum number of differences in an error message."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Environment:
     tasks: int
     rollouts_per_task: int
     pays: bool
-    """Whether the environment pays something itself, beside ``rllm.reward``."""
+    """True if the environment gives a reward itself, in addition to ``rllm.reward``."""
     reward_sources: Mapping[str, str]
-    """What decides its rewards beside their options, such as the file of a function; see `RewardPlugin.sources`."""
+    """Inputs that decide the rewards in addition to options, such as a function's file. See `RewardPlugin.sources`."""
     workflow_sources: Mapping[str, str]
-    """What decides its attempts beside the options of the workflow, such as the file of an agent."""
+    """Inputs that decide the rollouts in addition to the workflow's options, such as an agent's file."""
     config: Mapping[str, Any]
     """The whole configuration that it was played with."""
 
@@ -72,7 +72,7 @@ class Metadata:
 
 
 def metadata_of(jobs: Sequence[Job]) -> Metadata:
-    """What will be played.
+    """Return the metadata of these jobs.
 
     Raises:
         RllmError: the model's files cannot be read.
@@ -114,12 +114,12 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
 
 
 def sources_of(rewards: Sequence[WeightedReward]) -> dict[str, str]:
-    """What decides rewards beside their options, name to text."""
+    """Return the inputs that decide the rewards in addition to their options: name to text."""
     return RunSources([entry.chosen for entry in rewards], "error").state_dict()
 
 
 def _pays(job: Job) -> bool:
-    """An environment that needs rewards pays nothing itself; see `EnvironmentPlugin.needs_keys`. Some workflows do."""
+    """True if the environment or workflow gives a reward itself. An environment that needs ``rllm.reward`` does not."""
     environment = job.play.plan.environment
     return (
         environment is None
@@ -129,10 +129,10 @@ def _pays(job: Job) -> bool:
 
 
 def read_metadata(directory: Path) -> Metadata | None:
-    """None where the folder holds no evaluation.
+    """Return the metadata of the evaluation in a folder. None if it contains no evaluation.
 
     Raises:
-        RllmError: it cannot be read, or another version wrote it.
+        RllmError: the file cannot be read, or a newer version of rllm wrote it.
     """
     file = directory / FILE_NAME
     if not file.is_file():
@@ -153,7 +153,7 @@ def read_metadata(directory: Path) -> Metadata | None:
         ) from error
     raise RllmError(
         "schema-too-new",
-        f"{file} is of schema version {version}; this version of rllm reads {SCHEMA_VERSION}.",
+        f"{file} has schema version {version}, and this version of rllm reads {SCHEMA_VERSION}.",
         "Use the version of rllm that wrote it.",
     )
 
@@ -163,18 +163,18 @@ def write_metadata(directory: Path, metadata: Metadata) -> None:
 
 
 def merged(before: Metadata, now: Metadata, jobs: Sequence[Job], directory: Path) -> Metadata:
-    """What the folder holds once `now`, which is of these jobs, has been played too.
+    """Return the metadata of the folder after these jobs, with the earlier evaluations in it.
 
     Raises:
-        ConfigError: it was played by another model, or an environment with another configuration.
+        ConfigError: the earlier evaluation has a different model, or an environment with a different configuration.
     """
     differences = list(_differences(before, now, {job.name: job.play for job in jobs}))
     if differences:
         more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise ConfigError(
             "other-evaluation",
-            f"{directory} holds another evaluation: {'; '.join(differences[:SHOWN])}{more}.",
-            "Give the same command again to go on with it, or choose another folder with --save.",
+            f"{directory} contains a different evaluation: {'; '.join(differences[:SHOWN])}{more}.",
+            "To continue it, run the command that started it. Otherwise choose another folder with --save.",
         )
     rollouts = {name: each.rollouts_per_task for name, each in before.environments.items()}
     environments = {
@@ -212,7 +212,7 @@ def _differences(before: Metadata, now: Metadata, plays: Mapping[str, PlayPlan])
 
 
 def _identity(metadata: Metadata) -> str:
-    """What two evaluations of the same model share: the digest of its weights, or its name where there is none."""
+    """Return a text that identifies the model: the digest of its weights, or its name if there is no digest."""
     return metadata.model if metadata.weights is None else metadata.weights.sha256
 
 
@@ -221,12 +221,12 @@ def _by_key(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _names_the_model(key: str, before: Metadata, now: Metadata) -> bool:
-    """Whether a key holds the model's name: a folder is the same by whatever path."""
+    """True if a key contains the model's name. Different paths to the same model are not a difference."""
     names = {before.model, now.model}
     configs = [each.config for metadata in (before, now) for each in metadata.environments.values()]
     return all(dict(_by_key(config)).get(key) in names for config in configs)
 
 
 def _file_name(environment: str) -> str:
-    """A name for a file: letters, digits, and few others stay."""
+    """Return a file name for an environment. It keeps letters, digits and ``-_.``, and escapes the rest."""
     return "".join(letter if letter.isalnum() or letter in "-_." else f"%{ord(letter):02x}" for letter in environment)

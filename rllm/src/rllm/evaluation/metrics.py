@@ -14,7 +14,7 @@ from rllm.evaluation.statistics import Estimate, ks_of, mean_reward, pass_at_k, 
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Of one data source of an environment."""
+    """Metrics for one data source of an environment."""
 
     name: str
     """The environment; with several data sources ``environment/source``."""

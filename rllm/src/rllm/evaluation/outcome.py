@@ -1,4 +1,4 @@
-"""What is kept of an attempt for figures: numbers, and no text."""
+"""The part of a rollout that metrics need: numbers and no text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def outcome_of(episode: Episode) -> Outcome:
-    """What figures need of an episode."""
+    """Return the part of an episode that metrics need."""
     return Outcome(
         source=episode.data_source,
         task_id=episode.task_id,
@@ -48,7 +48,7 @@ def outcome_of(episode: Episode) -> Outcome:
 
 
 def _reward_of(trajectory: Trajectory) -> float | None:
-    """The trajectory's reward, else that of its last step."""
+    """Return the trajectory's reward, or the reward of its last step if it has none."""
     reward = trajectory.reward
     if reward is None and trajectory.steps:
         reward = trajectory.steps[-1].reward

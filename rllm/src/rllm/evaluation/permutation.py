@@ -11,7 +11,7 @@ DRAWS = 100_000
 TOGETHER = 2_000_000
 """Signs that are drawn at a time: 16 MB."""
 MOST_STEPS = 300_000_000
-"""What an exact distribution may cost in additions."""
+"""Maximum number of additions for an exact distribution."""
 SLACK = 1e-9
 """Relative: sums of the same numbers in another order are ties."""
 

@@ -17,7 +17,7 @@ from rllm_core.schema.run_config import RunConfig
 
 @dataclass(frozen=True)
 class PlayPlan:
-    """What is played."""
+    """The plan of an evaluation, and the run that its model comes from."""
 
     plan: RunPlan
     run: Path | None
@@ -29,9 +29,9 @@ class PlayPlan:
         return str(self.plan.composed.value(self.plan.backend.plugin.model_key))
 
     def acts(self, key: str) -> bool:
-        """Whether a dotted key of the configuration may change what is played.
+        """True if a dotted key of the configuration can change the results of an evaluation.
 
-        A key that the backend shares with the core does not: its twin in the core says the same.
+        False for a backend's key that is shared with the core, because the core's key decides.
         """
         backend = self.plan.backend.plugin
         if key.split(".")[0] in RunConfig.model_fields:
@@ -41,10 +41,10 @@ class PlayPlan:
 
 
 def plan_to_play(request: Request) -> PlayPlan:
-    """The plan of a request. A checkpoint is played with the config of its run, on the environment of that run.
+    """Return the plan of a request. A checkpoint uses the config of its run if the environment is the same.
 
     Raises:
-        ConfigError: what `make_plan` raises, or a word on the command line is for training alone.
+        ConfigError: as `make_plan`, or an override on the command line is only for training.
     """
     beneath = config_of_checkpoint(request)
     run = Path(beneath.origin).parent if beneath else None
@@ -58,33 +58,33 @@ def plan_to_play(request: Request) -> PlayPlan:
 
 
 def _with_advice(error: RllmError, run: Path | None) -> RllmError:
-    """The error; with what to do where it names something that the program of a run registered by a call."""
+    """Return the error. If it concerns a plugin that a run's Python program registered, add a hint about that."""
     names = [] if run is None else [each["name"] for each in _read_plugins(run) if each["distribution"] == IN_PROCESS]
     if not any(repr(name) in error.message or f"/{name}'" in error.message for name in names):
         return error
     return PluginError(
         error.code,
         f"{error.message} The Python program that started {run} registered it.",
-        "Write it into a module, and name that: 'rllm.plugins.import_modules=[MODULE]'. A run that is started so is "
-        "played without it.",
+        "Move the plugin into a module, and set 'rllm.plugins.import_modules=[MODULE]'. A run started with this key "
+        "can be evaluated without the program.",
     )
 
 
 def _refuse_training_keys(play: PlayPlan) -> None:
-    """What is typed for this command must act in it. Files may hold what is for training: they serve both."""
+    """Reject command-line keys that are only for training. Files may contain them, because they serve both."""
     composed = play.plan.composed
     shared = {each.native for each in play.plan.backend.plugin.shared_keys}
     for key in sorted(composed.by_user - shared):
         if composed.tiers[key] is Tier.COMMAND_LINE and not play.acts(key):
             raise ConfigError(
                 "unused-key",
-                f"`{key}` (from {COMMAND_LINE}) has no effect: this command plays and does not train.",
-                "Leave it out; rllm.rollout.n_val and sampling.val say how to play.",
+                f"`{key}` (from {COMMAND_LINE}) has no effect: this command does not train.",
+                "Remove it. Use rllm.rollout.n_val and sampling.val to configure rollouts.",
             )
 
 
 def _read_plugins(directory: Path) -> list[dict[str, str]]:
-    """Kind, name, distribution and version of every plugin of a run; none where that was not kept or is damaged."""
+    """Return kind, name, distribution and version of every plugin of a run. Empty if the file is missing or damaged."""
     try:
         used = json.loads((directory / PLUGINS).read_text(encoding="utf-8"))
     except (OSError, ValueError):

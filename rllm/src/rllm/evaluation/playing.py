@@ -40,25 +40,25 @@ class Played:
     task: Task
     episode: Episode
     scored: Sequence[Scored]
-    """What its rewards saw; empty where the run has no rewards."""
+    """Inputs and results of its rewards. Empty if the run has no rewards."""
 
 
 async def play_job(
     job: Job, engine: RolloutEngine, done: Container[tuple[str, int]], on_played: Callable[[Played], None]
 ) -> None:
-    """Play all attempts at all tasks.
+    """Run all missing rollouts of a job.
 
     Args:
-        job: what to play.
-        engine: what samples.
-        done: task id and number of attempts that are played already.
-        on_played: given every attempt as it ends, in any order. What it raises ends the evaluation.
+        job: environment, plan and tasks.
+        engine: the engine that samples.
+        done: task id and number of rollouts that exist already.
+        on_played: called with every finished rollout, in any order. An exception in it stops the evaluation.
 
     Raises:
         RolloutError, BackendError: as `RolloutRunner.run`.
     """
     plan = job.play.plan
-    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    # Use a thread, because a reward may start processes and Ctrl-C must work in the meantime.
     recorder = await call(Recorder, plan.rewards, blocking=True) if plan.rewards else None
     make_score = None if recorder is None else recorder.start_try
     missing = missing_rollouts(job, done)

@@ -1,4 +1,4 @@
-"""What rewards were shown of an attempt, kept so that other rewards can look at it later."""
+"""Record the inputs of rewards, so that other rewards can score the same rollouts later."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rllm_core.rollout.scoring import Scorer, WeightedReward
 
 @dataclass(frozen=True)
 class Scored:
-    """An attempt and what the rewards of the run said of it."""
+    """A rollout and its score by the run's rewards."""
 
     rollout: Rollout
     score: Score
 
 
 class Recorder:
-    """Scores attempts with the rewards of a run, and hands over what they saw.
+    """Scorer with a run's rewards that also records their inputs and results.
 
-    `heard` is set in the context that plays an attempt; a workflow asks for scores in that context or in tasks of it.
+    Set `heard` in the context that runs a rollout. The workflow requests scores in that context or in its tasks.
     """
 
     def __init__(self, rewards: Sequence[WeightedReward]) -> None:
@@ -29,7 +29,7 @@ class Recorder:
         self.heard: ContextVar[list[Scored]] = ContextVar("heard")
 
     def start_try(self) -> Recorder:
-        """Forget what a try that failed has shown."""
+        """Discard the records of an earlier, failed try of the rollout."""
         self.heard.get().clear()
         return self
 

@@ -1,4 +1,4 @@
-"""Figures on the terminal and as JSON."""
+"""Print metrics on the terminal, or convert them to JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 def print_metrics(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, float]]) -> None:
-    """One row each, then what the environments count. `best` are the best possible means, by name of the figures."""
+    """Print one row each, then the environments' own metrics. `best` has the best possible means, by metric name."""
     ks = sorted({k for each in metrics for k in each.passes})
     headings = ("environment", "tasks", "rollouts", *(f"pass@{k}" for k in ks), "reward")
     print_table(headings, [_row(each, ks) for each in metrics])
@@ -26,7 +26,7 @@ def print_metrics(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, fl
 
 
 def _which(metrics: Sequence[Metrics]) -> str:
-    """What the intervals of the table are."""
+    """Return the names of the methods for the table's intervals."""
     of_rewards = {each.reward.interval for each in metrics if each.reward is not None}
     if "student" not in of_rewards:
         return ", Wilson's"
@@ -34,7 +34,7 @@ def _which(metrics: Sequence[Metrics]) -> str:
 
 
 def metrics_as_json(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Everything, as JSON data."""
+    """Return all metrics as JSON data."""
     return [
         asdict(each)
         | {"passes": {str(k): asdict(estimate) for k, estimate in each.passes.items()}}
@@ -44,7 +44,7 @@ def metrics_as_json(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, 
 
 
 def as_text(estimate: Estimate | None) -> str:
-    """``0.207 [0.120, 0.330]``."""
+    """Return an estimate with its interval, such as ``0.207 [0.120, 0.330]``."""
     if estimate is None:
         return "-"
     value = number(estimate.value)
@@ -52,7 +52,7 @@ def as_text(estimate: Estimate | None) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """``0.312``; from a million on ``2.500e+199``."""
+    """Return a number with three decimals, such as ``0.312``. From a million on, use ``2.500e+199``."""
     return f"{value:{sign}.3{'f' if abs(value) < 1e6 else 'e'}}"
 
 

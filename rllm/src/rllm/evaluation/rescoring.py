@@ -34,18 +34,18 @@ class Rescored:
 
 
 async def rescore(directory: Path, rewards: Sequence[WeightedReward], save: Path | None = None) -> list[Rescored]:
-    """Score every saved attempt anew. What the environment itself paid stays.
+    """Score every saved rollout again. The environment's own reward is unchanged.
 
-    An attempt that was never scored, because it has no reply, stays as it is. So does whether an attempt is correct,
-    where the new rewards cannot tell and the environment pays: there a reward above 0 is correct.
+    A rollout that was never scored, because it has no response, is unchanged. `is_correct` is unchanged too if the new
+    rewards do not report it and the environment gives a reward. A reward above 0 is correct there.
 
     Args:
-        folder: a saved evaluation.
-        rewards: in place of those that the evaluation had.
-        save: a folder for the result, another saved evaluation; None: nothing is written.
+        directory: a saved evaluation.
+        rewards: the rewards that replace the evaluation's rewards.
+        save: a folder for the result, which is a saved evaluation too. None: nothing is written.
 
     Raises:
-        ConfigError: there is no evaluation, its attempts were not scored by ``rllm.reward``, or `save` is taken.
+        ConfigError: there is no evaluation, its rollouts were not scored by ``rllm.reward``, or `save` is not empty.
         RllmError: a file is damaged.
     """
     metadata = require_saved(directory)
@@ -66,7 +66,7 @@ async def _rescore(
     directory: Path, name: str, environment: Environment, rewards: Sequence[WeightedReward], save: Path | None
 ) -> Rescored:
     _require_scored(directory, name, environment)
-    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    # Use a thread, because a reward may start processes and Ctrl-C must work in the meantime.
     scorer, result = await call(Scorer, rewards, blocking=True), Rescored(name)
     file = None if save is None else MemberFile(save / environment.file)
     try:
@@ -100,7 +100,7 @@ def _require_scored(directory: Path, name: str, environment: Environment) -> Non
 
 
 def _paid(saved: SavedRollout, pays: bool) -> float | None:
-    """What the environment itself paid for an attempt; None where its reward is missing, and so is what it paid."""
+    """Return the environment's own reward for a rollout. None if the rollout has no reward."""
     if not pays:
         return 0.0
     reward, value = outcome_of(saved.episode).reward, saved.scores[0].value
@@ -117,7 +117,7 @@ async def _scored(saved: SavedRollout, scorer: Scorer, pays: bool) -> SavedRollo
 
 
 def _pay(saved: SavedRollout, score: Score, paid: float | None) -> None:
-    """Set the new reward of an attempt; it is missing where the score is, or where what was paid is unknown."""
+    """Set a rollout's new reward. It is missing if the score or the environment's own reward is missing."""
     episode = saved.episode
     trajectory = episode.trajectories[0]
     total = None if score.value is None or paid is None else paid + score.value

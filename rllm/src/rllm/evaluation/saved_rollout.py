@@ -20,7 +20,7 @@ from rllm_core.data.types import Episode, Task
 
 @dataclass(frozen=True)
 class SavedScore:
-    """What the rewards of the evaluation said of an attempt."""
+    """The inputs and the result of an evaluation's rewards for a rollout."""
 
     rollout: Rollout
     value: float | None
@@ -35,11 +35,11 @@ class SavedRollout:
     task: str
     """Digest of the task; see `task_digest`."""
     scores: tuple[SavedScore, ...]
-    """Empty where the evaluation had no rewards beside the environment's own."""
+    """Scores by the evaluation's rewards. Empty if only the environment gives a reward."""
 
 
 def task_digest(task: Task) -> str:
-    """16 hexadecimal digits that stand for id, data and data source of a task."""
+    """Return a hash of a task's id, data and data source, as 16 hexadecimal digits."""
     text = _dumps([task.id, dict(task.data), task.data_source], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -78,10 +78,10 @@ def _saved_score(scored: Scored) -> SavedScore:
 
 
 def rollout_from_json(data: Mapping[str, Any]) -> Rollout:
-    """What a reward looks at, from the JSON data of `dataclasses.asdict`.
+    """Return the rollout that a reward receives, from the JSON data of `dataclasses.asdict`.
 
     Raises:
-        KeyError, TypeError: it is something else.
+        KeyError, TypeError: the data have another form.
     """
     response = dict(data["response"])
     response["tool_calls"] = tuple(ToolCall(**call) for call in response["tool_calls"])

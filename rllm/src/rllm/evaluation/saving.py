@@ -95,10 +95,10 @@ class SaveDirectory:
 
 
 def require_saved(directory: Path) -> Metadata:
-    """What a folder holds.
+    """Return the metadata of the evaluation in a folder.
 
     Raises:
-        ConfigError: it holds no evaluation.
+        ConfigError: the folder contains no evaluation.
     """
     metadata = read_metadata(directory)
     if metadata is None:
@@ -131,7 +131,7 @@ def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRo
 
 
 def _kept(directory: Path, environment: Environment, job: Job) -> list[Outcome]:
-    """What was played before, if the tasks are still those that were played."""
+    """Return the outcomes of earlier rollouts, if their tasks are unchanged."""
     place = {task_id: index for index, task_id in enumerate(task_ids(job.tasks))}
     digests: dict[str, str] = {}
     outcomes = []

@@ -1,4 +1,4 @@
-"""One evaluation: every environment with its engine, until all is played or somebody stops it."""
+"""One evaluation: run every environment with its engine until all rollouts are done or the user stops it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Session:
 
     @property
     def kept(self) -> int:
-        """How many attempts there are."""
+        """Number of rollouts that exist."""
         return sum(map(len, self.outcomes.values()))
 
     @property

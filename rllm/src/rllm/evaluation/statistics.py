@@ -72,11 +72,11 @@ def share(values: Sequence[float], rollouts: int) -> Estimate:
 
 
 def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
-    """The mean of rewards, given by task and attempt.
+    """Return the mean of rewards, given by task and rollout.
 
-    Rewards from 0 to 1 have the interval of `share`. A mean m of them varies at most as much as a share m of passes
-    (p (1 - p) bounds the variance), so that the effective size is at least that of passes, and there is a width where
-    all attempts earn the same, such as none. Other rewards have that of `mean_of`.
+    Rewards from 0 to 1 have the interval of `share`. Their variance is at most the variance of passes with the same
+    mean m, which is m (1 - m). So the effective sample size is at least that for passes. The interval has a width
+    even if all rollouts have the same reward, such as 0. Other rewards have the interval of `mean_of`.
     """
     of_tasks = np.array([np.mean(of_task) for of_task in rewards], np.float64)
     all_of_them = np.concatenate([np.asarray(of_task, np.float64) for of_task in rewards])

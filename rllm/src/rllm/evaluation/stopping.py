@@ -1,4 +1,4 @@
-"""Work that Ctrl-C and SIGTERM end."""
+"""Stop a command's work on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StoppedError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
         self.exit_code = 128 + number
-        """Of a command that says which signal ended it."""
+        """Exit code of a command that this signal stopped."""
 
 
 def run_command(work: Coroutine[Any, Any, T]) -> T:
@@ -33,13 +33,13 @@ def run_command(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def until_stopped(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. The first Ctrl-C or SIGTERM cancels it; the next does what it did before.
+    """Return the result of `work`. The first Ctrl-C or SIGTERM cancels it. The next one has its previous effect.
 
-    The handlers are the event loop's: one of `signal.signal` is not heard where the signal comes just before the loop
-    waits.
+    The handlers belong to the event loop, because a handler of `signal.signal` may run too late: a signal just before
+    the loop waits does not wake the loop.
 
     Raises:
-        StoppedError: a signal has ended it.
+        StoppedError: a signal stopped it.
     """
     task, received = asyncio.ensure_future(work), list[int]()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Which weights a model's name stands for: known by what its files hold, not by where they lie."""
+"""Identify a model's weights by the content of its files, not by their path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rllm_core.files import sha256
 
 PLACES = (".", "backend/model", "backend", "backend/shards")
-"""Where weights lie in a model's folder, or in a run's checkpoint of any backend."""
+"""Folders with weights, relative to a model's folder or to a run's checkpoint of any backend."""
 ENDINGS = (".safetensors", ".bin", ".pt")
 KEPT_ELSEWHERE = "tinker.json"
 """In a checkpoint whose service keeps the weights; it has their path there."""
@@ -24,9 +24,9 @@ class Weights:
     """Weights in files."""
 
     directory: str
-    """Where they lay; of a checkpoint with its step."""
+    """The folder of the weights. For a checkpoint, with its step."""
     sha256: str
-    """Of names and bytes of weight files; of an adapter also of the model below. 270 MB take 0.2 s of a core."""
+    """Digest of names and bytes of weight files, and for an adapter of its base model too. 270 MB take 0.2 s of CPU."""
 
     def __str__(self) -> str:
         return f"{self.directory} (weights {self.sha256[:SHOWN]})"

@@ -1,4 +1,4 @@
-"""The command line of `rllm eval`, taken apart: environments, and the model by name, folder, run or address."""
+"""Parse the command line of `rllm eval`: environments, and the model by name, folder, run or address."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ ENDPOINT = "endpoint"
 def jobs_of(
     words: Sequence[str], model: str | None, model_name: str | None, files: Sequence[str], flags: Mapping[str, Any]
 ) -> list[Job]:
-    """What to play: one job for each leading word that is no ``key=value``; without one what the configuration names.
+    """Return one job for each leading word without ``=``. Without such a word, the configuration sets the environment.
 
     Raises:
-        ConfigError: a configuration is wrong, there are no tasks, they cannot be played, or an environment is named
+        ConfigError: a configuration is wrong, there are no tasks, the tasks cannot be run, or an environment is listed
             twice.
     """
     count = next((index for index, word in enumerate(words) if "=" in word), len(words))
     environments, overrides = words[:count], list(words[count:])
     for name, times in Counter(environments).items():
         if times > 1:
-            raise ConfigError("duplicate-choice", f"Environment {name!r} is named {times} times.", "Name it once.")
+            raise ConfigError("duplicate-choice", f"Environment {name!r} is listed {times} times.", "List it once.")
     flags = dict(flags)
     if is_address(model):
         flags["backend"] = flags.get("backend") or ENDPOINT
         overrides += [] if model_name is None else [f"{ENDPOINT}.model={model_name}"]
     elif model_name is not None:
-        raise click.UsageError("--model-name goes with a --model that is an address, such as http://host/v1.")
+        raise click.UsageError("--model-name needs a --model that is an address, such as http://host/v1.")
     heads = [[environment] for environment in environments] or [[]]
     return [_job([*head, *overrides], model, files, flags) for head in heads]
 
 
 def is_address(model: str | None) -> bool:
-    """Whether a model is sampled from over HTTP."""
+    """True if the model is at an HTTP address."""
     return model is not None and model.startswith(("http://", "https://"))
 
 
 def checkpoint_of(model: str) -> str:
-    """The newest checkpoint, where `model` is the folder of a run; else `model` itself."""
+    """Return the newest checkpoint if `model` is the folder of a run. Otherwise return `model`."""
     latest = Path(model).expanduser() / "checkpoints" / "latest"
     return str(latest) if latest.exists() else model
 
@@ -62,15 +62,15 @@ def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: M
     if not tasks:
         raise ConfigError(
             "no-validation-tasks",
-            "There are no validation tasks to play.",
-            "Name some: --data FILE, or data.val_dataset.",
+            "There are no validation tasks.",
+            "Set --data FILE or data.val_dataset.",
         )
     check_to_play(play.plan, tasks)
     return Job(name=_name(play), play=play, tasks=tasks)
 
 
 def _name(play: PlayPlan) -> str:
-    """The environment; of a run without one, its workflow."""
+    """Return the environment's name. For a run without an environment, return the workflow's name."""
     environment = play.plan.environment
     if environment is None:
         return play.plan.workflow.plugin.name

@@ -11,7 +11,7 @@ from rllm_core.errors import PluginError
 
 
 def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
-    """Import every command, which may take a while. Commands of a blocked plugin are left out."""
+    """Import every command, which may take a while. Commands of blocked plugins are skipped."""
     for candidate in commands.usable:
         try:
             load_command(candidate)

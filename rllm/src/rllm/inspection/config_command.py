@@ -22,16 +22,16 @@ from rllm.inspection.convert_command import convert
 
 @click.group(cls=ForgivingGroup)
 def config() -> None:
-    """See, explain and check the configuration of a run; convert one of verl or rLLM.
+    """Show, explain and check a run's configuration. Convert a configuration from verl or rLLM.
 
     \b
-    All values of a run and where each comes from:
+    Show all values of a run with their origins:
       rllm config show guess --origin
-    What a key means and who acts on it:
+    Explain a key, and list the plugins that use it:
       rllm config explain rllm.algorithm.eps_clip
-    The checks a run makes before it starts, without starting one:
+    Run the checks of a run without starting it:
       rllm config validate my.yaml guess
-    A launch script of verl as a configuration:
+    Convert a verl launch script to a configuration:
       rllm config convert run_grpo.sh > run.yaml
     """
 
@@ -65,9 +65,9 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
 @click.argument("key")
 @config_options(*PLANNING_FLAGS)
 def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[str, ...], **flags: Any) -> None:
-    """Explain KEY: what it means, its type and default, its value and origin, and who acts on it.
+    """Explain KEY: its meaning, type and default, its value and origin, and the plugins that use it.
 
-    A section lists its keys. With what `rllm train` takes behind it, the value is that of such a run.
+    For a section, list its keys. Add the arguments of `rllm train` to see the value in that run.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ _OF_HYDRA = "It belongs to Hydra; `--config FILE` may be given several times."
 
 @dataclass(kw_only=True)
 class Converted:
-    """What became of every key."""
+    """The result of a conversion: new values, and the keys that have no counterpart."""
 
     backend: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Converted:
     kept: list[str] = field(default_factory=list)
     """Keys with the same name here."""
     defaults: dict[str, Any] = field(default_factory=dict)
-    """Of `values`, those that the other system takes where nothing is said."""
+    """The entries of `values` that are the other system's defaults."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Their keys without a counterpart -> why."""
     notes: tuple[str, ...] = ()
-    """What else differs."""
+    """Other differences between the systems."""
 
     def tree(self) -> dict[str, Any]:
         """The configuration as nested mappings, sections in the order of the documentation."""
@@ -64,13 +64,13 @@ class Converted:
 
 
 def convert(given: Mapping[str, Any], registry: Registry) -> Converted:
-    """Find what stands for each key.
+    """Translate each key to a key of rllm.
 
     Args:
         given: dotted keys with plain values.
 
     Raises:
-        PluginError: the backend that the keys are for is not installed.
+        PluginError: the backend for these keys is not installed.
     """
     record = registry.get("backend", backend_of(given, registry)).plugin
     translation = record.translate(given) if record.translate else Translation()

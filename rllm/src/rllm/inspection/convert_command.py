@@ -1,4 +1,4 @@
-"""`rllm config convert`: a launch script or a configuration of verl or rLLM becomes one of ours."""
+"""`rllm config convert`: convert a launch script or a configuration of verl or rLLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schema says about its keys, in words for people: type, default, meaning."""
+"""Describe a schema's keys for people: type, default, meaning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Option(NamedTuple):
 
 
 def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
-    """All options of a model; those of a nested model as ``section.option``."""
+    """Yield all options of a model. Options of a nested model are named ``section.option``."""
     for field_name, field in model.model_fields.items():
         name = prefix + (field.alias or field_name)
         nested = field.annotation

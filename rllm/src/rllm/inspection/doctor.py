@@ -17,7 +17,7 @@ from rllm_core.plugins.registry import Registry
 
 
 def examine(registry: Registry) -> list[Finding]:
-    """Look at all plugins and call every `load`, which may import torch and take a while. Worst findings first."""
+    """Check all plugins and call every `load`, which may import torch and take a while. Return worst findings first."""
     findings = [
         *_broken(registry),
         *_loads(registry),
@@ -31,15 +31,15 @@ def examine(registry: Registry) -> list[Finding]:
 
 
 def examine_gpus(registry: Registry) -> list[Finding]:
-    """What backends say of this machine's GPUs and of what they need there. What several say is said once."""
+    """Return the backends' findings about this machine's GPUs, without duplicates."""
     findings: list[Finding] = []
     for entry in registry.all("backend"):
         if entry.plugin.examine_gpus is None:
             continue
         try:
             findings.extend(entry.plugin.examine_gpus())
-        except Exception as error:  # noqa: BLE001  (another's code; the checkup goes on)
-            problem = f"it cannot look at GPUs: {reason_of(error)}"
+        except Exception as error:  # noqa: BLE001  (plugin code must not stop the checkup)
+            problem = f"its GPU check failed: {reason_of(error)}"
             remedy = f"report it to the authors of {entry.distribution}"
             findings.append(
                 Finding(
@@ -54,7 +54,7 @@ def examine_gpus(registry: Registry) -> list[Finding]:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes, and else as they come."""
+    """Sort findings: errors, then warnings, then notes. The order within each is unchanged."""
     order: tuple[Severity, ...] = ("error", "warning", "note")
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
@@ -84,7 +84,7 @@ def _loads(registry: Registry) -> Iterator[Finding]:
                 # A PluginError knows itself what is missing, such as an optional package.
                 severity = "note" if isinstance(error, PluginError) else "error"
                 code, problem, remedy = error.code, error.message, error.hint
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (another's code; the checkup goes on)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (plugin code must not stop the checkup)
                 problem = f"it cannot be loaded: {reason_of(error)}"
             if problem:
                 subject = f"{kind} {entry.qualified_name}"

@@ -1,4 +1,4 @@
-"""All that is known of one config key: meaning, type, default, its value in a run, and who acts on it."""
+"""Explain one config key: meaning, type, default, its value in a run, and the plugins that use it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from rllm_core.schema.section import AsPackaged, Names, Rejected
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of a key."""
+    """The explanation of a key."""
 
     about: Option
     """Name, type, default and meaning."""
     facts: dict[str, str]
-    """What else there is to say, by label: value, who acts on it, names to choose from, …"""
+    """Further facts by label: value, the plugins that use it, names to choose from, …"""
 
 
 def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | list[Option]:
@@ -109,7 +109,7 @@ def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> I
 
 
 def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
-    """Whether a backend has the key: the run's, or another whose schema names it."""
+    """True if a backend has the key: it is the run's backend, or its schema contains the key."""
     return backend == plan.backend or path in fields_of(backend.plugin.params)
 
 
@@ -134,7 +134,7 @@ def _packaged_at(path: KeyPath, plan: RunPlan) -> Iterator[FieldInfo]:
 
 
 def _owner(path: KeyPath, plan: RunPlan) -> PluginChoice[Any] | None:
-    """The plugin that has the key as an option, where its options lie in a separate section."""
+    """Return the plugin that has the key as an option, if its options are in a separate section."""
     players = (("env", plan.environment), ("workflow", plan.workflow), ("agent", plan.agent))
     return next((chosen for name, chosen in players if path[:-1] == ("rllm", name, f"{name}_args")), None)
 
@@ -155,7 +155,7 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
 
 
 def _value(path: KeyPath, plan: RunPlan) -> Any:
-    """The value in the run; for an option that nobody sets, the plugin's own default."""
+    """Return the value in the run. For an option that is not set, return the plugin's default."""
     value = value_at(plan.composed.written, path)
     owner = _owner(path, plan)
     return getattr(owner.params, path[-1]) if value is ABSENT and owner else value

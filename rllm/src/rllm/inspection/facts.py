@@ -1,4 +1,4 @@
-"""What a plugin's record says about it, in words for people. Its options are for ``rllm.inspection.describe``."""
+"""Describe a plugin spec for people. ``rllm.inspection.describe`` describes its options."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CALLED = {"config_keys": "acts on"}
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, Rows]:
-    """What the record says beyond what all kinds say: a level and a scope, what it needs, what it can do, …
+    """Return the facts that are specific to the plugin's kind, such as level, scope, needs and capabilities.
 
-    What is one fact is one row of one cell.
+    A single fact has one row with one cell.
     """
     return dict(_facts(plugin))
 

@@ -13,9 +13,9 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def editor_schema(backend: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of the core's keys and those of a backend. Nothing is required: files may leave out anything.
+    """Return the JSON schema of the core's keys and a backend's keys. No key is required, because files may omit any.
 
-    Interpolations (``${…}``) are text to an editor; where a key wants something else it will underline them.
+    For an editor, interpolations (``${…}``) are text. It marks them as errors if a key has another type.
     """
     models, definitions = models_json_schema(
         [(RunConfig, "validation"), (backend, "validation")], title="rllm configuration"

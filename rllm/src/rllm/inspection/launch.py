@@ -1,4 +1,4 @@
-"""The training that a shell script launches: the words that it gives to the program, and what they stand for."""
+"""Find the training that a shell script launches: the program's arguments, with variables replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Word:
     """A word that the script gives to the program."""
 
     text: str
-    """What it stands for, or how it is written where that is not known."""
+    """The argument with variables replaced, or as written if they are not known."""
     undecided: str = ""
     """Why it is not known."""
 
@@ -36,7 +36,7 @@ class Launch:
     program: str
     """A module, as behind ``python -m``, or a file."""
     words: tuple[Word, ...]
-    """What follows it."""
+    """Arguments after the program."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that the script sets for the programs it starts."""
 
@@ -59,7 +59,7 @@ class Launch:
 
     @property
     def trains(self) -> bool:
-        """Whether its words are overrides, as trainings take them."""
+        """True if its arguments contain overrides, as training commands do."""
         return any(_OVERRIDE.match(word.text) for word in self.words)
 
 
@@ -96,7 +96,7 @@ class _Reading:
         self._variables = Variables()
         self._exported: dict[str, None] = {}
         self._depth = 0
-        """Of conditions and loops around the command."""
+        """Nesting depth of conditions and loops around the command."""
 
     def launches(self, script: str) -> Iterator[Launch]:
         for command in raw_commands(script):
@@ -176,7 +176,7 @@ class _Reading:
 
 
 def _program_at(words: Sequence[str]) -> int | None:
-    """Where the module or the file of a Python program stands."""
+    """Return the index of the argument with the Python module or file. None if there is none."""
     for index, word in enumerate(words):
         if word == "-m" and index + 1 < len(words):
             return index + 1

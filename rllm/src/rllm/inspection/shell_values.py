@@ -1,4 +1,4 @@
-"""What the words of a shell script stand for: variables and arrays that it sets, defaults, sums. Nothing is run."""
+"""Expand words of a shell script: variables and arrays that it sets, defaults, sums. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WITH_WORD = re.compile(r"(:?[-=+?])(.*)", re.DOTALL)
 
 
 class UndecidedError(Exception):
-    """What a word stands for is known only when the script runs; the message says why."""
+    """The value of a word depends on the execution of the script. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ Value = str | tuple[str, ...] | Undecided
 
 @dataclass
 class Variables:
-    """What the script has set so far. Variables that it does not set are those of the environment."""
+    """Variables that the script has set so far. Other variables come from the environment."""
 
     set: dict[str, Value] = field(default_factory=dict)
 
@@ -58,10 +58,10 @@ class Variables:
         return () if text is None else (text,)
 
     def words(self, raw: str) -> list[str]:
-        """The words that a written word stands for: none for an empty array, several for one with items.
+        """Expand a word of the script: to nothing for an empty array, to several words for an array with items.
 
         Raises:
-            UndecidedError: that is known only when the script runs.
+            UndecidedError: the result depends on the execution of the script.
         """
         words, started = [""], False
         for text, begins in self._pieces(raw):
@@ -73,7 +73,7 @@ class Variables:
         return words if started else []
 
     def one(self, raw: str) -> str:
-        """What a written word stands for, where the shell does not split it, as in an assignment."""
+        """Expand a word that the shell does not split, such as the value of an assignment."""
         return " ".join(self.words(f'"{raw}"' if _is_bare(raw) else raw))
 
     def _pieces(self, raw: str) -> Iterator[tuple[str, bool]]:
@@ -115,13 +115,13 @@ class Variables:
         yield from pieces
 
     def _whole_name(self, text: str, piece: str, at: int) -> tuple[str, int]:
-        """An expansion that may go on behind its first character: ``$NAME``, ``$1``."""
+        """Return the whole expansion that starts with `piece`, such as ``$NAME`` or ``$1``, and the index after it."""
         if piece == "$" and (found := re.compile(rf"{_NAME}|[0-9@*#?$!-]").match(text, at)):
             return piece + found.group(), found.end()
         return piece, at
 
     def _split(self, expansion: str) -> Iterator[tuple[str, bool]]:
-        """Of an expansion outside of quotes, every blank ends a word."""
+        """Split an expansion without quotes at blanks, as the shell does."""
         items = self._items(expansion)
         words = [word for item in (items if items is not None else [self._value(expansion)]) for word in item.split()]
         yield from ((word, index > 0) for index, word in enumerate(words))
@@ -188,7 +188,7 @@ def _inside(expansion: str) -> str:
 
 
 def _is_bare(raw: str) -> bool:
-    """Whether it holds no quotes outside of expansions, so that quotes around it keep its blanks together."""
+    """True if it has no quotes outside of expansions, so that quotes around it keep its blanks together."""
     at = 0
     while at < len(raw):
         if raw[at] in "'\"\\":

@@ -17,10 +17,10 @@ _ENDS_A_COMMAND = "\n;&|()"
 
 @dataclass(frozen=True)
 class RawWord:
-    """A word as it is written."""
+    """A word in its unexpanded form."""
 
     text: str
-    """With its quotes; of an array what stands before the parenthesis: ``DATA=``."""
+    """The word with its quotes. For an array, the part before the parenthesis, such as ``DATA=``."""
     items: tuple[str, ...] | None = None
     """The words of an array."""
 
@@ -30,7 +30,7 @@ class RawCommand:
     """One simple command."""
 
     line: int
-    """Of the script, from 1."""
+    """Line number in the script, from 1."""
     words: tuple[RawWord, ...]
 
 
@@ -120,12 +120,12 @@ class _Reader:
         return tuple(items)
 
     def _end_of_piece(self, at: int) -> int:
-        """Where the character, the quoted text or the expansion that begins here ends."""
+        """Return the end of the character, quoted text or expansion that starts here."""
         return min(end_of_piece(self._text, at), len(self._text))
 
 
 def end_of_piece(text: str, at: int) -> int:
-    """Where the character, the quoted text or the expansion that begins at a place ends; beyond the text if nowhere."""
+    """Return the end of the character, quoted text or expansion at `at`. Beyond the text if it has no end."""
     character = text[at]
     if character == "\\":
         return at + 2

@@ -1,6 +1,6 @@
-"""From a configuration to a plan: every name looked up, every setting checked.
+"""Turn a configuration into a plan: look up every name and check every setting.
 
-What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
+``__init__.pyi`` lists the names that tools may import from here. See docs/contributing/architecture.md.
 """
 
 from rllm_core.lazy import names_in_stub

@@ -1,7 +1,7 @@
-"""What holds in asynchronous training unless the user says otherwise: rollouts of older weights are corrected.
+"""Defaults of asynchronous training: rollouts from older weights are corrected unless the user sets otherwise.
 
-Trained as if they were new, tokens of 4 updates ago cost 18 points of 42 on AIME24; corrected, they cost none (AReaL,
-Fu et al. 2025, arXiv:2505.24298).
+Without correction, tokens sampled 4 updates earlier cost 18 of 42 points on AIME24. With correction they cost none
+(AReaL, Fu et al. 2025, arXiv:2505.24298).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rllm.planning.unused_keys import changed
 
 
 def with_correction(plan: RunPlan) -> RunPlan:
-    """The plan with old log-probs of the trainer, and ratios per token of these to the sampler's (decoupled PPO, Hilton
-    et al. 2022, arXiv:2110.00641), where nobody set otherwise.
+    """Return the plan with decoupled PPO (Hilton et al. 2022, arXiv:2110.00641), unless the user set these keys.
 
-    Losses that use that ratio themselves get no second one. A preset decides everything itself.
+    The trainer computes the old log-probs then. The ratio of these to the sampler's log-probs weights each token.
+    Losses that use that ratio themselves get no second one. A preset decides all of this itself.
     """
     composed = plan.composed
     config = plan.config.rllm
@@ -37,7 +37,7 @@ def with_correction(plan: RunPlan) -> RunPlan:
 
 
 def _is_set(composed: Composed, key: str) -> bool:
-    """Whether a user set it, now or at an earlier start of the run."""
+    """True if a user set the key, now or at an earlier start of the run."""
     return composed.tiers[key] >= Tier.SAVED
 
 

@@ -1,7 +1,7 @@
-"""Every check of a plan, in the order in which they are made.
+"""The list of all checks of a plan, in the order in which they run.
 
-A new check is a function in a module beside this one, and a line here. What a key says of itself (who acts on it, which
-other key makes it idle) is a mark in the schema: `rllm.planning.unused_keys` looks at these.
+To add a check, write a function in a module of this package and add a line here. Facts about one key (which plugins
+read it, which other key disables it) are marks in the schema, and `rllm.planning.unused_keys` reads these.
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 def problems_of(plan: RunPlan) -> Iterator[Problem]:
-    """What all checks find."""
+    """Yield the problems that all checks find."""
     for check in CHECKS:
         yield from check(plan)

@@ -1,4 +1,4 @@
-"""A file in place of a dataset's name: the dataset that reads files of its ending."""
+"""Choose the dataset plugin that reads a file, if the user gives a file instead of a dataset's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_core.plugins.registry import Registry
 
 
 def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[str, Any]:
-    """The dataset that reads the file `choice`, with the file as its option ``path``; a name is returned as it is.
+    """Return the dataset that reads the file `choice`, with the file as its option ``path``. Return a name unchanged.
 
     Raises:
         ConfigError: `choice` is a path, and no installed dataset reads it, or several do. `where` is the config key.

@@ -1,4 +1,4 @@
-"""What of groups and stages works, but perhaps not as meant."""
+"""Warnings about groups and stages that work, but perhaps not as intended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPING, STAGES = "rllm.transform.grouping", "rllm.pipeline"
 
 
 def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
-    """By what the grouping compares; one that does not say is not doubted."""
+    """Warn if every group contains a single trajectory. Skip groupings that do not declare their comparison."""
     compares, workflow = plan.grouping.plugin.compares, plan.workflow.plugin
     differs = {
         "rollouts": plan.config.rllm.rollout.n > 1 or plan.off_policy,
@@ -28,17 +28,17 @@ def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
         "roles": f"the one role of workflow {workflow.name}",
     }
     causes = [because[what] for what in because if what in compares]
-    unless = "" if workflow.one_role else ", unless an attempt has several trajectories of one role"
+    unless = "" if workflow.one_role else ", unless a rollout has several trajectories of one role"
     yield warning(
         "groups-of-one",
         GROUPING,
         f"{' and '.join(causes)} {'leave' if len(causes) > 1 else 'leaves'} estimator {' and '.join(alone)} "
-        f"groups of one{unless}: there is nothing to compare an attempt with",
+        f"groups of one{unless}: a rollout has nothing to be compared with",
     )
 
 
 def choices_by_role(plan: RunPlan) -> Iterator[Problem]:
-    """They say nothing about groups that hold several roles."""
+    """Warn about choices by role if all groups contain several roles: such choices do not apply then."""
     if "roles" not in plan.grouping.plugin.compares:
         return
     algorithm = plan.config.rllm.algorithm
@@ -48,15 +48,15 @@ def choices_by_role(plan: RunPlan) -> Iterator[Problem]:
             yield warning(
                 "unknown-role",
                 key,
-                f"{key} names {', '.join(others)}, and grouping {plan.grouping.plugin.name} compares roles with each "
-                f"other: all its groups have the role {MIXED_ROLES}. Name that role",
+                f"{key} lists {', '.join(others)}, and grouping {plan.grouping.plugin.name} compares roles with each "
+                f"other: all its groups have the role {MIXED_ROLES}. Use that role",
             )
 
 
 def stages_learn_and_log(plan: RunPlan) -> Iterator[Problem]:
-    """What no stage does is not done."""
+    """Warn if no stage updates the weights, or no stage sends metrics to the trackers."""
     missing = {
-        "weights": "no stage of rllm.pipeline updates the weights: the run plays and learns nothing",
+        "weights": "no stage of rllm.pipeline updates the weights: the run generates rollouts and learns nothing",
         "metrics": "no stage of rllm.pipeline sends metrics to the trackers: nothing is logged or shown",
     }
     written = frozenset[str]().union(*(stage.plugin.writes for stage in plan.stages))

@@ -1,4 +1,4 @@
-"""Settings of a user that change nothing in a run, where it takes more than the key's marks to see it."""
+"""Find user settings that change nothing in a run, if the marks in the schema are not enough to find them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ NAMED = 5
 
 
 def options_have_an_environment(plan: RunPlan) -> Iterator[Problem]:
-    """Options of an environment, and none chosen."""
+    """Report options of an environment if no environment is chosen."""
     key, env = "rllm.env.env_args", plan.config.rllm.env
     if env.env_args and plan.environment is None:
         yield unused(
             "unused-key",
             key,
             f"{key} is {env.env_args!r} and has no effect: rllm.env.name is {NO_ENVIRONMENT}.",
-            "Name an environment: `rllm train NAME`.",
+            "Choose an environment: `rllm train NAME`.",
         )
 
 
 def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
-    """Shaping the rewards of steps means nothing to estimators that do not look at them."""
+    """Report options that shape step rewards if no estimator reads step rewards."""
     params = plan.workflow.params
     if any(_reads_step_rewards(entry) for entry in plan.estimators):
         return
@@ -53,9 +53,9 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
             yield unused(
                 "unused-key",
                 key,
-                f"{plan.composed.given(key)} and has no effect: it changes the rewards of steps, and estimator {names} "
-                "reads those of whole trajectories.",
-                f"Choose an estimator that needs step_rewards{switch}, or leave it out.",
+                f"{plan.composed.given(key)} and has no effect: it changes step rewards, and estimator {names} "
+                "reads only trajectory rewards.",
+                f"Choose an estimator that needs step_rewards{switch}, or remove {key}.",
             )
 
 
@@ -65,20 +65,20 @@ def _reads_step_rewards(estimator: PluginChoice[EstimatorPlugin[Any]]) -> bool:
 
 
 def reasoning_has_later_prompt(plan: RunPlan) -> Iterator[Problem]:
-    """Keeping thoughts in later prompts, and an attempt has one prompt."""
+    """Report `rllm.accumulate_reasoning` if a rollout has only one prompt."""
     key, agent = "rllm.accumulate_reasoning", plan.config.rllm.agent
     if plan.composed.is_by_user(key) and plan.config.rllm.accumulate_reasoning and agent.max_steps == 1:
         yield unused(
             "unused-key",
             key,
-            f"{plan.composed.given(key)} and has no effect: rllm.agent.max_steps is 1, and an attempt has no later "
-            "prompt that could keep a thought.",
-            "Raise rllm.agent.max_steps, or leave it out.",
+            f"{plan.composed.given(key)} and has no effect: rllm.agent.max_steps is 1, so a rollout has no later "
+            "prompt that could keep the reasoning.",
+            f"Raise rllm.agent.max_steps, or remove {key}.",
         )
 
 
 def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
-    """The mode `none` drops nothing; with a multiplier more tasks are drawn all the same."""
+    """Warn about rejection with mode `none`, which drops nothing. A multiplier draws more tasks even then."""
     key, section = "rllm.rejection_sample.enable", plan.config.rllm.rejection_sample
     keeps_all = plan.rejection.registered.qualified_name == f"{CORE}/none"
     if section.enable and keeps_all and section.multiplier == 1 and plan.composed.is_by_user(key):
@@ -91,7 +91,7 @@ def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
 
 
 def filtering_masks(plan: RunPlan) -> Iterator[Problem]:
-    """Filtering is on and no way of ending is masked."""
+    """Report filtering that is on, but masks no termination reason."""
     key, section = "rllm.compact_filtering.enable", plan.config.rllm.compact_filtering
     masks = [value for name, value in section if name.startswith("mask_")]
     if section.enable and not any(masks) and plan.composed.is_by_user(key):
@@ -99,12 +99,12 @@ def filtering_masks(plan: RunPlan) -> Iterator[Problem]:
             "unused-key",
             key,
             f"{plan.composed.given(key)} and has no effect: every rllm.compact_filtering.mask_* is false.",
-            "Set one of them to true, or leave it out.",
+            f"Set one of them to true, or remove {key}.",
         )
 
 
 def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
-    """Each start of a run makes one checkpoint at its end, so that there are several only after several starts."""
+    """Warn about `keep_checkpoints` without `save_freq`: each start of a run then saves one checkpoint, at its end."""
     key, trainer = "rllm.trainer.keep_checkpoints", plan.config.rllm.trainer
     if trainer.save_freq in NEVER and plan.composed.is_by_user(key) and not trainer.val_only:
         yield warning(
@@ -116,7 +116,7 @@ def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
 
 
 def dividing_advantages_has_a_divisor(plan: RunPlan) -> Iterator[Problem]:
-    """The switch of a section of which every value has its default."""
+    """Warn about the switch of a section if all its values are the defaults."""
     key, section = "rllm.stepwise_advantage.enable", plan.config.rllm.stepwise_advantage
     if section.enable and not section.normalize_by_steps and plan.composed.is_by_user(key):
         yield warning(
@@ -128,7 +128,7 @@ def dividing_advantages_has_a_divisor(plan: RunPlan) -> Iterator[Problem]:
 
 
 def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
-    """What is typed beside ``val_only`` must act in it. Files may hold what is for training: they serve both."""
+    """Reject command-line keys without effect under ``val_only``. Files may contain them: they also serve training."""
     if not plan.config.rllm.trainer.val_only:
         return
     composed = plan.composed
@@ -139,7 +139,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
             "unused-key",
             key,
             f"{composed.given(key)} and has no effect: rllm.trainer.val_only is true, and nothing is trained.",
-            "Leave one of the two out; rllm.rollout.n_val and sampling.val say how to validate.",
+            "Remove one of the two. Set rllm.rollout.n_val and sampling.val for validation.",
         )
     if not typed and idle:
         more = f" and {len(idle) - NAMED} more" if len(idle) > NAMED else ""
@@ -151,7 +151,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _acts_in_training(backend: BackendPlugin[Any], key: str) -> bool:
-    """Whether a key acts in training alone. A key that the backend shares does not: the core's key is named."""
+    """True if a key is only used in training. False for a key shared with the core: the core's key is reported."""
     path = path_of(key)
     if path[0] in RunConfig.model_fields:
         return where_acts(RunConfig, path) == "training"

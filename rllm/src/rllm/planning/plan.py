@@ -45,7 +45,7 @@ class ByRole(Generic[PluginT]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run will use."""
+    """Everything that a run will use."""
 
     composed: Composed
     backend: Registered[BackendPlugin[Any]]
@@ -54,7 +54,7 @@ class RunPlan:
     renderer: PluginChoice[RendererPlugin[Any]]
     environment: PluginChoice[EnvironmentPlugin[Any]] | None
     train_dataset: PluginChoice[DatasetPlugin[Any]] | None
-    """Where training tasks come from; None: the environment."""
+    """Source of the training tasks. None: the environment."""
     val_dataset: PluginChoice[DatasetPlugin[Any]] | None
     rewards: tuple[WeightedReward, ...]
     agent: PluginChoice[AgentPlugin[Any]]
@@ -68,7 +68,7 @@ class RunPlan:
     observers: tuple[PluginChoice[ObserverPlugin[Any]], ...]
     stages: tuple[StageChoice, ...]
     warnings: tuple[str, ...] = ()
-    """What will work, but perhaps not as meant."""
+    """Warnings about settings that work, but perhaps not as intended."""
 
     @property
     def config(self) -> RunConfig:
@@ -76,34 +76,34 @@ class RunPlan:
 
     @property
     def recorded(self) -> str:
-        """What is kept of every step: the value of `rllm.record` by which a tracker acts; ``off`` where none does."""
+        """The part of every step that is recorded: a tracker's value of `rllm.record`, or ``off`` without one."""
         recording = (entry.params for entry in self.trackers if "record" in type(entry.params).model_fields)
         return next((str(params.record) for params in recording), "off")
 
     @property
     def full_logprobs(self) -> bool:
-        """Whether rollouts have log-probs also where top-p or top-k truncate; see `Capabilities.full_logprobs`."""
+        """True if rollouts have log-probs even if top-p or top-k truncates. See `Capabilities.full_logprobs`."""
         own = self.backend.plugin.capabilities
         return own.full_logprobs if self.engine is None else self.engine.plugin.full_logprobs
 
     @property
     def off_policy(self) -> bool:
-        """Whether episodes are of other weights than those that are trained; see `StagePlugin.off_policy`."""
+        """True if the episodes come from weights other than the trained ones. See `StagePlugin.off_policy`."""
         return any(stage.plugin.off_policy for stage in self.stages)
 
     @property
     def stop_texts(self) -> bool:
-        """Whether rollouts can end at texts; see `Capabilities.stop_texts`."""
+        """True if rollouts can stop at strings. See `Capabilities.stop_texts`."""
         return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts
 
     @property
     def overlap(self) -> frozenset[Overlap]:
-        """Under which weights rollouts go on during updates; see `Capabilities.overlap`."""
+        """Weights that can generate rollouts during updates. See `Capabilities.overlap`."""
         return self.backend.plugin.capabilities.overlap if self.engine is None else self.engine.plugin.overlap
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds may be played ahead of the one that is trained on; 0: rollouts and updates take turns."""
+        """Maximum number of rollout batches generated ahead of training. 0: rollouts and updates alternate."""
         return max(0, self.config.rllm.async_training.staleness - self.rejection.plugin.updates_waited)
 
     @property
@@ -113,19 +113,19 @@ class RunPlan:
 
     @property
     def tasks_per_step(self) -> int:
-        """How many tasks a step draws at a time; fewer where there are no more."""
+        """Number of tasks that a step draws at a time. A step draws fewer if fewer are left."""
         rejection = self.config.rllm.rejection_sample
         return self.config.data.train_batch_size * (rejection.multiplier if rejection.enable else 1)
 
     @property
     def needs(self) -> frozenset[str]:
-        """Everything that estimators, losses and loss terms of the run want filled; see `EstimatorPlugin.needs`."""
+        """All inputs that the run's estimators, losses and loss terms need. See `EstimatorPlugin.needs`."""
         needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*self.estimators, *self.losses)))
         return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
 
     @property
     def chosen(self) -> list[PluginChoice[Any]]:
-        """Every choice of a plugin in the run but that of the backend."""
+        """Every choice of a plugin in the run, except the backend."""
         one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
         return [
             *(*self.estimators, *self.losses, self.grouping, self.rejection, self.workflow, self.agent, self.renderer),

@@ -1,6 +1,6 @@
-"""Which loss a run trains on, beside the one that its estimator has by default.
+"""The loss that a run trains on, and the default loss of its estimator.
 
-A backend's own YAML may set a loss (verl's says `ppo`). The same config then has another objective with that backend.
+A backend's YAML may set a loss (verl's sets `ppo`). The same config then has a different objective with that backend.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class LossInForce:
     key: str
     """The config key that chooses, or would choose, `loss`."""
     origin: str
-    """Where `loss` is from: ``backend verl``, ``command line``, …; or the estimator."""
+    """Source of `loss`: ``backend verl``, ``command line``, …, or the estimator."""
     by_user: bool
-    """Whether a user chose it for this run, now or at an earlier start of it."""
+    """True if a user chose it for this run, now or at an earlier start of the run."""
 
     @property
     def is_default(self) -> bool:
         return self.loss == self.default
 
     def word(self, loss: str) -> str:
-        """What to add to the command line to train on `loss`."""
+        """Return the override to add to the command line to train on `loss`."""
         return f"--loss {loss}" if self.role is None else f"rllm.algorithm.loss_map.{self.role}={loss}"
 
 

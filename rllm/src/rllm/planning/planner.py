@@ -1,4 +1,4 @@
-"""From a composed configuration to a plan: every name looked up, every option validated, every setting acted on."""
+"""Turn a composed configuration into a plan: look up every name, validate every option, find unused settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _plan(composed: Composed, registry: Registry) -> RunPlan:
     settled, unused_keys = settle_effects(plan.composed, plan.registered(), taking, registry)
     # An earlier run's engine that this backend cannot host is back to null, and no part of the run.
     engine = plan.engine if settled.config.rllm.rollout.engine is not None else None
-    # So are rewards that no workflow of the run asks for.
+    # Drop rewards too if the run's workflow does not use them.
     rewards = plan.rewards if settled.config.rllm.reward else ()
     plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
     mode = settled.config.rllm.unused_keys
@@ -114,7 +114,7 @@ class _Planner:
         return self._pick_if("dataset", choice, where)
 
     def _meant(self, kind: str, name: str, where: str) -> str:
-        """The name as a user wrote it; one that no user wrote means the core's, whoever else offers one of that name.
+        """Return the name as a user wrote it. A default name always means the core's plugin of that name.
 
         `where` is a place such as ``rllm.trainer.logger[0]``.
         """
@@ -126,7 +126,7 @@ class _Planner:
         return tuple(self._pick(kind, choice, f"{where}[{index}]") for index, choice in enumerate(choices))
 
     def _reward(self, choice: Choice, where: str) -> WeightedReward:
-        """``weight`` beside the name is the core's, not the plugin's."""
+        """Return a reward with its weight. The core reads ``weight``. All other options belong to the plugin."""
         options = {} if isinstance(choice, str) else dict(choice)
         weight = options.pop("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
@@ -134,7 +134,7 @@ class _Planner:
         return WeightedReward(chosen=self._pick("reward", options or choice, where), weight=float(weight))
 
     def _trackers(self, choices: list[Choice]) -> tuple[PluginChoice[Any], ...]:
-        """Those that are chosen, and those that every run has."""
+        """Return the chosen trackers, and the trackers that every run has."""
         chosen = self._pick_all("tracker", choices, "rllm.trainer.logger")
         names = {entry.registered.qualified_name for entry in chosen}
         always = [entry for entry in self._registry.all("tracker") if entry.plugin.every_run]
@@ -143,7 +143,7 @@ class _Planner:
         return (*chosen, *(choose(self._registry, "tracker", name, where, shared) for name in others))
 
     def _observers(self, choices: list[Choice]) -> tuple[PluginChoice[Any], ...]:
-        """Those that are chosen, and those that join such a run."""
+        """Return the chosen observers, and the observers that join a run of this kind."""
         chosen = self._pick_all("observer", choices, "rllm.trainer.observers")
         names = {entry.registered.qualified_name for entry in chosen}
         others = [

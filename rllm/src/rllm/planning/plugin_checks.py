@@ -1,4 +1,4 @@
-"""Whether the plugins of a plan go together: losses, needs, scopes, trackers."""
+"""Check that the plugins of a plan work together: losses, needs, scopes, trackers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
 
 
 def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
-    """An environment may not go without some keys."""
+    """Check that the keys are set that the environment needs."""
     environment = plan.environment
     given = {"rllm.reward"} if plan.workflow.plugin.gives_rewards else set()
     for key, example in environment.plugin.needs_keys.items() if environment else ():
@@ -27,7 +27,7 @@ def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
 
 
 def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
-    """What only samples has no use for losses."""
+    """Check that the backend computes the losses. A backend that only samples needs none."""
     backend, can = plan.backend, plan.backend.plugin.capabilities
     for loss in plan.losses if can.trains else ():
         name, entry = loss.plugin.name, loss.registered
@@ -45,21 +45,21 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
                 LOSS,
                 f"Loss {name!r} was registered by this program, and backend {backend.name!r} computes losses in other "
                 "processes, which see only installed plugins.",
-                "Put it into a package of its own: `rllm plugins new NAME --kind loss`, and install that.",
+                "Put it into its own package: `rllm plugins new NAME --kind loss`, and install that package.",
             )
-        # A backend's own "ppo" is the one everybody knows, not what somebody else's package offers under that name.
+        # A bare "ppo" means the well-known loss that a backend implements, not another package's loss of that name.
         well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
         if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
             yield refused(
                 "loss-not-supported",
                 LOSS,
                 f"Backend {backend.name!r} cannot compute loss {name!r}.",
-                f"It knows {', '.join(sorted(can.losses)) or 'none'}; set {LOSS} to one of these.",
+                f"Its losses: {', '.join(sorted(can.losses)) or 'none'}. Set {LOSS} to one of these.",
             )
 
 
 def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
-    """By stages before the advantages, or by the backend."""
+    """Check that stages before the advantages, or the backend, fill every input of estimators and losses."""
     backend = plan.backend
     before = list(takewhile(lambda stage: ADVANTAGES not in stage.plugin.writes, plan.stages))
     for chosen in (*plan.estimators, *plan.losses) if backend.plugin.capabilities.trains else ():
@@ -83,26 +83,26 @@ def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
 
 
 def steps_are_wide_enough(plan: RunPlan) -> Iterator[Problem]:
-    """With as many tasks as the settings say."""
+    """Check the number of tasks that the settings give a step."""
     return too_few_tasks(plan, plan.tasks_per_step)
 
 
 def too_few_tasks(plan: RunPlan, tasks: int) -> Iterator[Problem]:
-    """With one task, statistics over all tasks of a step are those of one group under another name."""
+    """With one task, statistics over all tasks of a step equal the statistics of its single group."""
     wide = [entry.plugin for entry in plan.estimators if entry.plugin.scope in ("role", "batch")]
     if wide and tasks == 1:
         yield refused(
             "too-few-tasks",
             "data.train_batch_size",
-            f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares with all tasks of a step, and a step "
+            f"Estimator {wide[0].name!r} has scope {wide[0].scope!r}: it compares all tasks of a step, and a step "
             "of this run has one.",
-            "Give the run two tasks or more, set data.train_batch_size to 2 or more, or choose an estimator of scope "
+            "Give the run two or more tasks, set data.train_batch_size to 2 or more, or choose an estimator with scope "
             "group, such as grpo.",
         )
 
 
 def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
-    """A weight of another size than 1 means nothing to an estimator that brings every reward to one scale."""
+    """Reject reward weights other than 1 and -1 if the estimator rescales every reward."""
     rescaling = [chosen.plugin.name for chosen in plan.estimators if chosen.plugin.rescales_components]
     lost = {entry.chosen.plugin.name: entry.weight for entry in plan.rewards if abs(entry.weight) not in (0.0, 1.0)}
     if rescaling and lost:
@@ -111,13 +111,13 @@ def reward_weights_count(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "unused-key",
             "rllm.reward",
-            f"Estimator {rescaling[0]!r} brings every reward to one scale, where the weight {said} has no effect.",
-            f"Leave it out of rllm.reward, and choose {{name: {rescaling[0]}, weights: {{{weights}}}}} as estimator.",
+            f"Estimator {rescaling[0]!r} rescales every reward, so the weight {said} has no effect.",
+            f"Remove it from rllm.reward, and choose {{name: {rescaling[0]}, weights: {{{weights}}}}} as estimator.",
         )
 
 
 def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
-    """Batches that are larger than what a mode fills would leave a surplus that grows with every step."""
+    """Reject a multiplier with a mode that fills batches itself: the surplus of tasks would grow with every step."""
     multiplier, mode = plan.config.rllm.rejection_sample.multiplier, plan.rejection
     if multiplier > 1 and any(marked(type(mode.params), Means.TASKS_PER_BATCH)):
         key = "rllm.rejection_sample.multiplier"
@@ -125,40 +125,40 @@ def batches_are_not_multiplied_twice(plan: RunPlan) -> Iterator[Problem]:
             "conflicting-keys",
             key,
             f"`{key}` is {multiplier}, and mode {mode.plugin.name} draws as many tasks as it needs.",
-            "Leave multiplier out, or choose mode group.",
+            f"Remove {key}, or choose mode group.",
         )
 
 
 def trackers_differ(plan: RunPlan) -> Iterator[Problem]:
-    """The same tracker with the same options would write everything twice, into one file."""
+    """Reject a tracker chosen twice with the same options: it would write everything twice into one file."""
     entries = [(chosen.registered.qualified_name, chosen.params) for chosen in plan.trackers]
     for index, chosen in enumerate(plan.trackers):
         if entries[index] in entries[:index]:
             text = f"rllm.trainer.logger[{index}]: {chosen.plugin.name} is chosen already, with the same options."
-            remedy = "Leave one of the two out, or give them different options."
+            remedy = "Remove one of the two, or give them different options."
             yield refused("duplicate-choice", "rllm.trainer.logger", text, remedy)
 
 
 def responses_end_at_texts(plan: RunPlan) -> Iterator[Problem]:
-    """Where the workflow asks for it."""
+    """Check that the engine can stop at strings if the workflow needs it."""
     if plan.workflow.plugin.stop_texts and not plan.stop_texts:
         engine = f"backend {plan.backend.name!r}" if plan.engine is None else f"engine {plan.engine.plugin.name!r}"
         yield refused(
             "stop-not-supported",
             "rllm.workflow.name",
-            f"Workflow {plan.workflow.plugin.name!r} ends replies at texts, and {engine} cannot.",
-            "Choose another workflow or another backend; `rllm plugins info backend NAME` shows stop_texts.",
+            f"Workflow {plan.workflow.plugin.name!r} needs responses that stop at strings, and {engine} cannot do so.",
+            "Choose another workflow, or a backend with stop_texts: see `rllm plugins info backend NAME`.",
         )
 
 
 def prompts_are_token_ids(plan: RunPlan) -> Iterator[Problem]:
-    """Where the workflow asks for it."""
+    """Check that the backend has token ids if the workflow needs them."""
     if plan.workflow.plugin.renders_elsewhere and not plan.backend.plugin.capabilities.token_ids:
         yield refused(
             "no-token-ids",
             "rllm.workflow.name",
-            f"Workflow {plan.workflow.plugin.name!r} samples token ids, and backend {plan.backend.name!r} has text "
-            "alone.",
-            "Play with a model of this machine, such as --backend local --model FOLDER; or run the agent by itself, "
-            "with the address of the server.",
+            f"Workflow {plan.workflow.plugin.name!r} needs token ids, and backend {plan.backend.name!r} returns only "
+            "text.",
+            "Use a model on this machine, such as --backend local --model FOLDER, or run the agent on its own with the "
+            "server's address.",
         )

@@ -1,4 +1,4 @@
-"""The last checks before a run: what needs the tasks or the file system, and still no model."""
+"""The last checks before a run, which need the tasks or the file system, but no model."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from rllm_core.notices import warn_once
 OF_VALIDATION = ("rllm.rollout.n_val", "rllm.trainer.test_freq", "data.val_batch_size", "sampling.val.")
 BATCH_SIZE = "data.train_batch_size"
 SLOW_TO_LOAD = ("backend", "loss")
-"""Kinds whose implementations import torch and the like, for seconds."""
-_GIVE_SOME = "Name some with data.val_dataset, or pass val_dataset from Python; or leave the key out."
+"""Kinds whose implementations import slow packages such as torch, which takes seconds."""
+_GIVE_SOME = "Set data.val_dataset, or pass val_dataset from Python. Otherwise remove the key."
 
 
 def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks: Sequence[Task] | None) -> None:
-    """Check what a user asked for against the run's tasks, environment and backend; warnings are said once.
+    """Check the plan against the run's tasks, environment and backend. Each warning is printed once.
 
     Args:
-        plan: of the run.
-        train_tasks: None: nobody has read them, and nothing is checked that they could show.
-        val_tasks: as `train_tasks`.
+        plan: the run's plan.
+        train_tasks: training tasks. None if they were not read yet, and then the checks that need them are skipped.
+        val_tasks: validation tasks, or None as for `train_tasks`.
 
     Raises:
-        ConfigError: it cannot be done.
+        ConfigError: the run cannot work as configured.
         PluginError: the rollout engine cannot be loaded.
     """
     check_trains(plan)
     check_plugins(plan)
     if plan.engine is not None:
-        plan.engine.registered.load()  # what it needs is installed, or this says what is not
+        plan.engine.registered.load()  # raises an error if a package that it needs is missing
     problems = [_step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks)]
-    # Stored episodes play nothing: where nothing is validated either, no workflow runs.
+    # Stored episodes need no rollouts. If the run does not validate either, no workflow runs.
     if not plan.off_policy or val_tasks:
         problems.insert(0, _world_is_there(plan))
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
@@ -48,10 +48,10 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
 
 
 def load_plugins(plan: RunPlan) -> None:
-    """Load what a run loads before its first step, but for what takes seconds.
+    """Load the plugins that a run loads before its first step, except those that take seconds.
 
     Raises:
-        PluginError: one cannot be loaded.
+        PluginError: a plugin cannot be loaded.
     """
     for entry in plan.registered():
         if entry.kind not in SLOW_TO_LOAD:
@@ -59,25 +59,25 @@ def load_plugins(plan: RunPlan) -> None:
 
 
 def check_to_play(plan: RunPlan, tasks: Sequence[Task]) -> None:
-    """Raise ConfigError when tasks cannot be played and scored, where nothing is trained."""
+    """Raise ConfigError if the tasks of an evaluation cannot be run and scored."""
     check_plugins(plan)
     settle(_world_is_there(plan), plan.config.rllm.unused_keys)
     check_tasks(plan, (), tasks)
 
 
 def check_trains(plan: RunPlan) -> None:
-    """Raise ConfigError when a run shall train with a backend that only samples."""
+    """Raise ConfigError if a training run has a backend that only samples."""
     if plan.backend.plugin.capabilities.trains or plan.config.rllm.trainer.val_only:
         return
     raise ConfigError(
         "backend-cannot-train",
         f"Backend {plan.backend.name!r} samples from a model and cannot train it.",
-        "Train with another, such as --backend local; `rllm eval` plays with this one.",
+        "Train with another backend, such as --backend local. Use this backend with `rllm eval`.",
     )
 
 
 def check_plugins(plan: RunPlan) -> None:
-    """Raise ConfigError for what the chosen plugins see to be wrong without loading anything heavy."""
+    """Run the checks of the chosen plugins. They raise ConfigError, and load no slow packages."""
     everything = [(plan.backend, plan.composed.backend_config)]
     everything += [(chosen.registered, chosen.params) for chosen in plan.chosen]
     for entry, params in everything:
@@ -95,15 +95,15 @@ def check_plugins(plan: RunPlan) -> None:
 
 
 def _check_tools(plan: RunPlan) -> None:
-    """Tools that no workflow runs would be left out of the prompts without a word."""
+    """Raise ConfigError if no workflow runs the environment's tools, because the prompts would silently omit them."""
     if plan.environment is None or plan.workflow.plugin.calls_tools:
         return
     made = plan.environment.registered.load()
     if getattr(made, "tools", Environment.tools) is not Environment.tools:
         raise ConfigError(
             "workflow-without-tools",
-            f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} calls "
-            "none.",
+            f"Environment {plan.environment.plugin.name!r} has tools, and workflow {plan.workflow.plugin.name!r} "
+            "cannot call tools.",
             "Set rllm.workflow.name=tool_calling (pip install rllm), or another workflow that calls tools.",
         )
 
@@ -113,13 +113,13 @@ def _world_is_there(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "no-environment",
             "rllm.env.name",
-            f"Workflow {plan.workflow.plugin.name!r} plays with an environment, and this run has none.",
-            "Name one: `rllm train NAME` or rllm.env.name=NAME; or choose another workflow.",
+            f"Workflow {plan.workflow.plugin.name!r} needs an environment, and this run has none.",
+            "Choose an environment with `rllm train NAME` or rllm.env.name=NAME, or choose another workflow.",
         )
 
 
 def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Problem]:
-    """What a step draws, against what there is to draw from."""
+    """Compare the number of tasks that a step draws with the number of available tasks."""
     composed, rollouts = plan.composed, plan.config.rllm.rollout.n
     if plan.config.rllm.trainer.val_only:
         return
@@ -128,7 +128,7 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
             "no-training-tasks",
             "data.train_dataset",
             "There are no training tasks.",
-            "Name an environment, or pass train tasks.",
+            "Set rllm.env.name or data.train_dataset.",
         )
     count = plan.tasks_per_step if tasks is None else min(plan.tasks_per_step, len(tasks))
     yield from too_few_tasks(plan, count)
@@ -144,8 +144,8 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
         yield warning(
             "too-many-minibatches",
             key,
-            f"{composed.given(key)}, and a step makes {count * rollouts} attempts ({count} tasks, rllm.rollout.n="
-            f"{rollouts}): there are no more minibatches than rows",
+            f"{composed.given(key)}, and a step makes {count * rollouts} rollouts ({count} tasks, rllm.rollout.n="
+            f"{rollouts}): the number of minibatches cannot be larger",
         )
 
 

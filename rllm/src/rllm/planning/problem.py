@@ -1,4 +1,4 @@
-"""What a check finds, and what becomes of it."""
+"""Problems that checks find, and their conversion to errors and warnings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Problem:
     """One finding about a run that has not started."""
 
     severity: Severity = field(kw_only=True)
-    """``refused``: the run cannot be as asked. ``unused``: a user's value has no effect, which is refused unless
-    ``rllm.unused_keys`` is ``warn``. ``warning``: it works, but perhaps not as meant."""
+    """``refused``: the run cannot work as configured. ``unused``: a user's value has no effect, which is an error
+    unless ``rllm.unused_keys`` is ``warn``. ``warning``: the run works, but perhaps not as intended."""
     code: str
-    """The short name of the mistake, as of an `RllmError`."""
+    """Short name of the problem, like the code of an `RllmError`."""
     key: str
-    """The config key that is to blame, or that would help; of several the first."""
+    """The config key that causes the problem or solves it. If there are several, the first."""
     text: str
     remedy: str = ""
 
@@ -33,10 +33,10 @@ warning = partial(Problem, severity="warning")
 
 
 def settle(problems: Iterable[Problem], unused_keys: Literal["error", "warn"]) -> list[str]:
-    """The lines of all warnings.
+    """Return the lines of all warnings.
 
     Raises:
-        ConfigError: for the first problem that stops the run. Where `problems` is a generator, its traceback
+        ConfigError: for the first problem that stops the run. If `problems` is a generator, its traceback
             (``--debug``) ends in the check that found the problem.
     """
     lines = []

@@ -1,4 +1,4 @@
-"""What the first tasks of a run show to be wrong, before anything is loaded."""
+"""Check the first tasks of a run before anything is loaded."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rllm_core.errors import ConfigError, PluginError, failures_as
 from rllm_core.notices import warn_once
 
 FIRST = 3
-"""Tasks of a split that is made as it is played: environment and rewards look at these alone."""
+"""Number of tasks checked by environment and rewards, for a split that is generated on demand."""
 COMPARED, NAMED = 20_000, 5
-"""Tasks of each split that are looked at, and those that a warning names."""
+"""Number of tasks compared in each split, and number of task ids in a warning."""
 
 
 def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """Look at the first tasks of both splits, at later ones with other columns, and at tasks that are in both.
+    """Check the first tasks of both splits, later tasks with other columns, and tasks that are in both splits.
 
     Raises:
-        ConfigError: the environment cannot play a task, or a reward cannot score it and a missing reward ends the run.
+        ConfigError: the environment cannot run a task, or a reward cannot score it and ``on_missing_reward`` is error.
     """
     of_train = _samples(train_tasks, plan.train_dataset is not None)
     of_val = _samples(val_tasks, plan.val_dataset is not None)
@@ -37,7 +37,7 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
 
 
 def _samples(tasks: Sequence[Task], stored: bool) -> Iterator[Task]:
-    """The first tasks, and of those that are stored or held the first with each set of columns."""
+    """Yield the first tasks. If tasks are stored or in memory, also yield the first with each set of columns."""
     seen: set[frozenset[str]] = set()
     for number, task in enumerate(islice(tasks, COMPARED if stored or isinstance(tasks, list) else FIRST)):
         columns = frozenset(name for name, value in task.data.items() if value is not None)
@@ -54,7 +54,7 @@ def _check_environment(plan: RunPlan, task: Task) -> None:
 
 
 def _look(chosen: PluginChoice[Any], task: Task) -> None:
-    """Let a plugin look at a task; what it refuses names the task."""
+    """Run a plugin's check of a task, and add the task's id to an error."""
     try:
         chosen.plugin.check_task(chosen.params, task.data)
     except ConfigError as error:
@@ -69,7 +69,7 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
             raise ConfigError(
                 "missing-column",
                 f"Reward {plugin.name!r} reads {', '.join(map(repr, lacking))}, and task {task.id!r} has {there}.",
-                "Choose another reward, or give the tasks what it reads.",
+                f"Choose another reward, or add {', '.join(map(repr, lacking))} to the tasks.",
             )
         if plugin.check_task is not None:
             with failures_as(PluginError, f"`check_task` of reward {chosen.qualified_name}"):
@@ -77,7 +77,7 @@ def _check_rewards(plan: RunPlan, task: Task) -> None:
 
 
 def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]) -> None:
-    """A task that is trained on measures memory. Tasks with equal data are the same, whatever their ids and places."""
+    """Warn about tasks in both splits, because they measure memory. Tasks with equal data are the same task."""
     trained = {_digest(task) for task in islice(train_tasks, COMPARED)}
     shared = [task.id for task in islice(val_tasks, COMPARED) if _digest(task) in trained]
     if shared:
@@ -85,7 +85,7 @@ def _warn_of_shared_tasks(train_tasks: Sequence[Task], val_tasks: Sequence[Task]
         named = ", ".join(map(repr, shared[:NAMED]))
         warn_once(
             f"data.train_dataset and data.val_dataset share tasks: {len(shared)} of the {of} of data.val_dataset, such "
-            f"as {named}. Validation on these measures memory. Name rows for validation that no training has."
+            f"as {named}. Validation on these measures memory. Choose validation rows that are not used for training."
         )
 
 

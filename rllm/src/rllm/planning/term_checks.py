@@ -1,4 +1,4 @@
-"""What a plan says about KL divergence, rollout correction and the critic."""
+"""Checks of KL divergence, rollout correction and the critic."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ CORRECTION = "rllm.algorithm.rollout_correction"
 
 
 def bounds_leave_something(plan: RunPlan) -> Iterator[Problem]:
-    """Of the ratios that rollout correction bounds."""
+    """Check that the bounds of rollout correction leave a range of ratios."""
     correction = plan.config.rllm.algorithm.rollout_correction
     if correction.tis_mode is not None and correction.tis_floor >= correction.tis_cap:
         yield refused(
             "empty-ratio-range",
             f"{CORRECTION}.tis_floor",
             f"{CORRECTION}.tis_floor is {correction.tis_floor} and {CORRECTION}.tis_cap is {correction.tis_cap}: every "
-            "ratio is below the one or above the other.",
-            "Set a floor below 1 and a cap above 1; tokens that were as likely to be sampled as trained have ratio 1.",
+            "ratio is below the floor or above the cap.",
+            "Set a floor below 1 and a cap above 1. A token whose probability did not change has ratio 1.",
         )
 
 
 def rejections_have_bounds(plan: RunPlan) -> Iterator[Problem]:
-    """A rule has a threshold above 0, or a lower and an upper ratio."""
+    """Check that each rejection rule has a threshold above 0, or a lower and an upper ratio."""
     for name, bounds in plan.config.rllm.algorithm.rollout_correction.reject.items():
         key, numbers = f"{CORRECTION}.reject", bounds if isinstance(bounds, tuple) else (bounds,)
         of_ratios = name == "veto" or name.endswith("k1")
@@ -37,12 +37,12 @@ def rejections_have_bounds(plan: RunPlan) -> Iterator[Problem]:
                 "wrong-value",
                 key,
                 f"{key}: {name} has the threshold {bounds}, which rejects every token or none.",
-                "Write a positive number, or for ratios [low, high] with low below high.",
+                "Write a positive number, or [low, high] for ratios, with low below high.",
             )
 
 
 def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
-    """Weighing by the ratio to the sampler twice squares it, which corrects for nothing."""
+    """Reject two weightings by the ratio to the sampler's policy: they square it, and the result corrects nothing."""
     key, mode = f"{CORRECTION}.tis_mode", plan.config.rllm.algorithm.rollout_correction.tis_mode
     chosen = {"": plan.losses.default} | {f" of role {role!r}": loss for role, loss in plan.losses.by_role.items()}
     for whose, loss in chosen.items():
@@ -50,18 +50,18 @@ def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
             yield refused(
                 "ratio-applied-twice",
                 key,
-                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} weighs tokens by the same ratio to "
-                "the policy that sampled: it would count twice.",
+                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} applies the same ratio to the "
+                "sampler's policy: it would be applied twice.",
                 f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
             )
 
 
 def old_rollouts_are_weighed(plan: RunPlan) -> Iterator[Problem]:
-    """Without a ratio to the weights that sampled, their tokens pass for tokens of the weights that are trained."""
+    """Check that tokens sampled by other weights are corrected. Otherwise they are trained on as if on-policy."""
     stage = next((stage.plugin.name for stage in plan.stages if stage.plugin.off_policy), None)
     if stage is None or plan.config.rllm.algorithm.rollout_correction.tis_mode is not None:
         return
-    others = f"the episodes of stage {stage!r} were sampled by other weights"
+    others = f"the episodes of stage {stage!r} were sampled with other weights"
     for loss in plan.losses:
         if not loss.plugin.has_ratio:
             yield refused(
@@ -74,13 +74,13 @@ def old_rollouts_are_weighed(plan: RunPlan) -> Iterator[Problem]:
             yield refused(
                 "uncorrected-rollouts",
                 f"{CORRECTION}.bypass_mode",
-                f"{CORRECTION}.bypass_mode is false, so that ratios are to the weights that are trained, and {others}.",
-                f"Leave it out, or set {CORRECTION}.tis_mode=token.",
+                f"{CORRECTION}.bypass_mode is false, so ratios use the trained weights' log-probs, and {others}.",
+                f"Remove {CORRECTION}.bypass_mode, or set {CORRECTION}.tis_mode=token.",
             )
 
 
 def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
-    """What divides by the sampler's log-probs cannot do without them; ratios do not correct for truncation."""
+    """Check sampling with top-p or top-k: some terms divide by log-probs, and ratios do not correct for truncation."""
     train, tis_mode = plan.config.sampling.train, plan.config.rllm.algorithm.rollout_correction.tis_mode
     settings = {"sampling.train.top_p": train.top_p} if train.top_p < 1 else {}
     settings |= {"sampling.train.top_k": train.top_k} if train.top_k > 0 else {}
@@ -97,32 +97,32 @@ def truncated_sampling(plan: RunPlan) -> Iterator[Problem]:
             "missing-logprobs",
             key,
             f"{who} needs the log-probs that the sampler reports, and {engine} reports none under {truncated}.",
-            "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or leave the former out.",
+            f"Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or do not use {who}.",
         )
     by_sampler = plan.full_logprobs and not recomputes_old_logprobs(plan.config)
     old = "old log-probs are the sampler's" if by_sampler else "the trainer computes old log-probs"
     yield warning(
         "truncated-sampling",
         key,
-        f"{truncated}: tokens are sampled from a part of the distribution, and log-probs are those of all of it. "
-        f"Importance ratios compare whole distributions ({old}); they do not correct for the truncation",
+        f"{truncated}: tokens are sampled from a part of the distribution, and log-probs refer to the whole "
+        f"distribution. Importance ratios compare whole distributions ({old}) and do not correct for the truncation",
     )
 
 
 def divergence_has_a_gradient(plan: RunPlan) -> Iterator[Problem]:
-    """That of one of its estimators is noise."""
+    """Warn about the KL estimator k1, because its gradient is noise."""
     algorithm = plan.config.rllm.algorithm
     if algorithm.kl_beta and algorithm.kl_estimator == "k1":
         yield warning(
             "divergence-without-gradient",
             "rllm.algorithm.kl_estimator",
-            "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average, whatever kl_beta is: k2 and k3 are "
-            "those that hold the policy near the reference model",
+            "rllm.algorithm.kl_estimator=k1 has a gradient that is 0 on average for any kl_beta. Use k2 or k3 to keep "
+            "the policy near the reference model",
         )
 
 
 def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
-    """A section of the backend that serves one column, such as that of a critic."""
+    """Check that the run needs a backend's section for one column, such as the critic's section."""
     composed = plan.composed
     for column, section in plan.backend.plugin.column_sections.items():
         for key in sorted(_set_by_user(section, plan)) if column not in plan.needs else ():
@@ -130,7 +130,7 @@ def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
                 "unused-key",
                 key,
                 f"{composed.given(key)} and has no effect: no estimator or loss of this run needs {column}.",
-                f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or leave it out.",
+                f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or remove {key}.",
             )
 
 

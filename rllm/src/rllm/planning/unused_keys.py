@@ -1,9 +1,11 @@
-"""No setting without an effect: a user's value that nobody would act on stops the run, or is a warning.
+"""Report settings without an effect: if no part of the run reads a user's value, the run fails or warns.
 
-It is a warning where the key has that value anyway, and where ``rllm.unused_keys`` is ``warn``. Who acts on a key is
-marked in the schema (``rllm_core.schema.section``). Values that came from an environment or from
-an earlier run, and that another choice has made idle, go back to their defaults instead. An environment's do so without
-a word: they are suggestions for plugins that the user did not choose. An earlier run's did act there, so that is said.
+It is a warning if the key has that value anyway, or if ``rllm.unused_keys`` is ``warn``. Marks in the schema
+(``rllm_core.schema.section``) declare which plugins read a key.
+
+Values from an environment or an earlier run can become unused by another choice. They are reset to their defaults. An
+environment's values are reset silently, because they are suggestions for plugins that the user did not choose. An
+earlier run's values had an effect in that run, so a warning reports the reset.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Names, NoEffect, ReadBy, Rejected
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-REFUSED = ", which is refused."
-NOBODY = ", and nothing this run uses acts on it."
+REFUSED = ", which is not supported."
+NOBODY = ", and no part of this run uses it."
 CHOSEN_BY = {
     "estimator": "rllm.algorithm.adv_estimator",
     "loss": "rllm.algorithm.loss_fn",
@@ -77,7 +79,7 @@ class Key:
 
     @property
     def no_effect(self) -> NoEffect | None:
-        """The first mark whose test passes: a mark of its own, or of its section."""
+        """The first mark whose test passes, on the key itself or on its section."""
         own = (mark for mark in self.field.metadata if isinstance(mark, NoEffect))
         return next((mark for mark in (*own, *self.inherited) if mark.test(self.section)), None)
 
@@ -104,13 +106,13 @@ def core_key(config: RunConfig, path: KeyPath) -> Key | None:
 def settle_effects(
     composed: Composed, chosen: Sequence[Registered[Any]], taking: Sequence[PluginChoice[Any]], registry: Registry
 ) -> tuple[Composed, list[Problem]]:
-    """Find what a user set and nobody acts on; reset it, and such values of lower origin.
+    """Find user settings that no part of the run reads. Reset them, and unused values from other layers.
 
-    A value of an environment or its recipe is reset without a warning.
+    An unused value of an environment or its recipe is reset without a warning.
 
     Args:
         chosen: every plugin of the run.
-        taking: those of them that take options over from shared keys.
+        taking: the plugins in `chosen` that take options from shared keys.
     """
     idle: list[Key] = []
     problems = list(_idle_keys_of_backends(composed, chosen))
@@ -129,13 +131,13 @@ def settle_effects(
             names = ", ".join(f"{entry.registered.kind} {entry.plugin.name}" for entry in own)
             why = (
                 NOBODY,
-                f"{names} has a value of its own for {key.path[-1]}, where it is chosen. Set one of the two.",
+                f"{names} has its own value for {key.path[-1]} in its options. Set one of the two.",
             )
         if why and by_user:
             if why[0] != REFUSED and _happens_anyway(key, taking):
                 problems.append(
                     warning(
-                        "redundant-key", key.dotted, f"{given}, which is what happens anyway: the key changes nothing."
+                        "redundant-key", key.dotted, f"{given}, which is the effective value anyway. It has no effect."
                     )
                 )
             else:
@@ -149,7 +151,7 @@ def settle_effects(
 
 
 def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]) -> Iterator[Problem]:
-    """A user's values under keys that the backend knows to be without effect; warnings of those that are defaults."""
+    """Yield user values of keys that the backend declares as unused. A value equal to the default gives a warning."""
     profile = composed.config.rllm.profile
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
         for key in sorted(composed.by_user):
@@ -159,16 +161,16 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
                 without_user = packaged_values(backend, profile) if of_profile else composed.in_force
                 if same_value(composed.value(key), value_at(without_user, path_of(key))):
                     text = (
-                        f"{given}, as it is by default: the key changes nothing, since backend {backend.name} does not "
-                        f"act on it. {instead}"
+                        f"{given}, which is the default: it has no effect, because backend {backend.name} does not "
+                        f"use this key. {instead}"
                     )
                     yield warning("unused-key", key, text)
                 else:
-                    yield unused("unused-key", key, f"{given}, and backend {backend.name} does not act on it.", instead)
+                    yield unused("unused-key", key, f"{given}, and backend {backend.name} does not use it.", instead)
 
 
 def config_keys(plugin: Any, key: str) -> bool:
-    """Whether a record says, by `config_keys` or as a shared key, that it acts on a key of the core."""
+    """True if a plugin spec declares, by `config_keys` or as a shared key, that it reads a key of the core."""
     return _lists(plugin, key) or any(key == shared.rllm for shared in getattr(plugin, "shared_keys", ()))
 
 
@@ -177,13 +179,13 @@ def _lists(plugin: Any, key: str) -> bool:
 
 
 def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
-    """Values of the core that plugins of a kind take over as options, by name; null leaves the plugin's own default."""
+    """Return the core's values that plugins of a kind use as options, by name. Null keeps the plugin's default."""
     keys = core_keys(config)
     return {key.path[-1]: key.value for key in keys if kind in key.options_of and key.value is not None}
 
 
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
-    """Installed plugins through which a key can act."""
+    """Return the installed plugins that can use a key."""
     return [entry for kind in KINDS for entry in registry.all(kind) if _could_act(entry, key)]
 
 
@@ -197,10 +199,10 @@ def _could_act(entry: Registered[Any], key: Key) -> bool:
 
 
 def _acts_by_itself(entry: Registered[Any], key: Key) -> bool:
-    """Whether it acts on a key that is no option of it.
+    """True if a plugin reads a key that is not one of its options.
 
-    A backend that has the core's own key, the choice of a plugin, or the option of one, under another name does not act
-    on it.
+    A backend may have a native name for one of the core's own keys, a plugin choice, or a plugin's option. That native
+    name is not enough here.
     """
     read_by = key.mark(ReadBy)
     own = read_by is None or read_by.options_of or key.mark(Names)
@@ -213,12 +215,12 @@ def _has_option(entry: Registered[Any], key: Key) -> bool:
 
 
 def _takes_over(chosen: PluginChoice[Any], key: Key) -> bool:
-    """Whether a plugin has the option and its own mapping does not set it."""
+    """True if a plugin has the option and the user's mapping for the plugin does not set it."""
     return _has_option(chosen.registered, key) and key.path[-1] not in chosen.own
 
 
 def _why_idle(key: Key, chosen: Sequence[Registered[Any]], registry: Registry, acts: bool) -> tuple[str, str] | None:
-    """What is wrong and what to do; None when somebody acts on the key. `acts`: a chosen plugin does."""
+    """Return the problem and the remedy, or None if the key is used. `acts` is True if a chosen plugin reads it."""
     rejected = key.mark(Rejected)
     if rejected and rejected.value in (None, key.value):
         return REFUSED, rejected.reason
@@ -232,14 +234,14 @@ def _why_idle(key: Key, chosen: Sequence[Registered[Any]], registry: Registry, a
 
 
 def _happens_anyway(key: Key, taking: Sequence[PluginChoice[Any]]) -> bool:
-    """Whether a key that nothing acts on has the value by which the run goes without it."""
+    """True if an unused key has the value that the run uses anyway."""
     values = list(_in_force(key, taking))
     return bool(values) and all(same_value(key.value, value) for value in values)
 
 
 def _in_force(key: Key, taking: Sequence[PluginChoice[Any]]) -> Iterator[Any]:
-    """What counts in place of a key's value: one, or one for each plugin that acts by some value; `ABSENT` where a
-    plugin does not say."""
+    """Yield the value used instead of a key's value, or a value for each plugin with a fixed value. `ABSENT` if a
+    plugin does not declare its value."""
     if mark := key.no_effect:
         if mark.instead:
             yield mark.instead(key.section)
@@ -251,7 +253,7 @@ def _in_force(key: Key, taking: Sequence[PluginChoice[Any]]) -> Iterator[Any]:
 
 
 def _acted_by(chosen: PluginChoice[Any], key: Key) -> Any:
-    """The value by which a plugin acts, whatever the core's key says; `ABSENT` where the record does not tell."""
+    """Return the value that a plugin uses regardless of the core's key. `ABSENT` if the spec does not declare it."""
     name = key.path[-1]
     if _has_option(chosen.registered, key):
         return getattr(chosen.params, name)
@@ -261,9 +263,9 @@ def _acted_by(chosen: PluginChoice[Any], key: Key) -> Any:
 def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) -> str:
     acting = acting_plugins(registry, key)
     if not acting and key.dotted == "rllm.record":
-        return "rllm-record does: pip install rllm-record. Without it nothing is recorded."
+        return "rllm-record reads it: pip install rllm-record. Without it nothing is recorded."
     if not acting:
-        return "No installed plugin does; leave it out."
+        return "No installed plugin reads it. Remove it."
     kinds = {entry.kind for entry in acting}
     used = ", ".join(_used(entry, key) for entry in chosen if entry.kind in kinds)
     own = [entry for entry in chosen if entry.kind in kinds and entry.distribution == IN_PROCESS]
@@ -275,7 +277,7 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
     chosen_by = {**CHOSEN_BY, "backend": "rllm.backend", "workflow": "rllm.workflow.name"}
     other = next((f"{chosen_by[entry.kind]}={entry.name}" for entry in acting if entry.kind in chosen_by), None)
     remedy = f" Remove {key.dotted}" + (f", or set {other}." if other else ".")
-    return f"{_list('Acting on it:', acting)} This run uses {used or 'none of these kinds'}.{remedy}{declare}"
+    return f"{_list('Plugins that read it:', acting)} This run uses {used or 'none of these kinds'}.{remedy}{declare}"
 
 
 def _used(entry: Registered[Any], key: Key) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints: written beside, synced, renamed, verified by digest. A crash leaves the older ones as they were."""
+"""Checkpoints: written to a temporary folder, synced, renamed, verified by digest. A crash keeps older ones intact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Checkpoint:
 
     directory: Path
     state: dict[str, Any]
-    """The trainer's part, as it was given to `CheckpointStore.save`."""
+    """The trainer's state, as given to `CheckpointStore.save`."""
 
     @property
     def backend_directory(self) -> Path:
@@ -44,7 +44,7 @@ class CheckpointStore:
         """Write one checkpoint; `step` is the number of finished training steps.
 
         Raises:
-            CheckpointError: it could not be written. Older checkpoints are untouched, nothing half-written stays.
+            CheckpointError: it could not be written. Older checkpoints are unchanged, and no partial files remain.
         """
         try:
             serialised = json.dumps(state)
@@ -68,7 +68,7 @@ class CheckpointStore:
             self.point_latest_at(final)
             sync_directory(self._directory)
             self._remove_leftovers()
-        except Exception as error:  # libraries report a full disk by exceptions of their own
+        except Exception as error:  # libraries report a full disk by their own exceptions
             shutil.rmtree(beside, ignore_errors=True)
             if isinstance(error, RllmError):
                 raise
@@ -87,7 +87,7 @@ class CheckpointStore:
         return next(state for state in map(_state_of, self._all()) if state is not None)
 
     def latest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint whose files are all as they were written; None when there is none at all.
+        """Return the newest checkpoint with undamaged files. None if there is no checkpoint.
 
         Raises:
             CheckpointError: there are checkpoints, and every one is damaged.
@@ -114,7 +114,7 @@ class CheckpointStore:
         return sorted(directories, key=_step_of)
 
     def _remove_leftovers(self) -> None:
-        """What a save replaced, and what processes that were killed while saving left."""
+        """Remove checkpoints that a save replaced, and files of processes that were killed while saving."""
         for leftover in self._directory.glob(".step_*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
         for link in self._directory.glob(f".{LATEST}.*.tmp"):
@@ -150,7 +150,7 @@ def _step_of(directory: Path) -> int:
 
 
 def find_damage(directory: Path) -> str | None:
-    """What is wrong with a checkpoint's files, or None."""
+    """Return a description of the damage to a checkpoint's files, or None."""
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:

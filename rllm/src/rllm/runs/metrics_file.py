@@ -12,12 +12,12 @@ METRICS = "metrics.jsonl"
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """The lines of the metrics in a run folder; empty where there are none.
+    """Return the lines of the metrics in a run folder. Empty if there are none.
 
-    The last line is left out where it is not whole: a crash cut it off.
+    An incomplete last line, from a crash, is ignored.
 
     Raises:
-        RllmError: another line is not what a run writes; the message has its number.
+        RllmError: another line is not valid. The message has its number.
     """
     path = directory / METRICS
     if not path.exists():
@@ -37,9 +37,9 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Values by name, ``step`` among them; None: the line is not what a run writes."""
+    """Return values by name, including ``step``. None if the line is not valid."""
     try:
         values = json.loads(line)
-    except ValueError:  # of texts that are no UTF-8, too
+    except ValueError:  # also raised for text that is not UTF-8
         return None
     return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None

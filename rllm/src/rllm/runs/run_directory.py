@@ -23,17 +23,17 @@ PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
 LENGTH = "length.json"
-"""How many steps the run makes in all: ``{"total_steps": 240}``. Those of epochs follow from the tasks."""
+"""File with the total number of steps: ``{"total_steps": 240}``. With epochs it depends on the number of tasks."""
 LOCK = ".lock"
 TRACKED = ("tensorboard", "wandb", "wandb_run_id")
-"""What the core's trackers write here."""
+"""Names that the core's trackers write in the run folder."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
 WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, PICTURE, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 
 def run_directory_path(trainer: TrainerSection) -> Path:
-    """Where a run of these settings leaves its files."""
+    """Return the folder of a run with these settings."""
     return Path(trainer.output_dir).expanduser() / trainer.project_name / trainer.experiment_name
 
 
@@ -56,10 +56,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, trainer: TrainerSection, *, resume: bool = False, overwrite: bool = False) -> RunDirectory:
-        """Create the folder, or take up an existing one.
+        """Create the folder, or open an existing one.
 
         Raises:
-            ConfigError: a run is there already and neither `resume` nor `overwrite` says what to do with it.
+            ConfigError: the folder contains a run, and neither `resume` nor `overwrite` is set.
             RllmError: the folder cannot be written, or another process is using it.
         """
         path = run_directory_path(trainer)
@@ -75,7 +75,7 @@ class RunDirectory:
             raise RllmError(
                 "locked-directory",
                 f"Another process is training in {path}, or another trainer of this program has it open.",
-                "Wait for it, or let go of it (`del trainer`), or choose another name with "
+                "Wait for it, delete that trainer (`del trainer`), or choose another name with "
                 "rllm.trainer.experiment_name=NAME.",
             ) from error
         directory = cls(path, lock)
@@ -89,10 +89,10 @@ class RunDirectory:
 
     @staticmethod
     def check(trainer: TrainerSection, *, resume: bool, overwrite: bool) -> None:
-        """Look at the place of a run; write nothing.
+        """Check the folder of a run without writing to it.
 
         Raises:
-            ConfigError: a run is there already, and neither `resume` nor `overwrite` says what to do with it.
+            ConfigError: the folder contains a run, and neither `resume` nor `overwrite` is set.
             RllmError: the folder cannot be written.
         """
         path = run_directory_path(trainer)
@@ -103,7 +103,7 @@ class RunDirectory:
         if (path / PLUGINS).exists() and not (resume or overwrite):
             raise ConfigError(
                 "run-exists",
-                f"{path} holds a run already.",
+                f"{path} contains a run already.",
                 "Continue it with --resume, replace it with --overwrite (in Python resume=True, overwrite=True), or "
                 "choose another name with rllm.trainer.experiment_name=NAME.",
             )
@@ -117,7 +117,7 @@ class RunDirectory:
         return self.path / "episodes"
 
     def holds_a_run(self) -> bool:
-        """Whether a run has begun here."""
+        """True if a run has started in this folder."""
         return (self.path / PLUGINS).exists()
 
     @property
@@ -126,14 +126,14 @@ class RunDirectory:
         return self._replaces
 
     def begin(self, config: Mapping[str, Any], registered: Iterable[Registered[Any]], total_steps: int) -> None:
-        """The run is about to make its first step: remove the one it replaces, write what says how it was started.
+        """Remove the run to be replaced, if any, and write the run's configuration, plugins and number of steps.
 
-        Not before, so that a run that cannot start leaves everything as it was.
+        Call it just before the first step, so that a run that cannot start changes nothing.
 
         Args:
             config: the whole configuration.
             registered: the plugins in use.
-            total_steps: of the whole run, those of earlier starts included.
+            total_steps: number of steps of the whole run, including earlier starts.
         """
         if self._replaces:
             self._remove_run()
@@ -160,7 +160,7 @@ class RunDirectory:
             raise RllmError(
                 "not-writable",
                 f"The metrics of step {global_step} could not be written to {self.path / METRICS}: {error.strerror}.",
-                "Make room, then continue from the newest checkpoint with --resume (in Python resume=True).",
+                "Free disk space, then continue from the newest checkpoint with --resume (in Python resume=True).",
             ) from error
 
     def sync(self) -> None:
@@ -169,9 +169,9 @@ class RunDirectory:
             os.fsync(self._metrics.fileno())
 
     def forget_after(self, finished_steps: int) -> None:
-        """Drop metrics of steps that a resumed run will make again, and a last line cut off by a crash.
+        """Remove metrics of steps that a resumed run repeats, and an incomplete last line from a crash.
 
-        A run that starts from the beginning also makes the validation before the first step again.
+        A run that starts from the beginning also repeats the validation before the first step.
         """
         path = self.path / METRICS
         if not path.exists():
@@ -180,7 +180,7 @@ class RunDirectory:
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def history(self) -> list[dict[str, Any]]:
-        """All lines of `metrics.jsonl`."""
+        """Return all lines of `metrics.jsonl`."""
         return read_metrics(self.path)
 
     def close(self) -> None:
@@ -188,14 +188,14 @@ class RunDirectory:
         self._lock.close()
 
     def _close_metrics(self) -> None:
-        # What could not be written has been reported; closing would only fail with it once more.
+        # A failed write was reported already. Closing the file would only fail again.
         with contextlib.suppress(OSError):
             if self._metrics is not None:
                 self._metrics.close()
         self._metrics = None
 
     def _remove_run(self) -> None:
-        """Remove what a run writes, and nothing else that may lie here."""
+        """Remove the files that a run writes, and no other files in the folder."""
         for name in WRITTEN:
             entry = self.path / name
             if entry.is_dir() and not entry.is_symlink():

@@ -1,4 +1,4 @@
-"""What the rewards that compare have in common: the right answer from a task's data, and a score of 1 or 0."""
+"""Shared code of the rewards that compare: the right answer from a task's data, and a score of 1 or 0."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Answer = str | int | float
 
 
 class NoAnswerError(Exception):
-    """A task's data has no answer that could be compared with; the message says why."""
+    """A task's data has no usable answer. The message gives the reason."""
 
 
 class AnswerReward(ABC):
-    """Compares a reply with the answers of a column. Without an answer the reward is missing."""
+    """Base class of rewards that compare a response with a column's answers. No answer means no reward."""
 
     def __init__(self, column: str) -> None:
         self._column = column
@@ -32,23 +32,23 @@ class AnswerReward(ABC):
 
     @abstractmethod
     def score(self, response: Response, answers: Sequence[Answer]) -> Score:
-        """How good a reply is. `answers` has one entry or more, any of which is right.
+        """Return the score of a response. `answers` has one or more entries, and each of them is right.
 
         Raises:
-            NoAnswerError: an answer is none that this reward understands.
+            NoAnswerError: this reward cannot read an answer.
         """
 
 
 def right_or_wrong(correct: bool, extracted: str | None) -> Score:
-    """1 or 0, with what was taken for the answer."""
+    """Return a score of 1 or 0, with the extracted answer."""
     return Score(value=float(correct), correct=correct, extracted=extracted)
 
 
 def value_at(data: Mapping[str, Any], column: str) -> Any:
-    """What a column holds. Where no column has the whole name, its dots reach into mappings.
+    """Return the value of a column. If no column has the whole name, the dots in it are keys of nested mappings.
 
     Raises:
-        NoAnswerError: it is not there.
+        NoAnswerError: the column does not exist.
     """
     if column in data:
         return data[column]
@@ -61,28 +61,28 @@ def value_at(data: Mapping[str, Any], column: str) -> Any:
 
 
 def answers_in(data: Mapping[str, Any], column: str) -> Sequence[Answer]:
-    """The answers of a task, as they stand there.
+    """Return a task's answers unchanged, as a list.
 
     Raises:
-        NoAnswerError: there is none, or it is neither text nor a number.
+        NoAnswerError: there is none, or an answer is neither text nor a number.
     """
     held = value_at(data, column)
     answers = list(held) if isinstance(held, list | tuple) else [held]
     if not answers or not all(_is_answer(each) for each in answers):
-        raise NoAnswerError(f"column {column!r} holds {held!r:.80}, which is no answer")
+        raise NoAnswerError(f"column {column!r} contains {held!r:.80}, which is neither text nor a number")
     return answers
 
 
 def check_answers(data: Mapping[str, Any], column: str, option: str) -> None:
-    """Look at the answers of a task.
+    """Check that a task has an answer.
 
     Args:
         data: the task's data.
-        column: where the answers are.
-        option: what says so, for the hint.
+        column: the column with the answers.
+        option: the option that sets the column, for the hint.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no answer.
     """
     try:
         answers_in(data, column)
@@ -93,7 +93,7 @@ def check_answers(data: Mapping[str, Any], column: str, option: str) -> None:
 
 
 def as_text(answer: Answer) -> str:
-    """An answer as a reply would say it: 42.0, which a table made of 42, is ``42``."""
+    """Return an answer as a response would write it. For example, a table may turn 42 into 42.0: return ``42``."""
     return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)
 
 

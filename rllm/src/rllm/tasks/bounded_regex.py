@@ -1,4 +1,4 @@
-"""Regular expressions of users, matched in processes: some take longer than the universe on some texts."""
+"""Match users' regular expressions in separate processes, because some patterns take forever on some text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_WORKERS = 4
 
 
 class SlowPatternError(Exception):
-    """A match took too long; the message says so."""
+    """A match took too long. The message gives the pattern and the limit."""
 
 
 @cache
@@ -23,7 +23,7 @@ def _pool() -> WorkerPool:
 
 
 def matches_whole(pattern: str, text: str, seconds: float) -> bool:
-    """Whether a pattern matches the whole text; a dot matches line breaks too. Waits for a process.
+    """True if a pattern matches the whole text. A dot matches line breaks too. Blocks until a process returns.
 
     Raises:
         SlowPatternError: it takes longer than `seconds`.
@@ -32,7 +32,7 @@ def matches_whole(pattern: str, text: str, seconds: float) -> bool:
 
 
 def last_group(pattern: str, text: str, seconds: float) -> str | None:
-    """The first group of the last match that has one; None where there is none. Waits for a process.
+    """Return the first group of the last match that has one, or None. Blocks until a process returns.
 
     Raises:
         SlowPatternError: it takes longer than `seconds`.
@@ -45,4 +45,4 @@ def _ask(pattern: str, text: str, seconds: float, **how: bool) -> Any:
     try:
         return _pool().ask({"pattern": pattern, "text": text, "seconds": seconds, **how})
     except DiedError as error:
-        raise SlowPatternError(f"the pattern {pattern!r:.80} is not matched in {seconds:g} s ({error})") from None
+        raise SlowPatternError(f"matching {pattern!r:.80} takes longer than {seconds:g} s ({error})") from None

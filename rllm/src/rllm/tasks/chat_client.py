@@ -1,6 +1,6 @@
-"""Requests to an API like OpenAI's: tries again where that may help, reads no more than it should, keeps the key back.
+"""Client for an OpenAI-compatible API: it retries temporary failures, limits response sizes and hides the key.
 
-For judges, and for `rllm.endpoint`, whose models are behind such an API.
+Used by judges and by `rllm.endpoint`.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ import httpx
 from rllm_core.data.messages import Message
 
 MAY_PASS = frozenset({408, 409, 425, 429})
-"""Statuses of servers that are busy for now; those from 500 on are of servers that are broken for now."""
+"""Status codes of servers that are busy for now. Codes from 500 on come from servers that are broken for now."""
 LONGEST_WAIT = 60.0
-"""Seconds between two tries, whatever the server asks for."""
+"""Maximum number of seconds between two tries, even if the server requests more."""
 MOST_BYTES = 4 * 2**20
-"""Of an answer. A reader of more would take a server's word for how much memory there is."""
+"""Maximum size of a response in bytes. Without a limit, a server could use up the memory."""
 SHOWN = 200
-"""Characters of an answer that a message shows."""
+"""Number of characters of a response that an error message shows."""
 
 
 class ChatError(Exception):
-    """There is no answer; the message says why, in one line, without the key."""
+    """A request failed. The message gives the reason in one line, without the key."""
 
     def __init__(self, message: str, status: int | None = None, said: str = "") -> None:
         super().__init__(message)
         self.status = status
-        """Of the HTTP response; None: there was none, or it was fine and no chat completion."""
+        """Status of the HTTP response. None: no response came, or it had no error and was not a chat completion."""
         self.said = said
-        """What the server said with it, as a whole."""
+        """The whole body of the server's response."""
 
 
 class _PassingError(ChatError):
-    """A failure after which another try may help."""
+    """A temporary failure, after which a retry may succeed."""
 
     wait = 0.0
-    """Seconds that the server asks for."""
+    """Seconds that the server wants the client to wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatClient:
-    """Where a model is asked, and how patiently."""
+    """Client for a chat model's API, with its limits on time and retries."""
 
     url: str
     """Without ``/chat/completions``."""
@@ -60,12 +60,12 @@ class ChatClient:
     """Seconds before the second try; doubled for each further one."""
 
     async def ask(self, model: str, messages: Sequence[Message], body: Mapping[str, Any]) -> str:
-        """What the model answers.
+        """Return the model's answer.
 
         Raises:
-            ChatError: no answer came, or one without text.
+            ChatError: no answer came, or the answer has no text.
         """
-        # A client for each question: rewards serve several event loops, and nothing tells them when one ends.
+        # Use a new client for each request: rewards serve several event loops, and cannot see when one is closed.
         async with httpx.AsyncClient(timeout=self.timeout, verify=_tls()) as http:
             answer = await self.complete(http, {**body, "model": model, "messages": list(messages)})
         try:
@@ -77,10 +77,10 @@ class ChatClient:
         return text
 
     async def complete(self, http: httpx.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that answers a request for a chat completion.
+        """Return the JSON object that answers a request for a chat completion.
 
         Raises:
-            ChatError: no answer came, or another one.
+            ChatError: no answer came, or it is not a JSON object.
         """
         for number in range(self.retries + 1):
             try:
@@ -95,10 +95,10 @@ class ChatClient:
         raise AssertionError("the last try returns or raises")
 
     async def models(self, http: httpx.AsyncClient) -> dict[str, Any]:
-        """The JSON object that lists models, asked for once.
+        """Return the JSON object that lists models. This request is not retried.
 
         Raises:
-            ChatError: no answer came, or another one.
+            ChatError: no answer came, or it is not a JSON object.
         """
         return self._object(await self._send(http, "GET", "/models", None))
 
@@ -151,18 +151,18 @@ class ChatClient:
         return ChatError(self._without_key(message))
 
     def _without_key(self, text: str) -> str:
-        """Servers quote what they were sent."""
+        """Hide the key in a message, because servers may quote the request."""
         return text.replace(self._key, "***") if self._key else text
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Made once: it reads all certificates."""
+    """Return the TLS context. It is created once, because creating it reads all certificates."""
     return httpx.create_ssl_context()
 
 
 def _asked_wait(response: httpx.Response) -> float:
-    """Of ``Retry-After`` in seconds; a date is not read."""
+    """Return the seconds in ``Retry-After``. A date in this header is ignored."""
     said = response.headers.get("retry-after", "")
     return float(said) if said.isascii() and said.isdigit() else 0.0
 

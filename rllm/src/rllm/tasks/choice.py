@@ -1,4 +1,4 @@
-"""`choice`: the letter of the last option that the reply names."""
+"""The reward `choice`, for the letter of the last option in the response."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rllm_core.data.messages import Response
 
 
 class Choice(AnswerReward):
-    """1 where the last option that the reply names is the right one.
+    """Reward of 1 if the last option that the response names is the right one.
 
-    An option is a capital letter that stands alone, such as ``B``, ``B)`` or ``\\boxed{B}``, or any letter in
+    An option is a capital letter that is not part of a word, such as ``B``, ``B)`` or ``\\boxed{B}``, or any letter in
     parentheses, such as ``(b)``.
     """
 
@@ -22,7 +22,7 @@ class Choice(AnswerReward):
         super().__init__(params.column)
         self._letters = params.letters
         letters = params.letters
-        # An apostrophe, straight or curly, makes a word of it: "A's".
+        # A letter with an apostrophe after it, straight or curly, is part of a word, such as "A's".
         self._option = re.compile(rf"\(([{letters}{letters.lower()}])\)|(?<!\w)([{letters}])(?![\w'\u2019])")
 
     def score(self, response: Response, answers: Sequence[Answer]) -> Score:
@@ -34,7 +34,7 @@ class Choice(AnswerReward):
             return self._letters[answer]
         named = self._last_named(answer) or self._last_named(answer.upper()) if isinstance(answer, str) else None
         if named is None:
-            raise NoAnswerError(f"column {self._column!r} holds {answer!r:.80}, which names none of {self._letters}")
+            raise NoAnswerError(f"column {self._column!r} contains {answer!r:.80}, which is none of {self._letters}")
         return named
 
     def _last_named(self, text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""A function of the user's, with one of three signatures, as a reward in the process that it is called in."""
+"""A user's function with one of three signatures as a reward. It is called in this process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rllm_core.contracts.reward import Rollout, Score
 
 
 class FunctionCall:
-    """Calls the function. Whatever goes wrong is a missing reward that names file and line."""
+    """Callable for the function. Any error becomes a missing reward, with the file and line in its feedback."""
 
     def __init__(self, function: str) -> None:
-        """Run the file.
+        """Run the file and load the function.
 
         Raises:
-            ConfigError: it fails, or its function is missing or has another signature.
+            ConfigError: the file fails, or the function is missing or has an unknown signature.
         """
         self._path, self._name = split(function)
         self._function, self._parameters = load_function(function)
 
     async def __call__(self, rollout: Rollout) -> Any:
-        """What the function returned, awaited where it is a coroutine."""
+        """Return the function's result as a reward, and await it if it is a coroutine."""
         try:
             result = self.called(rollout)
             return self.settled(await result if inspect.isawaitable(result) else result)
@@ -33,7 +33,7 @@ class FunctionCall:
             return self.failed(error)
 
     def called(self, rollout: Rollout) -> Any:
-        """What the function returns; awaitable where it is a coroutine function."""
+        """Call the function and return its result. The result is awaitable if it is a coroutine function."""
         if self._parameters.style == "trl":
             return call_as_trl(self._function, self._parameters, rollout)
         if self._parameters.style == "verl":
@@ -41,7 +41,7 @@ class FunctionCall:
         return self._function(rollout)
 
     def settled(self, result: Any) -> Any:
-        """What the function returned, as a reward returns it."""
+        """Convert the function's result to a valid reward."""
         if self._parameters.style == "trl":
             result = result_of_trl(result)
         elif self._parameters.style == "verl":
@@ -60,7 +60,7 @@ class FunctionCall:
         return Score(value=None, feedback=f"{self._name} in {self._path}: {why}")
 
     def failed(self, error: BaseException) -> Score:
-        """The missing reward of a call that raised."""
+        """Return a missing reward for a call that raised an exception."""
         if isinstance(error, UnfitError):
             return self._missing(str(error))
         return Score(value=None, feedback=f"{place_of(error, self._path)}: {type(error).__name__}: {error}")

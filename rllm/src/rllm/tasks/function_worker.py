@@ -1,11 +1,12 @@
 """The process that calls a reward function: ``python -m rllm.tasks.function_worker FILE.py:FUNCTION DIGEST PATH``.
 
-It runs the file once and writes ``ready``, or why it cannot. Then it reads lines ``{"rollout": …, "seconds": …}`` and
-writes a line for each. `DIGEST` is that of the file when the run began: a process that takes the
-place of a killed one must not call another function. `PATH` is the JSON list of folders that modules come from.
+It runs the file once and writes ``ready``, or the reason why it cannot. Then it reads lines
+``{"rollout": …, "seconds": …}`` and writes one line for each. `DIGEST` is the file's digest at the start of the run:
+a process that replaces a killed one must not call a changed function. `PATH` is the JSON list of folders for imports.
 
-Whoever asks kills it when an answer takes too long. A process that was left behind ends by itself: with its input, or,
-where the function never lets go of the interpreter, when it has used more time than all processors have in `seconds`.
+The calling process kills it when an answer takes too long. If the calling process dies, this process ends when its
+input ends. If the function never releases the interpreter, a timer ends it: its CPU time is limited to `seconds` times
+the number of processors.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from rllm_core.errors import ConfigError
 
 
 def main(function: str, digest: str, path: str) -> None:
-    """Answer until the input ends."""
+    """Call the function for each input line until the input ends."""
     asked, responses = _taken_from_the_function()
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    # Before the file is run, which may take for ever: nobody may be there to wait for it any more.
+    # Start this thread before running the file, which may never end: then a closed input still ends the process.
     threading.Thread(target=_read, args=(asked, lines), daemon=True).start()
     sys.path[:] = json.loads(path)
     from rllm.tasks.function_call import FunctionCall
@@ -37,7 +38,7 @@ def main(function: str, digest: str, path: str) -> None:
         if digest_of(function) != digest:
             raise ConfigError(
                 "source-changed",
-                f"{function} changed while the run went on.",
+                f"{function} changed during the run.",
                 "Undo the change and use --resume, or start a new run with --overwrite.",
             )
         call = FunctionCall(function)
@@ -48,14 +49,14 @@ def main(function: str, digest: str, path: str) -> None:
     while True:
         question = json.loads(lines.get())
         signal.setitimer(signal.ITIMER_PROF, question["seconds"] * (os.cpu_count() or 1) + 1)
-        # Each on a loop of its own: nothing of one attempt is left when the next comes.
+        # Each rollout has its own event loop, so that no tasks of one rollout remain when the next one comes.
         result = asyncio.run(call(rollout_of(question["rollout"])))
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write(responses, json_of(result))
 
 
 def _taken_from_the_function() -> tuple[TextIO, TextIO]:
-    """The pipes of this process. A function that prints writes to the terminal, one that reads gets nothing."""
+    """Return this process's pipes, and redirect stdin and stdout so that the function's prints go to the terminal."""
     asked, responses = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -30,7 +30,7 @@ class Judge:
             backoff=params.backoff,
         )
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        """A semaphore belongs to the event loop in which somebody waited for it."""
+        """Semaphores by event loop, because a semaphore belongs to the event loop in which it was first awaited."""
 
     async def __call__(self, rollout: Rollout) -> Score:
         params = self._params
@@ -58,7 +58,7 @@ class Judge:
         return self._places[loop]
 
     def _asked(self, rollout: Rollout) -> str:
-        """The prompt for the judge, in which a reply that looks like a place stays as it is."""
+        """Return the prompt for the judge. A response that looks like a placeholder stays unchanged in it."""
         texts = {"reply": rollout.response.content, "question": _question(rollout)}
         if self._params.asks_for_answer:
             texts["answer"] = " or ".join(as_text(each) for each in answers_in(rollout.data, self._params.column))
@@ -71,7 +71,7 @@ class Judge:
 
 
 def _question(rollout: Rollout) -> str:
-    """What was said before the reply: one message as its text, several with their roles."""
+    """Return the messages before the response. A single message is its text, several messages have their roles."""
     before = [message for message in rollout.messages[:-1] if message["role"] != "system"]
     if len(before) == 1:
         return text_of(before[0])

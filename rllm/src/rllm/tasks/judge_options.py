@@ -1,4 +1,4 @@
-"""Options of the reward ``judge``, and what is seen to be wrong with them without a network."""
+"""Options of the reward ``judge``, and checks of them that need no network."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ Reply to grade:
 
 Is the reply right? Explain in one sentence, then end with yes or no."""
 OF_CLIENT = {"model", "messages", "stream"}
-"""Fields of a request that have options of their own, or none."""
+"""Fields of a request that other options set, or that cannot be set."""
 
 
 def _is_address(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("it is no address: write http://127.0.0.1:8000/v1")
+        raise ValueError("it is not an address: write, for example, http://127.0.0.1:8000/v1")
     if parts.username or parts.password or parts.query:
-        raise ValueError("a key does not belong into the address: name an environment variable with api_key_env")
+        raise ValueError("do not put a key into the address: set api_key_env to an environment variable")
     return url.rstrip("/")
 
 
 def _has_the_response(prompt: str) -> str:
     if "reply" not in PLACES.findall(prompt):
-        raise ValueError("it has no place {reply}")
+        raise ValueError("it has no placeholder {reply}")
     return prompt
 
 
 def _leaves_out(body: dict[str, Any]) -> dict[str, Any]:
     if taken := sorted(OF_CLIENT & set(body)):
-        raise ValueError(f"{', '.join(taken)} cannot be set here: other options of the judge do")
+        raise ValueError(f"{', '.join(taken)} cannot be set here: use the other options of the judge")
     return body
 
 
@@ -53,43 +53,43 @@ class JudgeParams(Params):
     """Options of ``judge``."""
 
     url: Annotated[str, AfterValidator(_is_address)] = Field(
-        description="Address of an API like OpenAI's, up to /v1; the judge answers at URL/chat/completions."
+        description="Base URL of an OpenAI-compatible API, up to /v1. Requests go to URL/chat/completions."
     )
-    model: str = Field(min_length=1, description="The judge's name there.")
+    model: str = Field(min_length=1, description="Name of the judge model at this API.")
     prompt: Annotated[str, AfterValidator(_has_the_response)] = Field(
-        PROMPT, description="What the judge is asked, with places {question}, {answer} and {reply}; other braces stay."
+        PROMPT, description="Prompt for the judge, with {question}, {answer} and {reply}. Other braces stay unchanged."
     )
     system_prompt: str | None = Field(None, description="System message for the judge.")
-    column: str = Field("answer", min_length=1, description="Column that {answer} stands for; dots reach into it.")
+    column: str = Field("answer", min_length=1, description="Column for {answer}. Use dots for nested keys.")
     read: Literal["yes_no", "number", "regex", "json"] = Field(
         "yes_no",
-        description="What of the judge's words is the score: the last yes (1) or no (0), the last number, the last "
-        "match of `pattern`, or `field` of the last JSON object.",
+        description="Part of the judge's response that is the score: the last yes (1) or no (0), the last number, the "
+        "last match of `pattern`, or `field` of the last JSON object.",
     )
     pattern: str | None = Field(
         None, description=r"With read=regex: a group that matches a number, such as 'score: (\d+)'."
     )
     field: str | None = Field(
-        None, min_length=1, description="With read=json: where the number, or true or false, is; dots reach into it."
+        None, min_length=1, description="With read=json: key of the number, true or false. Use dots for nested keys."
     )
-    worst: float = Field(0.0, description="Number that earns 0. Numbers outside of worst and best are no score.")
-    best: float = Field(1.0, description="Number that earns 1.")
+    worst: float = Field(0.0, description="Number that means reward 0. A number outside worst and best is no score.")
+    best: float = Field(1.0, description="Number that means reward 1.")
     solved_from: float | None = Field(
-        None, gt=0, le=1, description="Reward from which a task counts as solved; null: this reward cannot tell."
+        None, gt=0, le=1, description="Minimum reward of a solved task. null: this reward does not report solved tasks."
     )
     api_key_env: str | None = Field(
-        None, pattern=r"^[A-Za-z_]\w*$", description="Environment variable that holds the key; null: none is sent."
+        None, pattern=r"^[A-Za-z_]\w*$", description="Environment variable with the API key. null: no key is sent."
     )
     body: Annotated[dict[str, Any], AfterValidator(_leaves_out)] = Field(
         default_factory=lambda: {"temperature": 0.0, "max_tokens": 512},
-        description="Further fields of each request.",
+        description="Additional fields of each request.",
     )
     timeout: float = Field(60.0, gt=0, le=600, description="Seconds that one request may take.")
-    retries: int = Field(4, ge=0, le=20, description="Further tries after a failure that may pass.")
+    retries: int = Field(4, ge=0, le=20, description="Number of retries after a temporary failure.")
     backoff: float = Field(
-        1.0, ge=0, le=60, description="Seconds before the second try; twice as long before each further one."
+        1.0, ge=0, le=60, description="Seconds before the second try. The wait doubles before each later try."
     )
-    concurrency: int = Field(16, gt=0, le=1024, description="Replies that are judged at once.")
+    concurrency: int = Field(16, gt=0, le=1024, description="Maximum number of responses judged at the same time.")
 
     @property
     def asks_for_answer(self) -> bool:
@@ -103,19 +103,19 @@ class JudgeParams(Params):
         if self.pattern is not None:
             RegexParams(pattern=self.pattern)
         if self.worst == self.best:
-            raise ValueError("worst and best are the same number; they are the two ends of the scale")
+            raise ValueError("worst and best are the same number: set them to the two ends of the scale")
         return self
 
 
 def check_judge(params: JudgeParams) -> None:
-    """Look at the environment.
+    """Check that the API key's environment variable is set.
 
     Raises:
-        ConfigError: the variable that holds the key is not set.
+        ConfigError: it is not set.
     """
     if params.api_key_env is not None and not os.environ.get(params.api_key_env, "").strip():
         raise ConfigError(
             "missing-api-key",
-            f"Reward 'judge' takes its key from the environment variable {params.api_key_env}, which is not set.",
-            f"export {params.api_key_env}=…, or leave api_key_env out where the judge asks for no key.",
+            f"Reward 'judge' reads its key from the environment variable {params.api_key_env}, which is not set.",
+            f"export {params.api_key_env}=…, or remove api_key_env if the judge needs no key.",
         )

@@ -1,4 +1,4 @@
-"""From what a judge says to a number."""
+"""Read the score from a judge's response."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 
 LONGEST = 20_000
-"""Characters at the end of an answer that are looked at: a score is asked for there."""
+"""Number of characters at the end of a response that are searched, because judges write the score last."""
 
 SECONDS = 5.0
-"""That a match may take."""
+"""Time limit of one match, in seconds."""
 
 
 class UnreadableError(Exception):
-    """A judge's words hold no score; the message says why."""
+    """A judge's response contains no score. The message gives the reason."""
 
 
 def read_score(said: str, params: JudgeParams) -> tuple[float, str]:
-    """The reward, from 0 to 1, and the part of `said` that it was read from.
+    """Return the reward, from 0 to 1, and the part of `said` that contains it.
 
     Raises:
         UnreadableError: there is no score, or it is outside of `worst` and `best`.

@@ -15,19 +15,19 @@ from rllm_serving.line_process import DiedError
 
 MOST_WORKERS = 8
 LONGEST_RESPONSE = 100_000
-"""Characters at the end of a reply that are looked at: the answer is there, and the parser takes its time."""
+"""Number of characters at the end of a response that are parsed. The answer comes last, and parsing is slow."""
 
 
 @cache
 def _pool() -> WorkerPool:
-    """Shared by all rewards of the process: each worker holds sympy in its memory."""
+    """Return the pool shared by all rewards of the process, because each worker loads sympy into memory."""
     return WorkerPool("rllm.tasks.math_worker", min(MOST_WORKERS, os.cpu_count() or 1))
 
 
 class Math(AnswerReward):
-    """1 where math-verify finds the reply's answer equal to the right one, such as ``0.5`` and ``\\frac{1}{2}``.
+    """Reward of 1 if math-verify finds the response's answer equal to the right one (``0.5``, ``\\frac{1}{2}``).
 
-    It compares in processes. One that takes longer than the deadline is killed; the reward is then missing.
+    Separate processes compare the answers. A process that exceeds the deadline is killed, and the reward is missing.
     """
 
     def __init__(self, params: MathParams) -> None:
@@ -42,7 +42,7 @@ class Math(AnswerReward):
         except DiedError as error:
             return Score(
                 value=None,
-                feedback=f"the reply cannot be compared with {texts[0]!r:.80} in {self._deadline:g} s ({error})",
+                feedback=f"comparing the response with {texts[0]!r:.80} takes over {self._deadline:g} s ({error})",
             )
         if "problem" in compared:
             return Score(value=None, feedback=compared["problem"])

@@ -1,8 +1,8 @@
 """The process that compares mathematical answers: ``python -m rllm.tasks.math_worker``.
 
-It reads lines ``{"said": …, "answers": […], "seconds": …}`` and writes a line for each. It ends by itself, killed by a
-timer of the system, when a comparison takes longer: Python cannot interrupt a power of large numbers, and a process
-that its owner has left behind must not compute for ever.
+It reads lines ``{"said": …, "answers": […], "seconds": …}`` and writes one line for each. A timer of the operating
+system kills it if a comparison takes longer, because Python cannot interrupt a power of large numbers. If the calling
+process dies, this process must not compute forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of `question` and `jsonl`, apart from what plays: listing plugins imports no numpy."""
+"""Options of `question` and `jsonl`, in a separate module so that listing plugins does not import numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rllm_core.errors import ConfigError
 
 DEFAULT_ID_KEY = "id"
 COLUMN = r"\{[A-Za-z_]\w*\}"
-"""What names a column in a template."""
+"""Pattern of a column's name in a template."""
 
 
 class QuestionParams(Params):
@@ -18,40 +18,40 @@ class QuestionParams(Params):
     prompt: str | None = Field(
         None,
         min_length=1,
-        description="Column that holds the prompt, text or a list of chat messages; null means the first of prompt, "
+        description="Column with the prompt, which is text or a list of chat messages. null: the first of prompt, "
         "question, problem and messages that a task has.",
     )
     system_prompt: str | None = Field(
-        None, description="System message; it takes the place of one that the prompt's own messages begin with."
+        None, description="System message. It replaces a system message at the start of the prompt's messages."
     )
     template: str | None = Field(
         None,
         pattern=COLUMN,
-        description="The prompt made of columns, such as '{question} Answer with a number.'. Other braces stay, also "
-        r"those of \boxed{answer}; {{x}} is {x}.",
+        description="Prompt with columns in braces, such as '{question} Answer with a number.'. Braces of LaTeX "
+        r"commands, such as \boxed{answer}, stay unchanged. Write {{x}} for {x}.",
     )
 
 
 class TaskFileParams(Params):
     """Options of ``jsonl``."""
 
-    path: str = Field(min_length=1, description="The file: one JSON object per line, the data of one task each.")
+    path: str = Field(min_length=1, description="File with one JSON object per line, which is the data of one task.")
     id_key: str = Field(
-        DEFAULT_ID_KEY, description="Field that holds the task's id; where no line has it, ids are line numbers."
+        DEFAULT_ID_KEY, description="Field with the task's id. If no line has this field, ids are line numbers."
     )
     data_source: str | None = Field(
         None,
         min_length=1,
-        description="Name of the tasks in validation tables; null means each line's own `data_source`, else the "
-        "file's name without its ending.",
+        description="Name of the tasks in validation tables. null: each line's `data_source`, or the file's name "
+        "without its suffix.",
     )
 
 
 def check_question(params: QuestionParams) -> None:
-    """Raises ConfigError for options that exclude each other."""
+    """Raise ConfigError if `prompt` and `template` are both set."""
     if params.prompt is not None and params.template is not None:
         raise ConfigError(
             "conflicting-keys",
-            "rllm.env.env_args.prompt and rllm.env.env_args.template both say what environment 'question' asks.",
-            f"Set one of the two; a template names the column itself: {{{params.prompt}}}.",
+            "rllm.env.env_args.prompt and rllm.env.env_args.template both set the prompt of environment 'question'.",
+            f"Set only one of the two. A template contains the column itself: {{{params.prompt}}}.",
         )

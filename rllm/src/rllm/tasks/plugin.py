@@ -25,10 +25,10 @@ from rllm_core.errors import ConfigError, PluginError
 from rllm_core.lazy import load_from
 
 WAIT_FOR_A_WORKER = 600.0
-"""Seconds. The deadline of a comparison begins when a process is free for it."""
+"""Seconds that a comparison may wait for a process. Its own deadline starts when it gets one."""
 
 WAIT_FOR_A_PLACE = 3600.0
-"""Seconds. Requests and calls have deadlines of their own, which begin when it is their turn."""
+"""Seconds that a call may wait for a free place. Requests and calls have their own deadlines, which start later."""
 
 
 def _math() -> Callable[[Any], Reward]:
@@ -178,7 +178,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="judge",
-        summary="What a model behind an API like OpenAI's says of the reply, from 0 to 1.",
+        summary="Score from 0 to 1 by a judge model at an OpenAI-compatible API.",
         params=JudgeParams,
         load=load_from("rllm.tasks.judge", "Judge"),
         check=check_judge,

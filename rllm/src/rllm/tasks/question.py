@@ -1,4 +1,4 @@
-"""`question`: one prompt of a task, one answer. It pays nothing: ``rllm.reward`` does."""
+"""`question`: one prompt and one answer per task. It gives no reward itself. Set ``rllm.reward`` for that."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "messages")
-"""Where a prompt is looked for, in this order."""
+"""Columns that are tried for the prompt, in this order."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Of messages, as in OpenAI's chat API."""
+"""Roles of messages in OpenAI's chat API."""
 PLACES = re.compile(r"\\[A-Za-z]+\{\w*\}|\{\{\w+\}\}|\{(?P<column>[A-Za-z_]\w*)\}")
-"""A LaTeX command with its braces, which stays: the answer must not end up in ``\\boxed{answer}``; a name in double
-braces, which stays in single ones; and the name of a column."""
+"""Pattern with three alternatives. A LaTeX command with its braces stays unchanged, because the answer must not be put
+into ``\\boxed{answer}``. A name in double braces gets single braces. A name in single braces is a column."""
 PROMPT_KEY = "rllm.env.env_args.prompt"
 TEMPLATE_KEY = "rllm.env.env_args.template"
 
 
 class Question(Environment):
-    """Asks what a task's data says and ends with the first answer."""
+    """Environment with the prompt from a task's data. The rollout ends with the first response."""
 
     def __init__(self, params: QuestionParams) -> None:
         self._params = params
 
     @classmethod
     def tasks(cls, split: Split, params: QuestionParams) -> Sequence[Task]:
-        """None of its own: tasks are those of a dataset.
+        """Return no tasks for validation, because tasks come from a dataset.
 
         Raises:
-            ConfigError: it is asked for training tasks, so the run names no dataset.
+            ConfigError: `split` is train, which means that the run has no dataset.
         """
         if split == "val":
             return []
         raise ConfigError(
             "no-dataset",
-            "Environment 'question' asks the tasks of a dataset, and `data.train_dataset` is not set.",
+            "Environment 'question' needs a dataset, and `data.train_dataset` is not set.",
             'Add --data FILE, or "data.train_dataset={name: jsonl, path: FILE}".',
         )
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
-        """The prompt, a text or chat messages.
+        """Return the prompt, as text or as chat messages.
 
         Raises:
-            ConfigError: the task lacks a column, or one holds no prompt.
+            ConfigError: a column is missing from the task, or contains no prompt.
         """
         template, system = self._params.template, self._params.system_prompt
         asked = _prompt(task, self._params.prompt) if template is None else _filled(template, task)
         if isinstance(asked, str) and not asked.strip():
             raise ConfigError(
-                "bad-prompt", "A task asks nothing: its prompt is empty.", "Leave such tasks out of the data."
+                "bad-prompt", "A task has an empty prompt.", "Remove tasks with an empty prompt from the data."
             )
         if system is None:
             return asked
@@ -67,7 +67,7 @@ class Question(Environment):
 
 
 def prompt_column(task: Mapping[str, Any]) -> str | None:
-    """The first column that a prompt is looked for in, of those that the task has."""
+    """Return the first of `PROMPT_COLUMNS` that the task has, or None."""
     return next((name for name in PROMPT_COLUMNS if task.get(name) is not None), None)
 
 
@@ -85,11 +85,11 @@ def _prompt(task: Mapping[str, Any], chosen: str | None) -> str | list[Message]:
 
 
 def _messages(value: Any, column: str) -> list[Message]:
-    hint = f"A prompt is text, or a list of messages {{role, content}}; set {PROMPT_KEY} to a column that has one."
+    hint = f"A prompt is text, or a list of messages {{role, content}}. Set {PROMPT_KEY} to a column with prompts."
     shaped = isinstance(value, Sequence) and value and all(isinstance(each, Mapping) for each in value)
     if not shaped or not all("role" in each and "content" in each for each in value):
         raise ConfigError(
-            "bad-prompt", f"Column {column!r} of a task holds {value!r:.80}, which is not a prompt.", hint
+            "bad-prompt", f"Column {column!r} of a task contains {value!r:.80}, which is not a prompt.", hint
         )
     for each in value:
         if each["role"] not in ROLES:
@@ -105,8 +105,8 @@ def _messages(value: Any, column: str) -> list[Message]:
     if value[-1]["role"] == "assistant":
         raise ConfigError(
             "bad-prompt",
-            f"Column {column!r} of a task ends with a message of the assistant, which the model must write.",
-            "Leave the last message out, and put its text into a column that a reward reads.",
+            f"Column {column!r} of a task ends with an assistant message, which the model must write itself.",
+            "Remove the last message, and put its text into a column that a reward reads.",
         )
     return list(value)
 
@@ -118,10 +118,10 @@ def _filled(template: str, task: Mapping[str, Any]) -> str:
             return match[0].removeprefix("{").removesuffix("}") if match[0].startswith("{{") else match[0]
         held = task.get(column)
         if not isinstance(held, str | int | float):
-            what = f"holds {held!r:.80}, which is no text" if column in task else f"is not there; it has {_names(task)}"
+            what = f"is {held!r:.80} and not text" if column in task else f"does not exist. It has {_names(task)}"
             raise ConfigError(
                 "bad-prompt",
-                f"{TEMPLATE_KEY} names column {column!r} of a task, which {what}.",
+                f"{TEMPLATE_KEY} uses column {column!r} of a task, which {what}.",
                 f"Write {{{{{column}}}}} in {TEMPLATE_KEY} if you mean braces, or use a column with text.",
             )
         return str(held)

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _found(asked: Any) -> Any:
-    """Whether the pattern matches the whole text; or what its first group is in the last match that has one."""
+    """Match the whole text and return a bool, or search and return the first group of the last match that has it."""
     if asked["whole"]:
         return re.fullmatch(asked["pattern"], asked["text"], re.DOTALL) is not None
     found = [match[1] for match in re.finditer(asked["pattern"], asked["text"]) if match[1] is not None]

@@ -45,10 +45,10 @@ def check_function(function: str) -> None:
 
 
 def check_columns(function: str, data: Mapping[str, Any]) -> None:
-    """Whether a task has what a function reads, as far as its signature tells.
+    """Check that a task has the columns that a function reads, as far as the signature shows them.
 
     Raises:
-        ConfigError: a column is not there, or there is no answer for verl's ``ground_truth``.
+        ConfigError: a column is missing, or the task has no answer for verl's ``ground_truth``.
     """
     path, name = split(function)
     defined = [each for each in _parsed(path).body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -66,7 +66,7 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
 
 
 def is_coroutine(function: str) -> bool:
-    """Whether the file defines the function by ``async def``, as far as is seen without running it."""
+    """True if the file defines the function with ``async def``. The file is parsed, not run."""
     path, name = split(function)
     return any(isinstance(each, ast.AsyncFunctionDef) and each.name == name for each in _parsed(path).body)
 
@@ -94,7 +94,7 @@ def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
 
 
 def source_of(function: str) -> dict[str, str]:
-    """The file as it was named, and what it holds.
+    """Return the file's path as the user wrote it, with the file's content.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -113,7 +113,7 @@ def digest_of(function: str) -> str:
 
 
 def split(function: str) -> tuple[Path, str]:
-    """``FILE.py:FUNCTION`` as two; of a file alone the second is empty."""
+    """Split ``FILE.py:FUNCTION`` into its parts. The second part is empty if there is only a file."""
     file, _, name = (function, "", "") if function.endswith(".py") else function.rpartition(":")
     return Path(file).expanduser(), name
 
@@ -178,7 +178,7 @@ def _check_signature(parameters: Parameters, name: str, place: str) -> None:
 
 
 def _check_imports(tree: ast.Module, path: Path) -> None:
-    """Of packages alone: finding a module in one imports the package. What `if` and `try` guard is not looked at."""
+    """Check that imported top-level packages exist. Looking for submodules would import code. Skip `if` and `try`."""
     for each in tree.body:
         names = [alias.name for alias in each.names] if isinstance(each, ast.Import) else []
         if isinstance(each, ast.ImportFrom) and each.module and not each.level:
@@ -188,12 +188,12 @@ def _check_imports(tree: ast.Module, path: Path) -> None:
                 raise ConfigError(
                     "module-not-found",
                     f"{path}, line {each.lineno}: there is no module {package!r}.",
-                    f"Install it, or add its folder to PYTHONPATH; the folder of {path.name} is not searched.",
+                    f"Install it, or add its folder to PYTHONPATH. The folder of {path.name} is not searched.",
                 )
 
 
 def _may_be_bound(tree: ast.Module, name: str) -> bool:
-    """Whether something else than a `def` at the top may give the name: an assignment, an import, a class, an `if`."""
+    """True if code other than a top-level `def` may bind the name: an assignment, an import, a class, an `if`."""
     stars = any(isinstance(each, ast.ImportFrom) and each.names[0].name == "*" for each in ast.walk(tree))
     bound = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     aliases = [each for each in ast.walk(tree) if isinstance(each, ast.alias)]

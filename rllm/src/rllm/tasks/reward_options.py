@@ -1,4 +1,4 @@
-"""Options of the rewards. Apart from what scores, so that listing plugins stays cheap."""
+"""Options of the rewards, in a separate module from the scoring code so that listing plugins stays fast."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def _compiles(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"it is no regular expression: {error}") from error
+        raise ValueError(f"it is not a regular expression: {error}") from error
     return pattern
 
 
 def _has_a_group(pattern: str) -> str:
     if not re.compile(pattern).groups:
-        raise ValueError("it has no group: put what is compared in (parentheses)")
+        raise ValueError("it has no group: put the compared part in (parentheses)")
     return pattern
 
 
 def _is_in_a_file(function: str) -> str:
-    # A file alone passes: whoever reads the file says which functions it has.
+    # Accept a file without a function here. Reading the file then reports the functions in it.
     if not function.endswith(".py") and not function.rpartition(":")[0].endswith(".py"):
         raise ValueError("write FILE.py:FUNCTION, such as rewards.py:score")
     return function
@@ -41,7 +41,7 @@ class AnswerParams(Params):
     column: str = Field(
         "answer",
         min_length=1,
-        description="Column that holds the answer, or a list of answers of which one is enough; dots reach into it: "
+        description="Column with the answer, or a list of right answers. Use dots for nested keys, such as "
         "reward_model.ground_truth.",
     )
 
@@ -49,14 +49,14 @@ class AnswerParams(Params):
 class ExactParams(AnswerParams):
     """Options of ``exact``."""
 
-    ignore_case: bool = Field(True, description="Whether upper and lower case are the same.")
+    ignore_case: bool = Field(True, description="Ignore the difference between upper and lower case.")
 
 
 class ChoiceParams(AnswerParams):
     """Options of ``choice``."""
 
     letters: str = Field(
-        "ABCDE", pattern="^[A-Z]{2,26}$", description="The options. A whole number in the column counts them from 0."
+        "ABCDE", pattern="^[A-Z]{2,26}$", description="Option letters. An integer in the column is an index from 0."
     )
 
 
@@ -64,7 +64,7 @@ class RegexParams(AnswerParams):
     """Options of ``regex``."""
 
     pattern: Annotated[Pattern, AfterValidator(_has_a_group)] = Field(
-        description=r"What to look for, such as 'answer is (\d+)'; the first group of the last match is the answer."
+        description=r"Pattern to find, such as 'answer is (\d+)'. The first group of the last match is the answer."
     )
     deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
 
@@ -73,8 +73,8 @@ class FormatParams(Params):
     """Options of ``format``."""
 
     pattern: Pattern = Field(
-        description="What the whole reply must match, reasoning included, white space around it aside; a dot matches "
-        "line breaks too."
+        description="Pattern that the whole response must match, including its reasoning. White space around it is "
+        "ignored. A dot matches line breaks too."
     )
     deadline: Deadline = Field(5.0, description="Seconds that one match may take before it is killed.")
 
@@ -82,8 +82,8 @@ class FormatParams(Params):
 class LengthParams(Params):
     """Options of ``length``."""
 
-    target: int = Field(gt=0, description="Tokens that a reply should have.")
-    shorter_is_fine: bool = Field(False, description="Whether replies below the target cost nothing.")
+    target: int = Field(gt=0, description="Number of tokens that a response should have.")
+    shorter_is_fine: bool = Field(False, description="Do not penalize responses below the target.")
 
 
 class MathParams(AnswerParams):
@@ -101,6 +101,6 @@ class PythonParams(Params):
         8,
         ge=0,
         le=256,
-        description="Most processes that call a plain function, each started when it is needed; 0: threads of the run "
-        "itself, which cannot be killed. Coroutine functions are awaited in the run.",
+        description="Maximum number of processes that call a plain function. Each starts on demand. 0: use threads of "
+        "the run, which cannot be killed. The run itself awaits coroutine functions.",
     )

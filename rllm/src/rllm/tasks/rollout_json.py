@@ -12,7 +12,7 @@ from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 
 
 def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
-    """What `rollout_of` takes, as far as the task's data are JSON."""
+    """Return a rollout as JSON data for `rollout_of`. The task's data must be JSON too."""
     return {
         "data": dict(rollout.data),
         "messages": [dict(message) for message in rollout.messages],
@@ -31,7 +31,7 @@ def rollout_of(held: Mapping[str, Any]) -> Rollout:
 
 
 def json_of(result: Any) -> str:
-    """What a reward returned: a mapping stays one, a `Score` becomes one."""
+    """Return a reward's result as JSON. A mapping is unchanged, and a `Score` becomes a mapping."""
     if isinstance(result, Score):
         result = {field.name: getattr(result, field.name) for field in fields(result)}
     return json.dumps(dict(result) if isinstance(result, Mapping) else {"value": result}, default=_plain)

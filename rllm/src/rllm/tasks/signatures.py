@@ -31,16 +31,16 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What a function takes."""
+    """Parameters of a reward function."""
 
     names: Sequence[str]
     required: Sequence[str]
     takes_any: bool
-    """Whether it has ``**columns``."""
+    """True if it has ``**columns``."""
 
     @classmethod
     def of_function(cls, function: Callable[..., Any]) -> Parameters:
-        """Those of a function.
+        """Return the parameters of a function.
 
         Raises:
             TypeError, ValueError: it has no signature.
@@ -55,7 +55,7 @@ class Parameters:
 
     @classmethod
     def of_source(cls, arguments: ast.arguments) -> Parameters:
-        """Those of a function that was read and not run."""
+        """Return the parameters of a parsed function, without running it."""
         positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         keywords = [each.arg for each in arguments.kwonlyargs]
         defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -76,17 +76,17 @@ class Parameters:
         return "native" if self.names[:1] == ["rollout"] and set(self.required) <= {"rollout"} else None
 
     def of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of `given` that it takes."""
+        """Return the entries of `given` that the function accepts."""
         return {name: value for name, value in given.items() if self.takes_any or name in self.names}
 
 
 def call_as_trl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
-    """As for a batch of one: every column is a list of one.
+    """Call a function written for TRL, with a batch of one: every column is a list with one value.
 
-    Prompts and completions are texts where the task's prompt is one, and lists of messages where it is that, as in TRL.
+    As in TRL, prompts and completions are text if the task's prompt is text, and lists of messages otherwise.
 
     Raises:
-        UnfitError: it asks for a column that the task does not have.
+        UnfitError: the function needs a column that the task does not have.
     """
     asked = rollout.data.get(prompt_column(rollout.data) or "")
     conversational = asked is None or isinstance(asked, list | tuple)
@@ -102,7 +102,7 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, rollout: R
 
 
 def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
-    """With what verl takes from a row.
+    """Call a function written for verl, with the values that verl reads from a row.
 
     Raises:
         UnfitError: the task's data has no answer.
@@ -119,10 +119,10 @@ def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: 
 
 
 def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:
-    """Whether a task's data has what a function takes.
+    """Check that a task's data has the values that a function needs.
 
     Raises:
-        UnfitError: it asks TRL for a column that is not there, or verl, and there is no answer.
+        UnfitError: a TRL function needs a missing column, or the task has no answer for a verl function.
     """
     if parameters.style == "trl":
         if lacking := [name for name in parameters.required if name not in {*OF_TRL, *data}]:

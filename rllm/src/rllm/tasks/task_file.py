@@ -15,20 +15,20 @@ from rllm_core.files import open_to_read
 
 
 def read_tasks(params: TaskFileParams) -> Sequence[Task]:
-    """The tasks of a file, in the order of its lines. Blank lines are passed over.
+    """Return the tasks of a file, in the order of its lines. Blank lines are ignored.
 
     Raises:
-        ConfigError: the file cannot be read, has no tasks, or has a line that is not a task; says which.
+        ConfigError: the file cannot be read, has no tasks, or has a line that is not a task. The message has the line.
     """
     path = Path(params.path).expanduser()
     rows = dict(_lines(path))
     if not rows:
-        raise ConfigError("no-rows", f"{path} holds no tasks.", "Write one JSON object per line.")
+        raise ConfigError("no-rows", f"{path} contains no tasks.", "Write one JSON object per line.")
     if params.id_key != DEFAULT_ID_KEY and not any(params.id_key in row for row in rows.values()):
         raise ConfigError(
             "missing-column",
             f"No line of {path} has {params.id_key!r}.",
-            "Set the option id_key to a key of every line, or remove it: then ids are line numbers.",
+            "Set the option id_key to a key of every line, or remove it to use line numbers as ids.",
         )
     ids = ids_of_rows(rows, params.id_key, lambda number: f"{path}, line {number}")
     return [
@@ -38,9 +38,9 @@ def read_tasks(params: TaskFileParams) -> Sequence[Task]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Row]]:
-    """Line numbers, from 1, and what the lines hold."""
+    """Yield line numbers, from 1, and the objects in the lines."""
     try:
-        # As bytes: text is also broken at characters that may stand unescaped in JSON, such as U+2028.
+        # Read bytes, because reading text also splits lines at characters that JSON allows unescaped, such as U+2028.
         with open_to_read(path) as lines:
             for number, line in enumerate(lines, 1):
                 stripped = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
@@ -50,7 +50,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Row]]:
         raise ConfigError(
             "file-unreadable",
             f"{path} cannot be read: {error.strerror or error}.",
-            f"Option `path` of dataset jsonl starts from the folder the command runs in, {Path.cwd()}.",
+            f"Correct the option `path` of dataset jsonl. It is relative to the working directory, {Path.cwd()}.",
         ) from error
 
 
@@ -65,6 +65,6 @@ def _row(line: bytes, where: str) -> Row:
         raise ConfigError("not-json", f"{where}: not JSON ({why}).", "Write one JSON object per line.") from error
     if not isinstance(row, dict):
         raise ConfigError(
-            "not-json", f"{where}: {row!r:.80} is no JSON object.", 'Write one line like {"question": "2 + 2?"}.'
+            "not-json", f"{where}: {row!r:.80} is not a JSON object.", 'Write one line like {"question": "2 + 2?"}.'
         )
     return row

@@ -14,16 +14,16 @@ DEFAULT_ID_KEY = "id"
 
 
 def tasks_from_rows(rows: Iterable[Task | Row], where: str) -> list[Task]:
-    """Tasks as they are, and mappings as the data of one task each.
+    """Return tasks unchanged, and turn each mapping into a task with the mapping as its data.
 
-    A mapping's ``id`` and ``data_source`` name its task; where none has an ``id``, ids are positions, from 0.
+    A mapping's ``id`` and ``data_source`` identify its task. If no mapping has an ``id``, ids are positions, from 0.
 
     Args:
         rows: tasks, mappings, or both.
-        where: what they were passed as, for errors.
+        where: the argument they were passed as, for errors.
 
     Raises:
-        ConfigError: something else is among them, or ids are missing, unusable or not unique.
+        ConfigError: an entry is neither a task nor a mapping, or ids are missing, invalid or not unique.
     """
     if isinstance(rows, str | bytes | Mapping) or not _can_be_iterated(rows):
         raise ConfigError(
@@ -98,6 +98,6 @@ def ids_of_rows(
 
 
 def source_of_row(row: Row) -> str:
-    """What a row says of its data source; empty where it says nothing."""
+    """Return the data source of a row, or an empty string if it has none."""
     source = row.get("data_source")
     return source if isinstance(source, str) else ""

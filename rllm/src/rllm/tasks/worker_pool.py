@@ -1,4 +1,4 @@
-"""Processes that answer one question at a time, and are replaced when they die over one."""
+"""A pool of processes that answer one question at a time. A process that dies is replaced."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rllm_serving.line_process import SECONDS_TO_START, DiedError, LineProcess
 
 
 class WorkerPool:
-    """Up to `size` processes of a module, each started when it is needed first. Safe to use from many threads.
+    """Pool of up to `size` processes that run a module. Each starts on demand. The pool is safe to use from threads.
 
-    See `LineProcess` for what they write and read. A process ends by SIGALRM when a question takes too long.
+    See `LineProcess` for the protocol. SIGALRM ends a process if a question takes too long.
     """
 
     def __init__(
@@ -28,29 +28,29 @@ class WorkerPool:
         stderr: int | None = subprocess.DEVNULL,
         seconds_to_start: float = SECONDS_TO_START,
     ) -> None:
-        """Start none yet.
+        """Set up the pool without starting a process.
 
         Args:
             module: run by ``python -m``.
-            size: most processes.
-            arguments: of each.
-            stderr: where their errors go, as for `subprocess.Popen`; None: where those of this process go.
-            seconds_to_start: a process that is not ready by then is killed.
+            size: maximum number of processes.
+            arguments: command-line arguments of each process.
+            stderr: destination of the processes' errors, as for `subprocess.Popen`. None: this process's stderr.
+            seconds_to_start: time limit for the start. A process that is not ready by then is killed.
         """
         self._seconds_to_start = seconds_to_start
         self._module, self._arguments, self._stderr = module, arguments, stderr
         self._fatal: set[str] = set()
-        """Questions that took too long: a group of attempts tends to say the same."""
+        """Questions that took too long. They are not asked again, because rollouts of a group are often equal."""
         self._places: queue.LifoQueue[LineProcess | None] = queue.LifoQueue()
         for _ in range(size):
             self._places.put(None)
         atexit.register(self.close)
 
     def ask(self, question: Mapping[str, Any]) -> Any:
-        """The answer of the next process that is free.
+        """Return the answer of the next free process.
 
         Raises:
-            DiedError: it ended instead; the next question gets another.
+            DiedError: the process ended instead of answering. The next question gets a new process.
             OSError: no process can be started.
         """
         return self.ask_line(json.dumps(question))

@@ -1,4 +1,4 @@
-"""What a docstring in Google's style says of a function and of its arguments."""
+"""Read descriptions of a function and its arguments from a docstring in Google's style."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARGUMENT = re.compile(r"^(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
 
 def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """What `function` does, and what each argument means, as far as its docstring says."""
+    """Return the description of `function`, and the descriptions of its arguments, from its docstring."""
     # ["does this", "Args", "what follows", "Returns", …]
     parts = SECTION.split(inspect.getdoc(function) or "")
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))

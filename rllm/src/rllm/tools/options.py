@@ -1,4 +1,4 @@
-"""Options of the workflow `tool_calling`. Apart from what plays, so that listing plugins stays cheap."""
+"""Options of the workflow `tool_calling`, in a separate module so that listing plugins stays fast."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class ToolCallingParams(AgentWorkflowParams):
 
     tools: list[str] = Field(
         default_factory=list,
-        description="Functions that the model may call, each FILE.py:FUNCTION; beside those of the environment.",
+        description="Functions that the model may call, each FILE.py:FUNCTION, in addition to the environment's tools.",
     )
     tool_timeout: float = Field(
-        30.0, gt=0, description="Seconds one call may take; the model is told of a call that takes longer."
+        30.0, gt=0, description="Maximum number of seconds for one call. The model gets an error if a call exceeds it."
     )

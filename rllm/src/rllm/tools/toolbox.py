@@ -31,7 +31,7 @@ class Runnable:
     read: Callable[[Mapping[str, Any]], dict[str, Any]]
     """The arguments of a call as the function takes them; raises ValidationError."""
     blocking: bool = True
-    """Whether a plain function runs in a thread of its own."""
+    """True if a plain function runs in a separate thread."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Runnable:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model hears of one call."""
+    """The answer to a call, as the model receives it."""
 
     message: Message
     outcome: Outcome
@@ -70,7 +70,7 @@ def runnable(offered: Callable[..., Any] | tuple[Tool, Callable[..., Any]]) -> R
         return Runnable(schema, function, dict)
     if not callable(offered):
         raise ConfigError(
-            "bad-tool", f"{offered!r:.80} is no tool.", "Give a typed function, or a tuple of a schema and a function."
+            "bad-tool", f"{offered!r:.80} is not a tool.", "Give a typed function, or a tuple (schema, function)."
         )
     name = getattr(offered, "__name__", type(offered).__name__)
     arguments = Arguments(offered, name)
@@ -78,29 +78,27 @@ def runnable(offered: Callable[..., Any] | tuple[Tool, Callable[..., Any]]) -> R
 
 
 class Toolbox:
-    """Runs what a reply calls. Nothing that a model or a tool does wrong is an error of the run."""
+    """Run the tool calls of a response. Mistakes of a model or a tool do not stop the run."""
 
     def __init__(self, tools: Sequence[Runnable], seconds: float) -> None:
-        """Put tools together; a call may take `seconds`.
+        """Combine tools. `seconds` is the time limit of a call.
 
         Raises:
-            ConfigError: two have one name.
+            ConfigError: two tools have the same name.
         """
         self._tools = {tool.name: tool for tool in tools}
         self._seconds = seconds
         if len(self._tools) < len(tools):
             names = [tool.name for tool in tools]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(
-                "duplicate-choice", f"Two tools have the name {twice!r}.", "Leave one out, or give it another name."
-            )
+            raise ConfigError("duplicate-choice", f"Two tools have the name {twice!r}.", "Remove one, or rename it.")
 
     @property
     def schemas(self) -> list[Tool]:
         return [tool.schema for tool in self._tools.values()]
 
     async def answers(self, response: Response) -> list[Answer]:
-        """An answer for each call of `response`, in their order; the calls run at the same time."""
+        """Return an answer for each call of `response`, in their order. The calls run concurrently."""
         calls = await asyncio.gather(*(self._answer(each) for each in response.tool_calls))
         return [*calls, *(_unreadable(each, response.finish_reason) for each in response.malformed_calls)]
 
@@ -125,7 +123,7 @@ class Toolbox:
             if (this := asyncio.current_task()) is None or this.cancelling():
                 raise
             return f"Error: {asked.name} was cancelled.", "failed"
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (tools are anybody's code, and the model hears of it)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (user code: the model receives the error)
             if isinstance(error, TimeoutError) and limit.expired():
                 return f"Error: {asked.name} did not answer within {self._seconds:g} s.", "failed"
             problem = one_line(f"{type(error).__name__}: {error}", LONGEST_PROBLEM)
@@ -133,12 +131,12 @@ class Toolbox:
 
 
 def in_the_loop(tool: Runnable) -> Runnable:
-    """The tool, run without a thread: for functions that only compute and return at once."""
+    """Return the tool without its thread, for functions that only compute and return at once."""
     return replace(tool, blocking=False)
 
 
 def as_text(value: Any) -> str:
-    """What a tool returned as the model reads it: text as it is, everything else as JSON."""
+    """Return a tool's result for the model. Text is unchanged, every other value is converted to JSON."""
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()
 
 

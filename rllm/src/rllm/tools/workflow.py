@@ -37,10 +37,10 @@ class ToolCallingWorkflow(MultiTurnWorkflow):
         self._outcomes: Counter[str] = Counter()
 
     async def offered_tools(self, environment: Environment, task: Mapping[str, Any]) -> Sequence[Tool]:
-        """Those of the files and those of the environment.
+        """Return the tools from files and the environment's tools.
 
         Raises:
-            ConfigError: two have one name, or one of the environment cannot be described.
+            ConfigError: two tools have the same name, or an environment's tool cannot be described.
         """
         own = [runnable(each) for each in await self._ask(environment.tools, task)]
         if not self.context.environment_blocks:

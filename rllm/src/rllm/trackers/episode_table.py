@@ -1,4 +1,4 @@
-"""A table of a few trajectories of a step, for trackers that show texts."""
+"""A table of a few trajectories of a step, for trackers that display text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAG = "episodes"
 """The name of the table."""
 COLUMNS = ("rollout", "role", "reward", "solved", "ending", "conversation")
 MOST_CHARACTERS = 4000
-"""Of a conversation; what is beyond is left out of its middle."""
+"""Maximum number of characters of a conversation. The middle of a longer one is cut."""
 Row = tuple[str, str, float | None, bool, str, str]
 """A value for each of `COLUMNS`."""
 
@@ -64,7 +64,7 @@ def _conversation(trajectory: Trajectory) -> str:
 
 
 def _cell(value: object) -> str:
-    """Text that stays in its cell, and is shown as it is."""
+    """Escape text for a table cell, so that it is displayed unchanged and does not break the table."""
     text = "" if value is None else str(value)
     for character, stands_for in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("\n", "<br>")):
         text = text.replace(character, stands_for)

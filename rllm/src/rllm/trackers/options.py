@@ -1,4 +1,4 @@
-"""Options of these trackers. Apart from the trackers, so that listing plugins imports no client library."""
+"""Options of these trackers, in a separate module so that listing plugins does not import client libraries."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rllm_core.contracts.plugin import Params
 
 
 class EpisodeTableParams(Params):
-    """Of a tracker that shows a table of a few trajectories."""
+    """Options of trackers that show a table of a few trajectories."""
 
-    episodes: int = Field(4, ge=0, description="Trajectories in the table of a step; 0: no table.")
-    episodes_every: int = Field(10, ge=1, description="Steps from one table to the next.")
+    episodes: int = Field(4, ge=0, description="Number of trajectories in a step's table. 0: no table.")
+    episodes_every: int = Field(10, ge=1, description="Number of steps between tables.")
 
 
 class TensorboardParams(EpisodeTableParams):
     directory: str | None = Field(
-        None, min_length=1, description="Folder of the event files, relative to the run folder; null means tensorboard."
+        None, min_length=1, description="Folder of the event files, relative to the run folder. null: tensorboard."
     )
 
     @field_validator("directory")
@@ -37,18 +37,18 @@ class TensorboardParams(EpisodeTableParams):
         if first in {*WRITTEN, LOCK} - {"tensorboard"}:
             raise PydanticCustomError(
                 "written_by_the_run",
-                "a run itself writes {first} in its folder; choose another name, or null for tensorboard",
+                "the run itself writes {first} in its folder: choose another name, or null for tensorboard",
                 {"first": first},
             )
         return str(PurePath(directory))
 
 
 class WeightsAndBiasesParams(EpisodeTableParams):
-    # Texts leave this machine where somebody says so.
-    episodes: int = Field(0, ge=0, description="Trajectories in the table of a step; 0: no table, and no text is sent.")
+    # The default is 0, because text may leave this machine only if the user requests it.
+    episodes: int = Field(0, ge=0, description="Number of trajectories in a step's table. 0: no table and no text.")
     mode: Literal["online", "offline", "disabled"] | None = Field(
-        None, description="Where runs go; null means what the variable WANDB_MODE says, else online."
+        None, description="Mode of W&B. null: the value of the variable WANDB_MODE, or online."
     )
-    entity: str | None = Field(None, description="User or team the run belongs to; null means the account's default.")
+    entity: str | None = Field(None, description="User or team that owns the run. null: the account's default.")
     tags: tuple[str, ...] = Field((), description="Tags of the run.")
-    group: str | None = Field(None, description="Group the run is shown in.")
+    group: str | None = Field(None, description="Group of the run in W&B.")

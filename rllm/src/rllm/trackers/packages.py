@@ -10,13 +10,13 @@ from rllm_core.errors import PluginError
 
 
 def needing(package: str, tracker: str, load: Callable[[], Any]) -> Callable[[], Any]:
-    """A tracker's `load` that first makes sure of `package`, which the extra of the tracker's name installs."""
+    """Return a tracker's `load` that first checks for `package`. The extra with the tracker's name installs it."""
 
     def load_with_package() -> Any:
         try:
             import_module(package)
         except ModuleNotFoundError as error:
-            if error.name != package:  # it is there, and something it needs is not
+            if error.name != package:  # the package is installed, but one of its dependencies is not
                 raise
             raise PluginError(
                 "missing-package",

@@ -1,4 +1,4 @@
-"""The tracker `picture`: the reward curve of a run as an image."""
+"""The tracker `picture`, which draws a run's reward curve."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rllm_core.contracts.tracker import TrackedRun
 
 
 class PictureTracker(Observer):
-    """Draws it when the run ends, however it ends."""
+    """Tracker that draws the reward curve when the run ends, even after an error."""
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
         self._run = run
         self._began = False
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
-        """From here on what lies in the folder is this run's."""
+        """Record that the folder's files belong to this run from now on."""
         self._began = True
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Everything is in the run folder by then."""
+        """Do nothing, because the run folder contains all metrics."""
 
     def close(self) -> None:
         if not self._began:
-            return  # what lies in the folder is another run's
+            return  # the files in the folder belong to another run
         directory = self._run.directory
         draw_reward_curve(read_metrics(directory), directory / PICTURE, self._run.experiment_name)

@@ -22,10 +22,10 @@ SECONDS_BETWEEN_FLUSHES = 1.0
 
 
 class TensorboardTracker(Observer):
-    """Writes a step's metrics as scalars under their own names, and config and a few trajectories as texts.
+    """Tracker that writes a step's metrics as scalars under their own names, and config and trajectories as text.
 
-    It stands on tensorboardX's plain `EventsWriter`, not on its `SummaryWriter`: that one writes in a thread, and when
-    the thread has died of a full disk, the eleventh call waits for it for ever. It would also rename ``pass@1``.
+    It uses tensorboardX's plain `EventsWriter`, not its `SummaryWriter`, which writes in a thread. If that thread dies
+    because the disk is full, the eleventh call waits for it forever. `SummaryWriter` would also rename ``pass@1``.
     """
 
     def __init__(self, run: TrackedRun, params: TensorboardParams) -> None:

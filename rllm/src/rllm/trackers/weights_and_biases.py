@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import wandb
 
 ID_FILE = "wandb_run_id"
-"""Holds the id under which a resumed run goes on."""
+"""File with the id under which a resumed run continues."""
 SECONDS_TO_START = 30.0
 SECONDS_TO_FINISH = 300.0
-"""Without a network, training neither waits long for its beginning nor for ever at its end; the data stay on disk."""
+"""Time limits for starting and finishing, so that training does not hang without a network. The data stay on disk."""
 
 
 class WeightsAndBiasesTracker(Observer):

@@ -1,1 +1,1 @@
-"""Where figures go: the console, and whatever trackers are chosen."""
+"""Write metrics to the console and to the chosen trackers."""

@@ -16,7 +16,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.pipeline.metrics import split_validation_name
 
 SECONDS_BETWEEN_LINES = 5.0
-"""Where there is no terminal, a log file should not get a line for every step."""
+"""Seconds between lines without a terminal, so that a log file does not get a line for every step."""
 
 
 class ConsoleTracker(Observer):

@@ -59,7 +59,7 @@ class Trackers:
             if self._guard(name, partial(action, tracker)):
                 working.append((name, tracker))
             else:
-                # What it has got so far is worth keeping. That it failed has been said; once is enough.
+                # Close it, so that it keeps its data so far. Its failure was reported already.
                 with contextlib.suppress(Exception, SystemExit):
                     tracker.close()
         self._trackers = working
@@ -70,10 +70,10 @@ class Trackers:
         self._trackers.append((entry.plugin.name, make(run, entry.params)))
 
     def _guard(self, name: str, action: Callable[[], None]) -> bool:
-        """Whether the action went well. Clients that give up with `sys.exit` are no reason to end either."""
+        """Run an action of a tracker, and return False if it failed. A client's `sys.exit` counts as a failure."""
         try:
             action()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (a tracker is never worth a run)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a failing tracker must not stop the run)
             reason = one_line(f"{type(error).__name__}: {error}")
             self._warn(f"tracker {name!r} failed and is switched off: {reason}")
             return False

@@ -1,6 +1,6 @@
-"""The training loop: `loop` makes the steps and says when validation runs, `schedule` which tasks are played when.
+"""The training loop. `loop` runs the steps and decides when to validate, `schedule` decides the order of tasks.
 
-What tools may import of it is in ``__init__.pyi``; see docs/contributing/architecture.md.
+``__init__.pyi`` lists the names that tools may import from here. See docs/contributing/architecture.md.
 """
 
 from rllm_core.lazy import names_in_stub

@@ -1,4 +1,4 @@
-"""What backends, trackers and stages are told of a run."""
+"""Build the context of a run for backends, trackers and stages."""
 
 from __future__ import annotations
 

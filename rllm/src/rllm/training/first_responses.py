@@ -1,4 +1,4 @@
-"""The first step is looked at: a run in which the model never says a word ends."""
+"""Stop a run if the model generates no response in the first step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rllm_core.errors import RolloutError
 
 
 def require_responses(step: TrainStep) -> None:
-    """A run in which the model never says a word would end well, and have trained on nothing.
+    """Raise an error if no rollout of the first step has a response. Such a run would finish without training.
 
-    Only the first step is looked at: which tasks later ones draw is chance.
+    Later steps are not checked, because their tasks depend on the random order.
 
     Raises:
-        RolloutError: no attempt of the step has a reply, and each ended since its prompt was too long.
+        RolloutError: no rollout of the step has a response, and each ended because its prompt was too long.
     """
     too_long = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     if step.generated and all(
@@ -22,8 +22,8 @@ def require_responses(step: TrainStep) -> None:
     ):
         raise RolloutError(
             "prompt-too-long",
-            f"All {len(step.generated)} attempts of the first step ended before the model said anything: their first "
-            "prompts are too long.",
-            "Raise data.max_prompt_length, or the backend's own limit, such as training.max_length; or leave such "
-            "tasks out.",
+            f"All {len(step.generated)} rollouts of the first step ended without a response: their first prompts are "
+            "too long.",
+            "Raise data.max_prompt_length or the backend's own limit, such as training.max_length. Otherwise remove "
+            "these tasks.",
         )

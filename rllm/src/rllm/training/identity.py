@@ -1,4 +1,4 @@
-"""What a resumed run shares with the run that it goes on from: the order of its tasks, and which weights play them."""
+"""The properties that a resumed run must share with its earlier starts: the task order, and the weights in use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rllm_core.errors import CheckpointError
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Kept in every checkpoint. A run with another one would train on other tasks than it has drawn, or on other
-    tokens than its bound allows."""
+    """Properties stored in every checkpoint. With different ones, a resumed run would train on different tasks, or on
+    tokens that are staler than allowed."""
 
     seed: int
     tasks: str
@@ -24,30 +24,30 @@ class RunIdentity:
         return asdict(self)
 
     def check_same(self, checkpoint: Checkpoint) -> None:
-        """Raises CheckpointError: the checkpoint is of another run."""
+        """Raise CheckpointError if the checkpoint belongs to a different run."""
         was = RunIdentity(**checkpoint.state["identity"])
         if was.seed != self.seed:
             raise CheckpointError(
                 "run-changed",
                 f"{checkpoint.directory} was made with rllm.trainer.seed={was.seed}, this run has {self.seed}.",
-                "Resume with the same seed.",
+                f"Resume with rllm.trainer.seed={was.seed}.",
             )
         if was.tasks != self.tasks:
             raise CheckpointError(
                 "run-changed",
                 f"{checkpoint.directory} was made with other training tasks than this run has.",
-                "Resume with the environment, its options and data.train_batch_size as they were.",
+                "Resume with the same environment, options and data.train_batch_size as at the first start.",
             )
         if was.staleness != self.staleness:
             raise CheckpointError(
                 "run-changed",
                 f"{checkpoint.directory} was made with a staleness of {was.staleness}, this run has {self.staleness}.",
-                "Resume with rllm.async_training as it was.",
+                "Resume with the same values of rllm.async_training.",
             )
         if was.pins_weights != self.pins_weights:
             raise CheckpointError(
                 "run-changed",
                 f"{checkpoint.directory} was made with "
                 f"rllm.async_training.partial_rollout={str(not was.pins_weights).lower()}, this run has the other.",
-                "Resume with rllm.async_training as it was.",
+                "Resume with the same values of rllm.async_training.",
             )

@@ -45,7 +45,7 @@ class _StoppedError(Exception):
 
 @dataclass(frozen=True)
 class _Parts:
-    """What exists only while a run is under way."""
+    """Objects that exist only during `fit`."""
 
     backend: Backend
     runner: RolloutRunner
@@ -102,7 +102,7 @@ class TrainingLoop:
         self._stop_requested = False
         self._interrupt: Callable[[], object] | None = None
         self.has_begun = False
-        """Whether `fit` has changed something in the run folder."""
+        """True if `fit` has changed the run folder."""
         self.last_validation: dict[str, float] = {}
         self._validated_after: int | None = None  # finished steps at that validation
 
@@ -118,7 +118,7 @@ class TrainingLoop:
 
     @property
     def steps_made(self) -> int:
-        """Steps of this start; fewer than `finished_steps` in a resumed run."""
+        """Number of steps since this start. It is smaller than `finished_steps` in a resumed run."""
         return self._finished - self._taken_up
 
     @property
@@ -127,12 +127,12 @@ class TrainingLoop:
 
     @property
     def _plays_again(self) -> bool:
-        """Whether a resumed run plays the rounds that were under way as they were: by weights that no checkpoint has,
-        so that what these sampled is answered from what is kept of it."""
+        """True if a resumed run repeats unfinished batches exactly. No checkpoint has the weights that generated them,
+        so recorded model calls replace new samples."""
         return self._identity.pins_weights and self._states.answers_again
 
     def _around(self, engine: RolloutEngine) -> RolloutEngine:
-        """What attempts sample with: the engine, and what observers have put around it."""
+        """Return the engine that rollouts sample with: the given engine, wrapped by the observers."""
         for observer in self._observers:
             engine = observer.wrap_engine(engine, self._tracked)
         return engine
@@ -258,17 +258,17 @@ class TrainingLoop:
         return await rounds.take()
 
     def _begin_epoch(self, rounds: Rounds) -> None:
-        """Tell of the epoch that begins with the round that is taken up next, if one does."""
+        """Report the start of an epoch if the next batch is its first one."""
         if rounds.taken % self._schedule.steps_per_epoch == 0:
             self._tell("on_epoch_start", self._schedule.epoch_of(rounds.taken))
 
     def _end_epoch(self, rounds: Rounds) -> None:
-        """Tell of the epoch that ended with the round that was taken up last, if one did."""
+        """Report the end of an epoch if the last batch was its final one."""
         if rounds.taken % self._schedule.steps_per_epoch == 0:
             self._tell("on_epoch_end", self._schedule.epoch_of(rounds.taken - 1))
 
     def _begin_step(self, renderer: Renderer, index: int, before: int) -> TrainStep:
-        """The step that plays a batch of tasks, when `before` rounds are to be taken up before it."""
+        """Create the step for a batch of tasks. `before` is the number of batches to train on before it."""
         return TrainStep(
             global_step=self._finished + before,
             epoch=self._schedule.epoch_of(index),
@@ -280,19 +280,19 @@ class TrainingLoop:
         )
 
     async def _validate(self, parts: _Parts) -> None:
-        # Every observer is asked, so that one veto does not keep another from hearing of the validation.
+        # Call every observer, so that a veto of one observer does not hide the validation from the others.
         votes = [observer.on_validation_start(self._finished) for observer in self._observers]
-        # Only a False is a veto: an observer that returns nothing has no opinion.
+        # Only False is a veto. None is not.
         if not self._val_tasks or any(vote is False for vote in votes):
             return
         self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
         self._validated_after = self._finished
-        # Logged with the step it follows; -1 is before the first.
+        # Log with the index of the step before the validation. Before the first step it is -1.
         parts.trackers.log(self._finished - 1, self.last_validation)
         self._tell("on_validation_end", self._finished, self.last_validation)
 
     async def _validate_last(self, parts: _Parts) -> None:
-        """Make up for the validation after the last step, where the run was stopped when there were more to come."""
+        """Run the validation after the last step if an earlier start was stopped before this step was the last."""
         before = self._validated_after
         if before == self._finished:
             return
@@ -317,17 +317,17 @@ class TrainingLoop:
             "observers": self._states.state_dict(),
         }
         self.directory.sync()
-        # Trackers have no state here. They put steps on disk that a run does not make again after a resume.
+        # Trackers have no state here. This makes them write the steps that a resumed run does not repeat.
         self._trackers.tell("state_dict")
         await self._store.save(self._finished, state, parts.backend.save)
         self._saved = self._finished
         self._tell("on_checkpoint", self._finished, self._store.oldest_state()["drawn_task_batches"])
 
     def _find_checkpoint(self, backend: Backend) -> Checkpoint | None:
-        """The newest usable checkpoint, if this is a resumed run that has one.
+        """Return the newest usable checkpoint if the run is resumed. None if there is no checkpoint.
 
         Raises:
-            CheckpointError: this run cannot go on from it.
+            CheckpointError: this run cannot continue from it.
         """
         checkpoint = self._store.latest_usable(self._warn) if self._resume else None
         if checkpoint is None:
@@ -338,9 +338,10 @@ class TrainingLoop:
         return checkpoint
 
     async def _take_up(self, checkpoint: Checkpoint | None, backend: Backend, pipeline: Pipeline) -> int:
-        """Go on from a checkpoint; without one a resumed run begins anew.
+        """Continue from a checkpoint. A resumed run without a checkpoint starts from the beginning.
 
-        Returns the rounds that training has taken up: more than steps, where rejection asked for more within a step.
+        Return the number of task batches drawn so far. It exceeds the number of steps if rejection drew several for
+        one step.
         """
         if checkpoint is None:
             if self._resume:
@@ -362,7 +363,7 @@ class TrainingLoop:
             if self._plays_again:
                 self._begun_with = dict(enumerate(begun, drawn))
             else:
-                self._warn(f"rounds that were under way are played again, with newer weights: {len(begun)}")
+                self._warn(f"{len(begun)} unfinished rollout batches are generated again, with newer weights")
         return drawn
 
     def _is_due(self, frequency: int) -> bool:
@@ -378,7 +379,7 @@ class TrainingLoop:
 
 
 def _episode_log(directory: RunDirectory, elsewhere: str | None) -> EpisodeLog:
-    """The log in the run folder, or in one that the user chose and other runs may be using."""
+    """Return the log in the run folder, or in a folder that the user chose and that other runs may use too."""
     chosen = directory.episodes if elsewhere is None else Path(elsewhere).expanduser()
     if chosen.resolve() == directory.episodes.resolve():
         return EpisodeLog(directory.episodes)

@@ -1,4 +1,4 @@
-"""What observers of a run keep in its checkpoints, and whether they answer model calls again after a resume."""
+"""States of the observers in a run's checkpoints, and whether observers can replay model calls after a resume."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class ObserverStates:
 
     @property
     def answers_again(self) -> bool:
-        """Whether one of them answers calls of rounds after a resume as it did before."""
+        """True if an observer replays the recorded model calls of unfinished batches after a resume."""
         return any(observer.answers_again for observer in self._observers.values())
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Those that have any."""
+        """Return the states of the observers that have one."""
         states = {name: observer.state_dict() for name, observer in self._observers.items()}
         return {name: state for name, state in states.items() if state}
 
     def load_state_dict(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Observers may come and go: a state without an observer is left alone."""
+        """Restore observers' states. A state without its observer is ignored, because observers may be removed."""
         for name, state in states.items():
             if name in self._observers:
                 self._observers[name].load_state_dict(state)

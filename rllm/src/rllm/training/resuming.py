@@ -1,4 +1,4 @@
-"""A resumed run keeps the values it was started with, unless others are set now (decision 0007)."""
+"""Plan a resumed run. It keeps its saved values unless the user sets new ones (decision 0007)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 
 ComposeOver = Callable[[Sequence[Layer]], tuple[Composed, Registry]]
-"""Composes what a user asks for over the given layers, and says with which plugins."""
+"""Composes the user's configuration over the given layers, and returns it with the registry of plugins."""
 
 OF_ONE_START = (("rllm", "trainer", "val_only"), ("rllm", "trainer", "on_changed_source"))
 """Keys that a resumed run does not keep."""
 
 
 def plan_resumed(compose_over: ComposeOver) -> RunPlan:
-    """The plan of a run that goes on in the folder which the user's values lead to.
+    """Return the plan of a run that continues in the folder that the user's values give.
 
-    A name of something in a Python program (``in-process/…``) lies beneath too: where the program gives it again, that
-    one is above it; where not, the error says what is missing.
+    The saved values may contain a name from a Python program (``in-process/…``). If the program registers it again, the
+    new plugin is used. Otherwise the error reports the missing plugin.
 
     Raises:
-        ConfigError: what `make_plan` raises, or another model is asked for than the run was started with.
+        ConfigError: as `make_plan`, or the user sets a different model than the run started with.
     """
     composed, registry = compose_over([])
     saved = saved_config(run_directory_path(composed.config.rllm.trainer))
     if saved is None:
         return make_plan(composed, registry)
-    # What was asked of one start only is not a property of the run.
+    # These keys apply only to a single start, so they are not kept.
     composed, registry = compose_over([forget(saved, OF_ONE_START)])
     plan = make_plan(composed, registry)
     _refuse_other_model(plan, saved)
@@ -45,19 +45,19 @@ def plan_resumed(compose_over: ComposeOver) -> RunPlan:
 
 
 def saved_config(run_directory: Path) -> Layer | None:
-    """The config a run was started with, as a layer; None when the folder holds none."""
+    """Return the config that a run was started with, as a layer. None if the folder contains none."""
     file = run_directory / FILE_NAME
     return layer_from_file(file, tier=Tier.SAVED) if file.is_file() else None
 
 
 def saved_value(saved: Layer, key: str) -> Any:
-    """A value of a saved config, which may be empty or damaged; None where it has none."""
+    """Return a value of a saved config, which may be empty or damaged. None if it has no such value."""
     value = value_at(saved.tree, path_of(key))
     return None if value is ABSENT else value
 
 
 def _refuse_other_model(plan: RunPlan, saved: Layer) -> None:
-    """The checkpoint's weights replace those of the model that is named now, so naming another has no effect."""
+    """Reject a different model name, because it would have no effect: the checkpoint's weights replace the model's."""
     key = plan.backend.plugin.model_key
     was, now = saved_value(saved, key), plan.composed.value(key)
     if was is None or plan.composed.origins.get(key) == saved.origin or _same_model(was, now):
@@ -65,12 +65,12 @@ def _refuse_other_model(plan: RunPlan, saved: Layer) -> None:
     asked = plan.composed.tiers.get(key, Tier.PACKAGED) >= Tier.USER
     raise ConfigError(
         "run-changed",
-        f"A resumed run goes on with its own weights; {key} was {was} and is now {now} "
+        f"A resumed run continues with its own weights, and {key} was {was} and is now {now} "
         f"(from {plan.composed.origins[key]}).",
-        "Leave it out, or start a new run." if asked else f"Set {key}={was} as well, or start a new run.",
+        f"Remove {key}, or start a new run." if asked else f"Set {key}={was} as well, or start a new run.",
     )
 
 
 def _same_model(one: Any, other: Any) -> bool:
-    """Also where a folder is written as ``./m/`` and as ``m``."""
+    """True if two names mean the same model. The paths ``./m/`` and ``m`` are the same folder."""
     return one == other or (isinstance(one, str) and isinstance(other, str) and Path(one) == Path(other))

@@ -1,4 +1,4 @@
-"""Rounds: batches of tasks that are being played, and the order in which training takes them up."""
+"""Generate rollout batches ahead of training, and hand them to training in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rllm_core.contracts.train_step import TrainStep
 
 BeginStep = Callable[[int, int], TrainStep]
-"""Makes the step of a round: its number in the run, from 0, and how many rounds are under way before it."""
+"""Creates the step of a batch, from its number in the run (from 0) and the number of batches in progress before it."""
 Play = Callable[[TrainStep], Awaitable[None]]
 
 
@@ -22,28 +22,28 @@ class _UnderWay:
 
 
 class Rounds:
-    """Plays rounds, each on a step of its own; training takes them up in order.
+    """Generate rollout batches, each for its own training step. Training takes them in order.
 
-    Round r begins once training has taken up round r - `ahead` - 1 and asks for the next. There is no queue to fill up:
-    who waits for a round waits for the task that plays it.
+    Batch r starts when training has taken batch r - `ahead` - 1 and requests the next one. There is no queue: `take`
+    awaits the asyncio task that generates the batch.
     """
 
     def __init__(self, begin: BeginStep, play: Play, *, ahead: int, taken: int) -> None:
-        """`ahead`: how many rounds may be under way beside the one that training takes up next; `taken`: of earlier
-        starts of the run."""
+        """`ahead` is the maximum number of batches in progress in addition to the next batch for training. `taken` is
+        the number of batches that earlier starts of the run have trained on."""
         self._begin = begin
         self._play = play
         self._ahead = ahead
         self._under_way: deque[_UnderWay] = deque()
         self.taken = taken
-        """Rounds that training has taken up; also the number of the next."""
+        """Number of batches that training has taken. It is also the number of the next batch."""
 
     def start(self, steps_left: int) -> TrainStep:
-        """Begin what may begin; the step of the round that is taken up next.
+        """Start batches up to the limit, and return the step of the next batch for training.
 
         Args:
-            steps_left: training steps of the run that still need a round, the one under way included. No round begins
-                that no step would train on.
+            steps_left: training steps of the run that still need a batch, including the current one. No more batches
+                than these start.
         """
         while len(self._under_way) < min(self._ahead + 1, steps_left):
             before = len(self._under_way)
@@ -52,9 +52,9 @@ class Rounds:
         return self._under_way[0].step
 
     async def take(self) -> TrainStep:
-        """Wait until the next round has been played; its step.
+        """Wait until the next batch is generated, and return its step.
 
-        Raises what the first round that failed raised, also where it comes later: nothing trains beside a failure.
+        Raise the exception of any batch in progress that failed, so that training stops at once.
         """
         waiting = time.perf_counter()
         first = self._under_way[0]
@@ -70,9 +70,9 @@ class Rounds:
         return first.step
 
     async def settle(self) -> list[TrainStep]:
-        """Wait until all that is under way has been played; the steps of those rounds, in order.
+        """Wait until all batches in progress are generated, and return their steps in order.
 
-        Raises what the first round that failed raised.
+        Raise the exception of the first batch that failed.
         """
         if playing := [each.playing for each in self._under_way]:
             await asyncio.wait(playing, return_when=asyncio.FIRST_EXCEPTION)
@@ -85,7 +85,7 @@ class Rounds:
                 each.playing.result()
 
     async def close(self) -> None:
-        """Cancel what is under way, and wait until it has ended."""
+        """Cancel all batches in progress, and wait until they have ended."""
         playing = [each.playing for each in self._under_way]
         self._under_way.clear()
         for task in playing:

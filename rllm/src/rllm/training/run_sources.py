@@ -1,4 +1,4 @@
-"""What decides a run beside its options, such as the file of a reward, so that it is not resumed with another."""
+"""Inputs of a run other than its options, such as a reward's file. A resumed run must have the same inputs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.errors import CheckpointError, PluginError, failures_as
 
 LONGEST = 80
-"""Characters of a line that a message shows."""
+"""Maximum number of characters of a source line in a message."""
 
 
 class RunSources:
-    """The sources of what was chosen for a run, as they are when it starts.
+    """The sources of a run's plugins at the start of the run.
 
     Args:
         chosen: rewards and workflows.

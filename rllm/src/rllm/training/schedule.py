@@ -15,7 +15,7 @@ from rllm_core.seeding import derive_seed
 
 @dataclass(frozen=True, eq=False)
 class TaskSchedule:
-    """Every epoch plays every task once, in an order of its own; the last batch of an epoch may be smaller."""
+    """The order of the tasks. Every epoch has each task once, shuffled again. Its last batch may be smaller."""
 
     tasks: Sequence[Task]
     batch_size: int
@@ -26,18 +26,18 @@ class TaskSchedule:
         return -(-len(self.tasks) // self.batch_size)
 
     def digest(self) -> str:
-        """Changes when the tasks, their order or the batch size do."""
+        """Return a digest of the tasks, their order and the batch size."""
         digest = hashlib.sha256(str(self.batch_size).encode())
         for task_id in task_ids(self.tasks):
             digest.update(f"\n{task_id}".encode())
         return digest.hexdigest()
 
     def epoch_of(self, index: int) -> int:
-        """The epoch of a batch, both counted from 0."""
+        """Return the epoch of a batch. Both are counted from 0."""
         return index // self.steps_per_epoch
 
     def batch(self, index: int) -> list[Task]:
-        """The tasks of one batch, counted from 0 over the whole run."""
+        """Return the tasks of a batch. Batches are counted from 0 over the whole run."""
         epoch, position = divmod(index, self.steps_per_epoch)
         order = np.random.default_rng(derive_seed(self.seed, "tasks", epoch)).permutation(len(self.tasks))
         chosen = order[position * self.batch_size : (position + 1) * self.batch_size]

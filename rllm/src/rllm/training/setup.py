@@ -65,7 +65,7 @@ def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task] | None:
 
 
 def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
-    """What `give` returns, if these are tasks with ids of their own. Lazy ones stay lazy."""
+    """Return the result of `give`, after checking that it contains tasks with unique ids. Lazy tasks stay lazy."""
     try:
         given = give()
         tasks: Sequence[Task] = given if isinstance(given, LazyTasks) else list(given)
@@ -94,12 +94,12 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
 
 
 async def scorer_of(plan: RunPlan) -> Scorer | None:
-    """What scores attempts by the plan's rewards; None where it has none.
+    """Return the scorer for the plan's rewards. None if it has no rewards.
 
-    A reward may start processes, which takes a while: it is made in a thread, so that the wait can be cancelled.
+    It is created in a thread, because a reward may start processes. A cancellation then works during the wait.
 
     Raises:
-        RllmError: a reward cannot be made.
+        RllmError: a reward cannot be created.
     """
     return await call(Scorer, plan.rewards, blocking=True) if plan.rewards else None
 
@@ -113,15 +113,15 @@ async def open_runner(
     *,
     replaces: bool = False,
 ) -> AsyncIterator[RolloutRunner]:
-    """A runner that gives every attempt its own workflow, agent and environment.
+    """Open a runner that gives every rollout its own workflow, agent and environment.
 
-    What the workflow shares between attempts (`WorkflowPlugin.open`) is open until the context is left.
+    The resources that rollouts share (`WorkflowPlugin.open`) are open until the context exits.
 
     Args:
-        plan: what plays.
-        engine: what samples.
-        folder: the run folder; None where nothing is trained.
-        make_score: called once per try, for what scores it in place of the plan's rewards.
+        plan: the run's plan.
+        engine: the engine that samples.
+        directory: the run folder. None if nothing is trained.
+        make_score: called once per try. Its result scores the rollout instead of the plan's rewards.
         replaces: see `OpenedRun.replaces`.
     """
     opening = plan.workflow.plugin.open

@@ -1,4 +1,4 @@
-"""What goes wrong in a training step and lets the run go on is said once; metrics count it every time."""
+"""Warn once about problems in training steps that do not stop the run. Metrics count every occurrence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRECOMPUTED = "rllm.algorithm.use_precomputed_advantage"
 
 
 class StepWarnings(Observer):
-    """Looks at every finished step until it has something to say, once for each kind of thing."""
+    """Observer that checks every finished step, and warns once about each kind of problem."""
 
     def __init__(self, config: RunConfig, warn: Callable[[str], None]) -> None:
         self._algorithm = config.rllm.algorithm
@@ -24,17 +24,17 @@ class StepWarnings(Observer):
         self._left = [look for look in self._left if not look(step)]
 
     def _failures(self, step: TrainStep) -> bool:
-        """What went wrong with an attempt."""
+        """Warn about a failed rollout, and return True if there was one."""
         failed = [episode for episode in step.generated if episode.error]
         if failed:
             self._warn(
-                f"attempt {failed[0].id!r} ended with {failed[0].termination_reason.value}: {failed[0].error}; "
-                f"{len(failed)} of {len(step.generated)} attempts of this step did, see batch/ended_* in the metrics"
+                f"rollout {failed[0].id!r} ended with {failed[0].termination_reason.value}: {failed[0].error}; "
+                f"{len(failed)} of {len(step.generated)} rollouts of this step failed, see batch/ended_* in the metrics"
             )
         return bool(failed)
 
     def _unseen_roles(self, step: TrainStep) -> bool:
-        """Roles with an estimator or loss of their own that the first groups do not have: a misspelt one never will."""
+        """Warn about roles in `estimator_map` or `loss_map` that the first groups lack, such as misspelled names."""
         groups = step.offered_groups or step.trajectory_groups
         if not groups:
             return False
@@ -44,22 +44,22 @@ class StepWarnings(Observer):
             if unseen := [role for role in mapping if role not in roles]:
                 meant = did_you_mean(unseen[0], roles)
                 self._warn(
-                    f"rllm.algorithm.{key} names {', '.join(unseen)}; the groups of this step have the roles "
+                    f"rllm.algorithm.{key} lists {', '.join(unseen)}, but the groups of this step have the roles "
                     f"{', '.join(roles)}" + (f". {meant}" if meant else "")
                 )
         return True
 
     def _precomputed(self, step: TrainStep) -> bool:
-        """Advantages of the workflow that are not used, or none where they were asked for."""
+        """Warn if the workflow's advantages are not used, or if none exist although the run should use them."""
         if ignored := step.metrics.get("advantage/precomputed_ignored"):
             self._warn(
-                f"{ignored:.0%} of the groups of this step bring advantages of their own, which are estimated anew; "
-                f"{PRECOMPUTED}=true keeps them"
+                f"{ignored:.0%} of the groups of this step have precomputed advantages, which are replaced by "
+                f"estimates; {PRECOMPUTED}=true keeps them"
             )
             return True
         if step.metrics.get("advantage/precomputed") == 0:
             self._warn(
-                f"{PRECOMPUTED} is true, and no group of this step brings advantages of its own: all are estimated"
+                f"{PRECOMPUTED} is true, and no group of this step has precomputed advantages: all are estimated"
             )
             return True
         return False

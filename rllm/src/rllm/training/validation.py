@@ -13,11 +13,11 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 
 BEFORE_ALL_ROUNDS = -1
-"""Training waits for a validation, so that its attempts go before those of rounds that are played ahead."""
+"""Priority of validation. Training waits for it, so its rollouts run before those for later batches."""
 
 
 async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConfig) -> dict[str, float]:
-    """The ``val/…`` figures. Validations of a run all use the same seeds, so they differ by the weights alone."""
+    """Return the ``val/…`` metrics. All validations use the same seeds, so only the weights differ between them."""
     episodes: list[Episode] = []
     size = config.data.val_batch_size
     for start in range(0, len(tasks), size):
