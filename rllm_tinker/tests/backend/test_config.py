@@ -150,7 +150,7 @@ def test_rounds_may_be_played_ahead(registry: Registry, words: tuple[str, ...]) 
 
 def test_weights_that_the_service_changes_in_place_cannot_be_pinned(registry: Registry) -> None:
     plan = planned(registry, "tinker_base_url=local", *AHEAD, INFLIGHT)
-    with pytest.raises(ConfigError, match=r"weights is inflight, .* nobody knows which version sampled what") as caught:
+    with pytest.raises(ConfigError, match=r"weights is inflight, .* so it cannot keep a version") as caught:
         check_plugins(plan)
     assert "rllm.async_training.partial_rollout=true" in caught.value.hint
 

@@ -218,5 +218,6 @@ def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
     connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_module, "native_loss", lambda choice: NativeLoss(name="stable_reinforce"))
-    with pytest.raises(BackendError, match=r"The forward and backward pass: the service refused it.*stable_reinforce"):
+    rejected = r"The forward and backward pass: the service rejected the request.*stable_reinforce"
+    with pytest.raises(BackendError, match=rejected):
         connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))

@@ -54,8 +54,8 @@ def test_a_row_that_is_longer_than_the_model_takes(connection: Any, plan_of: Cal
     with pytest.raises(BackendError) as caught:
         connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))
     assert caught.value.message == (
-        "The forward and backward pass: the service refused it: Datum 0: 600 tokens, and tiny takes 512 at most. "
-        "Cut it, or leave it out."
+        "The forward and backward pass: the service rejected the request: "
+        "Datum 0: 600 tokens, and tiny takes 512 at most. Cut it, or leave it out."
     )
 
 
@@ -67,7 +67,7 @@ def test_nan_advantages(connection: Any, batch: TokenBatch, plan_of: Callable[..
     with pytest.raises(BackendError) as caught:
         broken = batch.with_columns(advantages=advantages)
         connection.ask(_updater(fused=fused).update(connection.trainer(), broken, plan_of("ppo")))
-    assert "The forward and backward pass: the service refused it: Datum" in caught.value.message
+    assert "The forward and backward pass: the service rejected the request: Datum" in caught.value.message
     assert "advantages has 1 values that are NaN or infinite" in caught.value.message
 
 
@@ -93,7 +93,7 @@ def test_a_full_disk_of_the_server(
     assert ended.code == 1
     assert "Saving: the service failed: The server could not write tinker://" in ended.error
     assert "No space left on device. Nothing of it was kept. Make room there, then save again." in ended.error
-    assert "Go on from the newest checkpoint with --resume." in ended.error
+    assert "Run the same command with --resume to continue from the newest checkpoint." in ended.error
     assert "self.request_id" not in ended.error
     kept = tmp_path / CHECKPOINTS
     assert [path.name for path in sorted(kept.glob("step_*"))] == ["step_000001"]
@@ -126,7 +126,7 @@ def test_a_snapshot_that_has_expired(connection: Any, tmp_path: Path) -> None:
         connection.ask(sample_after_another_client(running.url))
     assert "Sampling: the service no longer has it (410): The weights of sampling session " in caught.value.message
     assert "have expired: this server keeps the 1 sets used last (--max-snapshots)" in caught.value.message
-    assert caught.value.hint == "Go on from the newest checkpoint with --resume."
+    assert caught.value.hint == "Run the same command with --resume to continue from the newest checkpoint."
 
 
 def test_a_damaged_tinker_json(train: Rllm, server: RunningServer, tmp_path: Path) -> None:
@@ -181,6 +181,6 @@ def test_a_checkpoint_that_the_service_has_lost(train: Rllm, server: RunningServ
     server.service.checkpoints.delete(checkpoint)
     ended = train(server.url, "rllm.trainer.total_batches=2", "--resume")
     assert ended.code == 1
-    assert "names cannot be loaded. " in ended.error
+    assert " cannot be loaded. " in ended.error
     assert f"No checkpoint {checkpoint}" in ended.error
-    assert f"{server.url} stored it; check there whether it has expired." in ended.error
+    assert f"{server.url} stored it. Check there if it has expired." in ended.error

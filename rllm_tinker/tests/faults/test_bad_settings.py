@@ -90,7 +90,7 @@ def test_no_url_in_the_environment(train: Rllm, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TINKER_BASE_URL", "localhost:8017")
     ended = train("null")
     assert ended.code == 2
-    assert "TINKER_BASE_URL is 'localhost:8017', which is no URL." in ended.error
+    assert "TINKER_BASE_URL is 'localhost:8017', which is not an HTTP URL." in ended.error
 
 
 def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_nobody_listens(train: Rllm, nobody: str, monkeypatch: pytest.MonkeyPatc
 def test_a_web_server_that_is_no_tinker_service_is_not_waited_for(train: Rllm, web_server: str) -> None:
     ended = train(web_server, "tinker_connect_timeout=1000")
     assert ended.code == 1
-    assert f"What answers at {web_server} is no Tinker service (/api/v1/healthz has status 200)" in ended.error
+    assert f"The server at {web_server} is not a Tinker service (/api/v1/healthz has status 200)" in ended.error
     assert "Check tinker_base_url" in ended.error
 
 
@@ -114,9 +114,9 @@ def test_an_unknown_model(train: Rllm, server: RunningServer, monkeypatch: pytes
     ended = train(server.url, "model.name=some/model")
     assert ended.code == 1
     assert looked_for == []
-    assert "Creating a LoRA model of 'some/model': the service does not know it (404): " in ended.error
+    assert "Creating a LoRA model of 'some/model': the service did not find it (404): " in ended.error
     assert "There is no model 'some/model'; this server has 'tiny'." in ended.error
-    assert "Check tinker_base_url and the names in the configuration." in ended.error
+    assert "Check tinker_base_url, and the names of models and checkpoints in the configuration." in ended.error
 
 
 def test_an_unknown_model_of_a_local_server(train: Rllm) -> None:
@@ -142,9 +142,9 @@ MISSING = "tinker://7c9e6679-7425-40de-944b-e07fc1f90ae7:train:0/weights/none"
 @pytest.mark.parametrize(
     ("resume", "code", "message"),
     [
-        (MISSING, 1, f"Looking up {MISSING}: the service does not know it (404): No checkpoint {MISSING}: it was "),
-        ("7c9e6679:train:0", 1, "Looking up 7c9e6679:train:0: the service does not know it (404): "),
-        ("tinker://run/sampler_weights/x", 2, "Checkpoints are written tinker://RUN/weights/NAME"),
+        (MISSING, 1, f"Looking up {MISSING}: the service did not find it (404): No checkpoint {MISSING}: it was "),
+        ("7c9e6679:train:0", 1, "Looking up 7c9e6679:train:0: the service did not find it (404): "),
+        ("tinker://run/sampler_weights/x", 2, "Write a checkpoint as tinker://RUN/weights/NAME"),
         ("tinker://run", 2, "training.resume_from_tinker_id is 'tinker://run', which is neither"),
         ("a/b", 2, "training.resume_from_tinker_id is 'a/b', which is neither a checkpoint nor a training run."),
     ],
@@ -171,7 +171,7 @@ def test_a_run_starts_from_the_newest_checkpoint_of_a_training_run(
 def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, server: RunningServer) -> None:
     ended = train(server.url, ONE_STEP, "sampling.train.temperature=0.7")
     assert ended.code == 2
-    assert "sampling.train.temperature is 0.7, and the Tinker API trains on log-probs at temperature 1" in ended.error
+    assert "sampling.train.temperature is 0.7, but the Tinker API trains on log-probs at temperature 1" in ended.error
     assert "rllm.algorithm.rollout_correction.bypass_mode=false" in ended.error
     bypass = "rllm.algorithm.rollout_correction.bypass_mode=false"
     made = train(server.url, ONE_STEP, "sampling.train.temperature=0.7", bypass, "--overwrite")
@@ -183,14 +183,14 @@ def test_a_temperature_other_than_1_needs_log_probs_of_the_service(train: Rllm, 
     [
         (
             ["rollout_engine.renderer_name=qwen3"],
-            "rollout_engine.renderer_name is 'qwen3', and renderers are not chosen by name here",
+            "rollout_engine.renderer_name is 'qwen3', but rllm does not select renderers by name",
         ),
         (["training.default_local_dir=/tmp/x"], "training.default_local_dir is '/tmp/x' and has no effect"),
         (
             ["model.train_unembed=false", "model.train_attn=false", "model.train_mlp=false"],
             "model.train_unembed, model.train_attn and model.train_mlp are all false: nothing would be trained.",
         ),
-        (["rollout_engine.reasoning_effort=high"], "the chat template of this model has no such switch"),
+        (["rollout_engine.reasoning_effort=high"], "this model's chat template has no such option"),
         (["training.learning_rate=0"], "training.learning_rate"),
         (["model.lora_rank=0"], "model.lora_rank"),
         (["tinker_connect_timeout=0"], "tinker_connect_timeout"),

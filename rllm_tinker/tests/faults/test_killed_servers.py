@@ -72,7 +72,7 @@ def test_a_run_whose_server_is_killed_at_every_moment_of_a_step_ends_with_the_sa
         killed = train(server.url, *settings, *(["--resume"] if finished else []))
         assert killed.code == 1
         assert "no Tinker service can be reached at http://127.0.0.1" in killed.error
-        assert "go on from the newest checkpoint with --resume" in killed.error
+        assert "run the same command with --resume to continue from the newest checkpoint" in killed.error
         server.start()
     resumed = train(server.url, *settings, "--resume")
 

@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same
         killed = train(LOCAL, *settings, "tinker_connect_timeout=2", "--resume")
     assert killed.code == 1
     assert "The run's local Tinker server has ended: exit code -9" in killed.error
-    assert "Go on from the newest checkpoint with --resume, which starts another one." in killed.error
+    assert "It starts a new server and continues from the newest checkpoint." in killed.error
     assert not _servers_of(os.getpid())
 
     # Ctrl-C: the step is finished and saved.
