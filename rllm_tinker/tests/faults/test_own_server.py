@@ -128,6 +128,6 @@ def test_a_local_server_that_cannot_be_started_says_why(
     monkeypatch.setattr(sys, "executable", str(python))
     ended = train(LOCAL, *_settings(tmp_path))
     assert ended.code == 1
-    assert "The local Tinker server could not be started: exit code 3; its last words (" in ended.error
+    assert "The local Tinker server could not be started: exit code 3; last lines of its log (" in ended.error
     assert "server.log): no room for the model." in ended.error
     assert "`rllm tinker serve --model" in ended.error

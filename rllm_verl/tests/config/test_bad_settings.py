@@ -57,7 +57,7 @@ def test_sequences_are_split_over_gpus_with_flash_attention_alone(
     """With sdpa, verl's log-probs are wrong by 0.2 in the mean, and nothing says so."""
     with pytest.raises(ConfigError) as raised:
         check_config(run("rllm.profile=cpu", f"{key}=2").backend_config)
-    assert raised.value.message.startswith(f"`{key}` is 2, and `{ATTENTION}` is sdpa")
+    assert raised.value.message.startswith(f"`{key}` is 2, but `{ATTENTION}` is sdpa")
     assert f"{key}=1" in raised.value.hint
     flash = ("rllm.profile=cpu", f"{key}=2", f"{ATTENTION}=flash_attention_2")
     monkeypatch.setattr("rllm_verl.attention.find_spec", lambda name: name)
@@ -81,7 +81,7 @@ def test_flash_attention_that_is_not_installed_is_refused(run: Any, monkeypatch:
 
 
 def test_a_folder_without_a_model_is_refused(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+    with pytest.raises(ConfigError, match=r"contains no config\.json"):
         check_config(run("rllm.profile=cpu", f"actor_rollout_ref.model.path={tmp_path}").backend_config)
 
 
@@ -108,7 +108,7 @@ def test_verl_missing_or_of_another_version_is_one_clear_error(
     monkeypatch.setattr(installed, "version_of", version_of)
     with pytest.raises(ConfigError) as raised:
         run()
-    assert raised.value.message == f"Backend verl needs verl 0.9.1, and {message}."
+    assert raised.value.message == f"Backend verl needs verl 0.9.1, but {message}."
     assert raised.value.hint == "pip install 'verl==0.9.1'"
 
 
@@ -147,4 +147,4 @@ def test_use_kl_loss_against_kl_beta_stands_with_a_warning(
 ) -> None:
     forget_warnings()
     check_config(run("rllm.profile=cpu", *words).backend_config)
-    assert "no divergence is in the loss" in capsys.readouterr().err
+    assert "the loss has no KL term" in capsys.readouterr().err

@@ -189,7 +189,7 @@ def test_the_values_of_rllms_own_table_are_warnings_at_most(plan: Any, key: str,
 def test_keys_of_vllm_are_refused_where_rollouts_are_not_vllms(plan: Any, word: str) -> None:
     with pytest.raises(ConfigError, match="and backend verl does not act on it") as caught:
         plan("rllm.profile=cpu", word)
-    assert caught.value.hint == "It is vLLM's; the rollout server of the profile cpu is another."
+    assert caught.value.hint == "Only vLLM reads it, and the profile cpu does not use vLLM."
     plan("actor_rollout_ref.model.use_fused_kernels=false", word)
 
 
@@ -207,7 +207,7 @@ def test_every_idle_key_of_a_profile_is_one_of_verl(run: Any) -> None:
 
 
 def test_a_key_of_vllm_that_the_yaml_leaves_out_is_refused_on_a_cpu(plan: Any) -> None:
-    with pytest.raises(ConfigError, match="the rollout server of the profile cpu is another"):
+    with pytest.raises(ConfigError, match="the profile cpu does not use vLLM"):
         plan("rllm.profile=cpu", f"{ROLLOUT}.repetition_penalty=1.1")
 
 

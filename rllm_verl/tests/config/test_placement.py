@@ -51,11 +51,11 @@ LORA = "actor_rollout_ref.model.lora_rank=4"
     [
         ((f"{ROLLOUT}.nnodes=-1",), "nnodes` is -1: expected a whole number of at least 0", ""),
         ((APART, f"{ROLLOUT}.n_gpus_per_node=0"), "n_gpus_per_node` is 0: expected a whole number of at least 1", ""),
-        ((f"{TRANSFER}=nccl",), "here they share those that train", f"set {ROLLOUT}.nnodes"),
-        ((APART, f"{TRANSFER}=naive"), "is naive, which brings no weights to rollout servers", "Leave it out"),
-        ((APART, f"{TRANSFER}=nccl"), "is nccl, which brings no weights to rollout servers", "Leave it out"),
-        ((APART, f"{ROLLOUT}.tensor_model_parallel_size=2"), "the run has 1 GPUs", "divides them"),
-        ((APART, f"{ROLLOUT}.name=vllm", LORA), "verl sends no adapter", "actor_rollout_ref.model.lora.merge=true"),
+        ((f"{TRANSFER}=nccl",), "in this run they share the training GPUs", f"set {ROLLOUT}.nnodes"),
+        ((APART, f"{TRANSFER}=naive"), "is naive, which cannot send weights to rollout servers", "It is derived from"),
+        ((APART, f"{TRANSFER}=nccl"), "is nccl, which cannot send weights to rollout servers", "It is derived from"),
+        ((APART, f"{ROLLOUT}.tensor_model_parallel_size=2"), "the run has 1 GPUs", "a number that divides 1"),
+        ((APART, f"{ROLLOUT}.name=vllm", LORA), "verl cannot send an adapter", "actor_rollout_ref.model.lora.merge=true"),
     ],
 )
 def test_what_cannot_work_is_refused(
@@ -95,7 +95,7 @@ def test_rounds_ahead_on_shared_gpus_are_refused_with_the_reason_and_the_key(run
     composed = run(CPU, *AHEAD, NEWEST)
     with pytest.raises(ConfigError) as raised:
         check_overlap(composed.config, composed.backend_config)
-    assert "rollout servers share the GPUs that train, and sleep while weights are updated" in raised.value.message
+    assert "rollout servers share the training GPUs and sleep during updates" in raised.value.message
     assert raised.value.hint.startswith(f"Set {ROLLOUT}.nnodes=1")
 
 

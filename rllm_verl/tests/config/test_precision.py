@@ -24,4 +24,4 @@ def test_weights_that_the_optimiser_moves_below_float32_are_warned_of(
 ) -> None:
     forget_warnings()
     warn_of_weights_below_float32(run(*words).backend_config.native())
-    assert ("AdamW keeps weights and moments in it" in capsys.readouterr().err) is told
+    assert ("AdamW stores weights and moments in this type" in capsys.readouterr().err) is told

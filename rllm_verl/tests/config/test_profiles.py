@@ -43,7 +43,7 @@ def test_the_profile_of_vllm_on_a_cpu_is_the_cpu_profile_with_another_server(run
 def test_keys_of_vllm_count_in_its_own_cpu_profile_alone(registry: Registry) -> None:
     backend, key = registry.get("backend", "verl").plugin, "actor_rollout_ref.rollout.max_num_batched_tokens"
     assert idle_reason(backend, key, "cpu_vllm") is None
-    assert idle_reason(backend, key, "cpu") == "It is vLLM's; the rollout server of the profile cpu is another."
+    assert idle_reason(backend, key, "cpu") == "Only vLLM reads it, and the profile cpu does not use vLLM."
 
 
 def test_ray_counts_a_gpu_for_each_worker_of_the_cpu_profile(run: Any) -> None:

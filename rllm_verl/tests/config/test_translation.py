@@ -205,14 +205,14 @@ def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key
 @pytest.mark.parametrize(
     ("given", "key", "why"),
     [
-        ({"data.train_files": ["a", "b"]}, "data.train_files", "put the files into a folder"),
+        ({"data.train_files": ["a", "b"]}, "data.train_files", "Put the files into a folder"),
         ({"custom_reward_function.path": "r.py", "custom_reward_function.reward_kwargs.x": 1},
          "custom_reward_function.reward_kwargs.x", "as defaults"),
-        ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode", "asynchronously"),
+        ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode", "async mode"),
         ({f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1},
          f"{ACTOR}.ppo_micro_batch_size_per_gpu", "filled with tokens"),
         ({"--config-name": "my_trainer"}, "--config-name", "Convert that file as well"),
-        ({"critic.optim.lr": 2e-5}, "critic.optim.lr", "There is no critic"),
+        ({"critic.optim.lr": 2e-5}, "critic.optim.lr", "has no critic"),
         ({f"{ACTOR}.use_token_level_loss": True}, f"{ACTOR}.use_token_level_loss", "There is no such key."),
         ({"trainer.critic_warmup": 0}, "trainer.critic_warmup", "It holds anyway."),
         ({"trainer.critic_warmup": 3}, "trainer.critic_warmup", "verl's own trainer"),

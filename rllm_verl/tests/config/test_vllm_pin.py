@@ -58,12 +58,12 @@ def test_adapters_go_to_the_vllm_that_verl_can_load_them_into(
     install(**{build: "0.31.0"})
     with pytest.raises(ConfigError) as raised:
         check_vllm(adapter)
-    assert "vLLM 0.31.0 is installed: verl 0.9.1 loads adapters into vLLM 0.24.0 alone" in raised.value.message
+    assert "vLLM 0.31.0 is installed. verl 0.9.1 can load adapters only into vLLM 0.24.0" in raised.value.message
     assert f"{MODEL}.lora.merge=true" in raised.value.hint
     assert "pip install 'rllm-verl[vllm]'" in raised.value.hint
-    assert "rllm-vllm needs another vLLM" in raised.value.hint
+    assert "rllm-vllm needs a different vLLM" in raised.value.hint
     check_vllm(merged)
-    assert "verl 0.9.1 is written for vLLM 0.24.0, and vLLM 0.31.0 is installed" in capsys.readouterr().err
+    assert "verl 0.9.1 needs vLLM 0.24.0, but vLLM 0.31.0 is installed" in capsys.readouterr().err
     install(**{build: f"{PINNED}+cu129"})
     check_vllm(adapter)
     assert capsys.readouterr().err == ""

@@ -61,7 +61,7 @@ class TestOnACluster:
     def test_more_gpus_than_the_nodes_have_are_refused_with_both_numbers(self, per_node: int, nodes: int) -> None:
         with pytest.raises(ConfigError) as raised:
             Cluster.connect({}, {}).check(Wanted(per_node=per_node, nodes=nodes))
-        assert f"ask for {per_node * nodes} GPUs; the Ray cluster has 2 (by node)." in str(raised.value)
+        assert f"need {per_node * nodes} GPUs, but the Ray cluster has 2 (by node)." in str(raised.value)
         assert "--profile cpu" in str(raised.value)
 
     def test_as_many_as_there_are_are_taken(self) -> None:
@@ -70,14 +70,14 @@ class TestOnACluster:
     def test_more_workers_than_ray_counts_cpus_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         node = {"Alive": True, "Resources": {"GPU": 4.0, "CPU": 2.0}}
         monkeypatch.setattr(ray, "nodes", lambda: [node])
-        with expect_error(ConfigError, "too-few-cpus", "1 nodes must have 4 each, 0 do", "--num-cpus"):
+        with expect_error(ConfigError, "too-few-cpus", "1 nodes need 4 CPUs each, but only 0 nodes have them", "--num-cpus"):
             Cluster.connect({}, {}).check(Wanted(per_node=4, nodes=1))
 
     @pytest.mark.parametrize(
         ("resources", "message"),
         [
-            ({"GPU": 2.0, "CPU": 16.0}, r"ask for 2 GPUs beside the 1 that train; the Ray cluster has 2\."),
-            ({"GPU": 3.0, "CPU": 4.0}, r"two per GPU of a rollout server: the run needs 5, and the cluster has 4\."),
+            ({"GPU": 2.0, "CPU": 16.0}, r"need 2 GPUs in addition to 1 training GPUs, but the Ray cluster has 2\."),
+            ({"GPU": 3.0, "CPU": 4.0}, r"two per rollout server GPU\. The run needs 5 CPUs, but the cluster has 4\."),
         ],
     )
     def test_servers_on_gpus_that_the_cluster_lacks_are_refused(

@@ -125,7 +125,7 @@ def test_an_error_that_points_to_a_log_comes_with_what_the_log_says(
     with pytest.raises(BackendError) as raised:
         run(lambda: ray.get(worker.fail_elsewhere.remote()))
     assert "raised RuntimeError: The engine is dead. See stack trace (above)" in raised.value.message
-    assert raised.value.message.endswith("The cause, by its log: ValueError: no memory for the cache.")
+    assert raised.value.message.endswith("The cause in its log: ValueError: no memory for the cache.")
     assert "    ValueError: no memory for the cache" in raised.value.details.splitlines()
 
 
@@ -138,7 +138,7 @@ def test_a_process_that_cannot_start_says_why(run: Callable[..., Any]) -> None:
             pass
 
     handle = ray.remote(Unable).options(num_cpus=0).remote()
-    with pytest.raises(BackendError, match=r"could not start\. The cause, by its log: OSError: no space left\."):
+    with pytest.raises(BackendError, match=r"could not start\. The cause in its log: OSError: no space left\."):
         run(lambda: ray.get(handle.call.remote()))
 
 

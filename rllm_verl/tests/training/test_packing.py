@@ -51,7 +51,7 @@ def test_models_that_mix_packed_rows_up_are_refused_and_no_others(name: str) -> 
     native = _native(how, packed=True)
     layer_types = list(getattr(config, "layer_types", None) or ())
     if mixed_up:
-        with pytest.raises(ConfigError, match=r"packed together see each other\. Set .*use_remove_padding=false"):
+        with pytest.raises(ConfigError, match=r"packed together attend to each other\. Set .*use_remove_padding=false"):
             check_packing(config.model_type, layer_types, native)
     else:
         check_packing(config.model_type, layer_types, native)
