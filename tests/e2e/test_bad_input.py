@@ -82,8 +82,8 @@ def test_mistake_on_command_line_is_explained(rllm_here: Any, words: list[str], 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("./no-such-folder", "there is no such folder."),
-        ("./empty", "the folder holds no config.json of a model."),
+        ("./no-such-folder", "the folder does not exist."),
+        ("./empty", "the folder contains no config.json of a model."),
         ("./file", "it is a file, not a folder."),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(
 
     expected = _run(_critical(), straight)
     assert _run(_critical(), resumed) == expected[2:]
-    with pytest.raises(CheckpointError, match=r"model\.name does not stand for the model"):
+    with pytest.raises(CheckpointError, match=r"model\.name is not the model"):
         _run(_critical(seed=5), resumed)
 
 

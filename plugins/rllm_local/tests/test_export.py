@@ -147,7 +147,7 @@ def test_an_adapter_whose_model_is_gone_says_where_it_was(
     assert main(["export", "run", "--to", "merged"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "is a LoRA adapter of the model" in said
-    assert "Put that model back" in said
+    assert "Restore that model" in said
     assert [path.name for path in Path("run").iterdir()] == ["checkpoints"], "nothing half-written stays"
 
 

@@ -181,10 +181,10 @@ def test_a_resumed_run_goes_on_bit_for_bit(dtype: str, tmp_path: Path, make: Cal
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"lora_rank": 0, "lora_alpha": 32}, "holds a LoRA adapter, and this run trains all weights"),
-        ({"lora_rank": 8}, "another LoRA adapter than the one this run trains: layers or ranks differ"),
+        ({"lora_rank": 0, "lora_alpha": 32}, "contains a LoRA adapter, but this run trains all weights"),
+        ({"lora_rank": 8}, "a different LoRA adapter than this run trains: layers or ranks differ"),
         ({"lora_alpha": 16}, "another LoRA adapter than the one this run trains: lora_alpha is 32"),
-        ({"dtype": "bfloat16"}, "of other weights than those that model.name and model.dtype stand for"),
+        ({"dtype": "bfloat16"}, "a LoRA adapter for a different model or dtype than model.name and model.dtype"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused(
@@ -203,7 +203,7 @@ def test_the_checkpoint_of_a_whole_model_is_refused_by_a_run_with_an_adapter(
     loaded, updater, _ = make(lora_rank=0, lora_alpha=32)
     save_state(tmp_path, updater.masters, loaded.tokenizer, updater.optimizer)
     other, updater, _ = make()
-    with pytest.raises(CheckpointError, match="holds a whole model, and this run trains a LoRA adapter"):
+    with pytest.raises(CheckpointError, match="contains a whole model, but this run trains a LoRA adapter"):
         load_state(tmp_path, updater.masters, updater.optimizer, adapter=other.adapter)
 
 
@@ -265,13 +265,13 @@ def test_an_adapter_whose_model_is_gone_or_changed_says_so(base: Path, trained: 
     with torch.no_grad():
         next(other.parameters())[0, 0] += 0.5
     other.save_pretrained(base)
-    with pytest.raises(ConfigError, match="which has other weights now than those it was trained on"):
+    with pytest.raises(ConfigError, match="but the weights of that model have changed since the training"):
         load_model(ModelSection(name=str(directory), device="cpu"), 0)
     base.rename(base.parent / "elsewhere")
     for ask in (lambda: check_model(config), lambda: load_model(ModelSection(name=str(directory)), 0)):
         with pytest.raises(ConfigError, match="is a LoRA adapter") as caught:
             ask()
-        assert "there is no such folder" in caught.value.message
+        assert "the folder does not exist" in caught.value.message
         assert str(base) in caught.value.message
 
 

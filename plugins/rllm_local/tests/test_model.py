@@ -153,7 +153,7 @@ def test_the_checkpoint_of_a_run_loads(save: Callable[..., Path], tmp_path: Path
 def test_a_path_that_leads_nowhere_is_said_to(tmp_path: Path) -> None:
     for name in (tmp_path / "nowhere", "./nowhere", "../a/b", "~/nowhere-at-all", "a/b/c"):
         error = _refusal(name)
-        assert error.message == f"model.name={str(name)!r}: there is no such folder."
+        assert error.message == f"model.name={str(name)!r}: the folder does not exist."
         assert error.hint == "Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id."
 
 
@@ -163,7 +163,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_says_what_is_missing(tmp_path: Path) -> None:
-    assert "the folder holds no config.json of a model." in _refusal(tmp_path).message
+    assert "the folder contains no config.json of a model." in _refusal(tmp_path).message
 
 
 @pytest.mark.parametrize("name", ["tinny", "Tiny", "tiny1"])
@@ -197,7 +197,7 @@ def test_weights_that_do_not_fill_the_model_are_refused_instead_of_made_up(
     directory = save()
     _edit_config(directory, **changes)
     error = _refusal(directory)
-    assert "do not hold all weights of its config.json" in error.message
+    assert "do not contain all weights of its config.json" in error.message
     assert "such as model.layers." in error.message
 
 
@@ -292,8 +292,8 @@ def test_a_device_torch_does_not_know_is_refused(device: str) -> None:
 def test_cuda_where_there_is_none_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     error = _refusal("tiny", device=device)
-    assert error.message == f"model.device={device!r}, and torch finds no CUDA device."
-    assert error.hint == "Use model.device=auto or =cpu."
+    assert error.message == f"model.device={device!r}, but torch finds no CUDA device."
+    assert error.hint == "Set model.device=auto or model.device=cpu."
 
 
 def test_a_device_that_cannot_hold_numbers_is_refused() -> None:

@@ -98,7 +98,7 @@ def test_afterwards_the_model_samples_with_its_cache(build_tiny: Callable[[int],
 
 def test_a_model_without_layers_to_compute_again_is_refused() -> None:
     with (
-        pytest.raises(ConfigError, match="Linear has no layers that can be computed again"),
+        pytest.raises(ConfigError, match="Linear has no layers that support it"),
         recomputing(torch.nn.Linear(2, 2)),
     ):
         pass

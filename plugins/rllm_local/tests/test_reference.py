@@ -42,9 +42,9 @@ def test_the_same_model_is_recognised_and_another_refused(
     other = build_tiny(0).to(dtype)
     with torch.no_grad():
         next(other.parameters())[0, 0] += 0.5
-    with pytest.raises(CheckpointError, match=r"model\.name does not stand for the model") as caught:
+    with pytest.raises(CheckpointError, match=r"model\.name is not the model") as caught:
         Reference(other).check(tmp_path)
-    assert "Put the model back" in caught.value.hint
+    assert "Restore that model" in caught.value.hint
 
 
 def test_a_checkpoint_of_a_run_that_had_none_is_accepted(tmp_path: Path, model: Any) -> None:

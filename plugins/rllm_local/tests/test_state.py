@@ -254,7 +254,7 @@ def test_the_checkpoint_of_another_model_is_refused_and_changes_nothing(
     model = build_tiny(0)
     updater = make_updater(model)
     before = weights_of(model)
-    with pytest.raises(CheckpointError, match="another model than the one this run trains") as caught:
+    with pytest.raises(CheckpointError, match="a different model than this run trains") as caught:
         load_state(tmp_path, updater.masters, updater.optimizer)
     assert "model.name" in caught.value.hint
     assert torch.equal(weights_of(model), before)

@@ -73,7 +73,7 @@ BAD = [
     # what would have no effect, or cannot be honoured
     ("rllm: {algorithm: {loss_fn: reinforce, eps_clip: 0.3}}", "This run uses loss reinforce."),
     ("rllm: {agent: {max_steps: 3}}", "nothing this run uses acts on it"),
-    ("model: {name: ./nowhere}", "model.name='./nowhere': there is no such folder."),
+    ("model: {name: ./nowhere}", "model.name='./nowhere': the folder does not exist."),
     ("rllm: {agent: {engine_args: {size: 1}}}", "No installed plugin does; leave it out."),
     ("rllm: {algorithm: {kl_estimator: k2}}", "has no effect while rllm.algorithm.kl_beta is 0."),
     ("rllm: {algorithm: {rollout_correction: {tis_mode: token, tis_floor: 2}}}", "Set a floor below 1"),

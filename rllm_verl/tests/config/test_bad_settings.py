@@ -34,7 +34,7 @@ def test_what_the_cpu_profile_says_passes(run: Any) -> None:
         (f"{ACTOR}.use_dynamic_bsz=false", "ppo_micro_batch_size_per_gpu` is not set"),
         (f"{ROLLOUT}.mode=sync", "only async can be used"),
         (f"{ROLLOUT}.tensor_model_parallel_size=2", "the run has 1 GPUs"),
-        ("actor_rollout_ref.model.path=./no/such/model", "there is no such folder"),
+        ("actor_rollout_ref.model.path=./no/such/model", "the folder does not exist"),
     ],
 )
 def test_values_that_cannot_work_are_refused(run: Any, word: str, message: str) -> None:

@@ -55,7 +55,11 @@ LORA = "actor_rollout_ref.model.lora_rank=4"
         ((APART, f"{TRANSFER}=naive"), "is naive, which cannot send weights to rollout servers", "It is derived from"),
         ((APART, f"{TRANSFER}=nccl"), "is nccl, which cannot send weights to rollout servers", "It is derived from"),
         ((APART, f"{ROLLOUT}.tensor_model_parallel_size=2"), "the run has 1 GPUs", "a number that divides 1"),
-        ((APART, f"{ROLLOUT}.name=vllm", LORA), "verl cannot send an adapter", "actor_rollout_ref.model.lora.merge=true"),
+        (
+            (APART, f"{ROLLOUT}.name=vllm", LORA),
+            "verl cannot send an adapter",
+            "actor_rollout_ref.model.lora.merge=true",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(

@@ -51,7 +51,7 @@ def test_a_process_of_ray_that_ends_is_told_by_name(daemon: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     said = done.stdout.partition("said:")[2]
-    assert f"While updating the policy: Ray is gone: its {daemon} (process " in said
+    assert f"While updating the policy: Ray stopped, because its {daemon} (process " in said
     assert "--resume" in said
 
 
@@ -61,5 +61,5 @@ def test_a_raylet_that_ends_is_told_although_ray_ends_the_program_at_its_next_wr
     command = [sys.executable, "-c", PROGRAM, "raylet", "put"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     told = done.stdout + done.stderr
-    assert "Ray is gone: its raylet (process " in told
+    assert "Ray stopped, because its raylet (process " in told
     assert "--resume" in told

@@ -187,7 +187,7 @@ def test_other_machines_need_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_model_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="the folder does not exist"):
         group.main(
             ["serve", "--model", "./nowhere", "--port", "0", "--checkpoints", str(tmp_path)], standalone_mode=False
         )
