@@ -126,7 +126,7 @@ def test_a_run_without_an_adapter_has_none_to_write(
 ) -> None:
     train()
     assert main(["export", "run", "--to", form]) == 2
-    assert "holds a whole model and no LoRA adapter" in " ".join(capsys.readouterr().err.split())
+    assert "contains a whole model and no LoRA adapter" in " ".join(capsys.readouterr().err.split())
     assert not Path(f"run/export-{form}").exists()
 
 
@@ -156,7 +156,7 @@ def test_an_adapter_whose_model_is_gone_says_where_it_was(
     [
         (lambda run: None, 2, "There is no run."),
         (lambda run: (run / "checkpoints").mkdir(parents=True), 2, "has no checkpoint yet"),
-        (lambda run: run.mkdir(), 1, "holds no model"),
+        (lambda run: run.mkdir(), 1, "contains no model"),
     ],
 )
 def test_what_is_no_run_is_refused(
@@ -176,8 +176,8 @@ def test_what_is_no_run_is_refused(
 @pytest.mark.parametrize(
     ("backend", "code", "said"),
     [
-        (None, 1, "holds no model"),
-        ({"kind": "backend", "name": "endpoint", "distribution": "rllm"}, 1, "holds no model"),
+        (None, 1, "contains no model"),
+        ({"kind": "backend", "name": "endpoint", "distribution": "rllm"}, 1, "contains no model"),
         ({"kind": "backend", "name": "far", "distribution": "not-installed"}, 2, "not-installed/far"),
     ],
 )

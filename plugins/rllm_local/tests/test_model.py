@@ -279,7 +279,7 @@ def test_a_model_whose_attention_ignores_the_engines_mask_is_refused(save: Calla
     from transformers import BloomConfig, BloomForCausalLM
 
     bloom = BloomForCausalLM(BloomConfig(vocab_size=100, hidden_size=16, n_layer=2, n_head=2))
-    assert "has the attention 'eager'; the local engine needs 'sdpa'." in _refusal(save(bloom)).message
+    assert "uses the attention 'eager', but the local engine needs 'sdpa'." in _refusal(save(bloom)).message
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cpu:gpu", "meta", ""])
@@ -347,4 +347,4 @@ def test_a_model_that_counts_positions_itself_is_refused(save: Callable[..., Pat
         vocab_size=100, d_model=16, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16, is_decoder=True
     )
     error = _refusal(save(BartForCausalLM(config)))
-    assert "ignores the positions or the attention mask that it is given" in error.message
+    assert "ignores its position ids or its attention mask" in error.message
