@@ -71,7 +71,7 @@ class DataExtras(BaseModel):
 
 
 class VerlConfig(Section):
-    """The config that only the verl backend reads. The installed verl defines the keys of its own sections."""
+    """The config that only the verl backend reads. The installed verl defines the keys in its sections."""
 
     training: TrainingSection = Field(
         default_factory=TrainingSection, description="How a batch is split into optimiser steps."

@@ -32,7 +32,7 @@ def test_what_the_cpu_profile_says_passes(run: Any) -> None:
         ("trainer.nnodes=0", "`trainer.nnodes` is 0"),
         (f"{ACTOR}.optim.lr=-1.0", "expected more than 0"),
         (f"{ACTOR}.use_dynamic_bsz=false", "ppo_micro_batch_size_per_gpu` is not set"),
-        (f"{ROLLOUT}.mode=sync", "only async can be used"),
+        (f"{ROLLOUT}.mode=sync", "only async is supported"),
         (f"{ROLLOUT}.tensor_model_parallel_size=2", "the run has 1 GPUs"),
         ("actor_rollout_ref.model.path=./no/such/model", "the folder does not exist"),
     ],

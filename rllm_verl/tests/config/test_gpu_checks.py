@@ -40,14 +40,14 @@ def test_versions_that_go_together_are_fine() -> None:
 
 def test_a_missing_vllm_comes_with_the_line_that_installs_it() -> None:
     (said,) = _said(_with({"vllm": None}))
-    assert said == "error: vllm is not installed, which samples; pip install 'rllm-verl[vllm]'"
+    assert said == "error: vllm is not installed, but the rollout servers need it; pip install 'rllm-verl[vllm]'"
 
 
 @pytest.mark.parametrize("name", ["vllm", "torch", "transformers"])
 def test_each_version_that_is_not_verls_is_named(name: str) -> None:
     (said,) = _said(_with({name: "9.9.9"}))
     wanted = {"vllm": PINNED, **GOES_WITH}[name]
-    assert said == f"warning: {name} is 9.9.9; verl is written for {wanted}; pip install 'rllm-verl[vllm]'"
+    assert said == f"warning: {name} is 9.9.9, but verl needs {wanted}; pip install 'rllm-verl[vllm]'"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
     cuda: str | None, nvcc: str | None, first: str
 ) -> None:
     (said,) = _said(replace(_with({FLASH: None}), cuda=cuda, nvcc=nvcc))
-    assert said.startswith("warning: it is not installed: attention is slower")
+    assert said.startswith("warning: it is not installed, so attention is slower")
     assert f"; {first}" in said
     assert "pip install 'flash-attn==2.8.3' --no-build-isolation" in said
     assert "attn_implementation=sdpa" in said

@@ -39,9 +39,9 @@ def test_the_mode_of_vllm_follows_from_how_rollouts_sample(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((f"{LOGPROBS_MODE}={RAW}", "sampling.train.temperature=0.7"), "leaves out the temperature"),
+        ((f"{LOGPROBS_MODE}={RAW}", "sampling.train.temperature=0.7"), "ignores the temperature"),
         ((f"{LOGPROBS_MODE}=processed_logits",), "expected processed_logprobs or raw_logprobs"),
-        ((f"{ROLLOUT}.engine_kwargs.vllm.logprobs_mode={RAW}",), f"`{LOGPROBS_MODE}` is its key"),
+        ((f"{ROLLOUT}.engine_kwargs.vllm.logprobs_mode={RAW}",), f"its key is `{LOGPROBS_MODE}`"),
     ],
 )
 def test_modes_that_give_other_numbers_are_refused(run: Any, words: tuple[str, ...], message: str) -> None:

@@ -88,7 +88,7 @@ def test_a_shard_of_another_model_is_refused(tmp_path: Path) -> None:
     model, optimizer = trained(seed=0, steps=1)
     save_shard(tmp_path / "shard", model, optimizer, {})
     smaller = torch.nn.Linear(2, 2)
-    with pytest.raises(CheckpointError, match="holds the weights of another model"):
+    with pytest.raises(CheckpointError, match="contains the weights of a different model"):
         load_shard(tmp_path / "shard", smaller, torch.optim.AdamW(smaller.parameters()))
 
 

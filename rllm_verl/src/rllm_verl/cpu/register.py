@@ -9,7 +9,7 @@ import warnings
 
 
 def wanted() -> bool:
-    """Return True if ``VERL_PLATFORM`` is ``cpu``. There is no detection, because GPU clusters' head nodes lack GPUs."""
+    """Return True if ``VERL_PLATFORM`` is ``cpu``. It is not detected: head nodes of GPU clusters have no GPU."""
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
