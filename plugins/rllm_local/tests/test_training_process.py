@@ -352,8 +352,8 @@ def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
         return process.pid, raised.value
 
     pid, error = _run(_context(apart=True), play)
-    assert f"(pid {pid}) has not answered 'update' for 0.2 seconds" in str(error)
-    assert "It is stopped, as by SIGSTOP." in str(error)
+    assert f"(pid {pid}) did not answer 'update' within 0.2 seconds" in str(error)
+    assert "It was stopped, for example by SIGSTOP." in str(error)
     assert "--resume" in error.hint
 
 

@@ -34,8 +34,8 @@ class MicroBatch:
     columns: Tensor
     """Positions in `input_ids` that predict a sampled token in at least one sequence, (n_column,)."""
     places: tuple[Tensor, Tensor]
-    """Indices of the sequence and of the entry in `columns` that predict each sampled token, (n_sampled,) int64 each. Rows
-    with the same prompt have the same place for their first sampled token."""
+    """Indices of the sequence and of the entry in `columns` that predict each sampled token, (n_sampled,) int64 each.
+    Rows with the same prompt have the same place for their first sampled token."""
     targets: Tensor
     """The sampled tokens, (n_sampled,) int64."""
     source: NDArray[np.int64]
