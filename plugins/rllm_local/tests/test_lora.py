@@ -183,7 +183,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(dtype: str, tmp_path: Path, make: Cal
     [
         ({"lora_rank": 0, "lora_alpha": 32}, "contains a LoRA adapter, but this run trains all weights"),
         ({"lora_rank": 8}, "a different LoRA adapter than this run trains: layers or ranks differ"),
-        ({"lora_alpha": 16}, "another LoRA adapter than the one this run trains: lora_alpha is 32"),
+        ({"lora_alpha": 16}, "a different LoRA adapter than this run trains: lora_alpha is 32"),
         ({"dtype": "bfloat16"}, "a LoRA adapter for a different model or dtype than model.name and model.dtype"),
     ],
 )
@@ -253,7 +253,7 @@ def test_an_adapter_is_a_model_that_can_be_named(trained: tuple[Path, torch.Tens
 
 
 def test_an_adapter_of_another_shape_than_asked_for_is_refused(trained: tuple[Path, torch.Tensor]) -> None:
-    with pytest.raises(ConfigError, match=r"another shape than model\.lora_rank"):
+    with pytest.raises(ConfigError, match=r"does not match model\.lora_rank"):
         load(name=str(trained[0]), lora_rank=2)
 
 
@@ -284,7 +284,7 @@ def test_layers_that_cannot_have_an_adapter_are_refused(targets: list[str]) -> N
 def test_lora_without_peft_names_the_line_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_local.model_name.find_spec", lambda name: None)
     check_model(LocalConfig())
-    with pytest.raises(ConfigError, match=r"`model\.lora_rank` is 8, and peft is not installed") as caught:
+    with pytest.raises(ConfigError, match=r"`model\.lora_rank` is 8, but peft is not installed") as caught:
         check_model(LocalConfig(model=TrainedModelSection(lora_rank=8)))
     assert caught.value.hint == "pip install 'rllm-local[lora]'"
 

@@ -186,7 +186,7 @@ class LocalEngine:
                 held.append(request)
                 break
             if session.busy:
-                # Requests of one conversation take turns; others need not wait for that.
+                # Requests of one conversation run one after the other. Other requests do not wait for them.
                 held.append(request)
                 continue
             self._begin(request, session, source, cached)

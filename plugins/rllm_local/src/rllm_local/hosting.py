@@ -53,7 +53,7 @@ class Hosting:
         await self.sync_weights(0)
 
     async def sync_weights(self, version: int) -> None:
-        """Send the model's current weights to the engine, which samples with them from now on."""
+        """Send the model's current weights to the engine, which then samples with them."""
         weights = await self._in_worker(checkpoint_weights, self._loaded.model, self._loaded.adapter)
         await self.engine.load_weights(weights.items(), version)
 

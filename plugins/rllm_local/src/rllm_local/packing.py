@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from rllm_core.data.batch import TokenBatch
 
 PAIRS = 2048
-"""Number of query and key pairs that cost as much as one token in the rest of a layer. It is about six times the width
-of the hidden states, so this value is below that of practical models. So in close cases rows are not packed."""
+"""Number of query and key pairs that cost as much as one token in the rest of a layer. In a real model it is about six
+times the width of the hidden states, so 2048 is a low estimate. In close cases rows are therefore not packed."""
 WIDEST = 4096
 """Maximum number of positions in a sequence of several rows. The mask has an entry for each pair of positions."""
 

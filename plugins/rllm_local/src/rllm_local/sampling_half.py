@@ -53,14 +53,14 @@ class ServedVersions:
         return self
 
     def weights_change(self) -> None:
-        """Of another model."""
+        """Do nothing, because the update changes a different model."""
 
     def fail(self, error: BackendError) -> None:
         for engine in self._engines.values():
             engine.fail(error)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there is nothing to free."""
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
@@ -115,7 +115,7 @@ class SamplingHalf(Protocol):
         """Prepare for an update of the weights, which starts next."""
 
     async def sync_weights(self, version: int) -> None:
-        """Sample with the current weights from now on."""
+        """Use the current weights for sampling."""
 
     def fail(self, error: BackendError) -> None:
         """Raise the error in all waiting and later requests, because the training half has stopped."""
@@ -140,7 +140,7 @@ class SamplesInPlace:
         self.engine.fail(error)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there is nothing to free."""
 
 
 class SamplesFromCopy:
@@ -161,7 +161,7 @@ class SamplesFromCopy:
         self._in_worker = in_worker
 
     def weights_change(self) -> None:
-        """Of another model."""
+        """Do nothing, because the update changes a different model."""
 
     async def sync_weights(self, version: int) -> None:
         self.engine.hold()
@@ -172,4 +172,4 @@ class SamplesFromCopy:
         self.engine.fail(error)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there is nothing to free."""
