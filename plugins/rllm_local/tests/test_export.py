@@ -176,8 +176,8 @@ def test_what_is_no_run_is_refused(
 @pytest.mark.parametrize(
     ("backend", "code", "said"),
     [
-        (None, 1, "holds no model"),
-        ({"kind": "backend", "name": "endpoint", "distribution": "rllm"}, 1, "holds no model"),
+        (None, 1, "contains no model"),
+        ({"kind": "backend", "name": "endpoint", "distribution": "rllm"}, 1, "contains no model"),
         ({"kind": "backend", "name": "far", "distribution": "not-installed"}, 2, "not-installed/far"),
     ],
 )

@@ -254,7 +254,7 @@ def test_an_adapter_is_a_model_that_can_be_named(trained: tuple[Path, torch.Tens
 
 
 def test_an_adapter_of_another_shape_than_asked_for_is_refused(trained: tuple[Path, torch.Tensor]) -> None:
-    with pytest.raises(ConfigError, match=r"another shape than model\.lora_rank"):
+    with pytest.raises(ConfigError, match=r"does not match model\.lora_rank"):
         load(name=str(trained[0]), lora_rank=2)
 
 

@@ -26,15 +26,15 @@ from rllm_tinker.waiting import Waiting
 VARIABLE = "TINKER_API_KEY"
 OTHER_VARIABLE = "TINKER_CREDENTIAL_CMD"
 STORED = Path("~/.tinker/credentials.json")
-"""Where `tinker auth login` puts a key."""
+"""The file in which `tinker auth login` stores a key."""
 PREFIXES = ("tml-", "eyJ")
 
 
 def api_key_for(url: str) -> str | None:
-    """The key for a service; None when the client has another place to take one from.
+    """Return the API key for a service. None if the client finds a key elsewhere.
 
     Raises:
-        ConfigError: there is none, or it cannot be one.
+        ConfigError: the key is missing or malformed.
     """
     key = os.environ.get(VARIABLE, "").strip()
     if not key and (os.environ.get(OTHER_VARIABLE) or STORED.expanduser().is_file()):
@@ -49,19 +49,19 @@ def api_key_for(url: str) -> str | None:
         raise ConfigError(
             "bad-api-key",
             f"The API key in {VARIABLE} is malformed: keys start with tml- (tokens with eyJ).",
-            "Copy it again from the service's console; for a server of your own any key that starts with tml- will do "
-            "unless it was given another.",
+            "Copy it again from the service's console. Your own server accepts any key that starts with tml-, unless "
+            "you started it with a different key.",
         )
     return key
 
 
 URL_VARIABLE = "TINKER_BASE_URL"
 SERVICE_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
-"""Where the client connects to when nothing is said."""
+"""The client's default URL."""
 
 
 class TinkerBackend(Backend):
-    """Holds a session with the service, the LoRA model in training, and samplers of its newest weights."""
+    """A session with the service, with the LoRA model in training and samplers for its newest weights."""
 
     def __init__(self) -> None:
         self._server: LocalServer | None = None
@@ -81,8 +81,8 @@ class TinkerBackend(Backend):
             raise ConfigError(
                 "conflicting-keys",
                 f"model.name is the checkpoint {config.model.name}, and training.resume_from_tinker_id is "
-                f"{config.training.resume_from_tinker_id!r}: both say which weights to start from.",
-                "Leave one of the two out.",
+                f"{config.training.resume_from_tinker_id!r}: both select the weights to start from.",
+                "Remove model.name or training.resume_from_tinker_id.",
             )
         url, key = await self._address()
         self._url = LOCAL if self._server is not None else url
@@ -91,7 +91,7 @@ class TinkerBackend(Backend):
         waiting = Waiting(health, patience=config.tinker_connect_timeout, longest=config.tinker_timeout)
         self._service = await Service.connect(url, key, waiting)
         self._trainer = await self._first_trainer(self._service)
-        # Where the hub cannot be reached transformers tries for a minute: what is quick to find wrong came first.
+        # If the hub is unreachable, transformers retries for a minute. So the fast checks run before this line.
         renderer = make_renderer(run, renderer_setup(config, self._base_model))
         self._updater = Updater(
             config.training,
@@ -103,7 +103,7 @@ class TinkerBackend(Backend):
         longest = config.training.max_length
         max_context = longest if of_model is None else min(longest, of_model)
         if "ref_logprobs" in run.needs:
-            # The reference's log-probs of a row are asked for with a request that samples one token behind it.
+            # The request for a row's reference log-probs also samples one token after the row.
             max_context -= 1
         engine = TinkerEngine(
             renderer,
@@ -150,8 +150,8 @@ class TinkerBackend(Backend):
         if state.base_model != self._base_model:
             raise CheckpointError(
                 "checkpoint-of-other-model",
-                f"{directory} is of base model {state.base_model!r}, and model.name is {self._base_model!r}.",
-                "Resume with the model.name the run was started with.",
+                f"{directory} belongs to base model {state.base_model!r}, but model.name is {self._base_model!r}.",
+                "Resume with the same model.name with which you started the run.",
             )
         try:
             check_saved_model(
@@ -161,12 +161,12 @@ class TinkerBackend(Backend):
         except BackendError as error:
             raise CheckpointError(
                 "checkpoint-not-loadable",
-                f"The state that {directory} names cannot be loaded. {error.message}",
-                f"{state.service} stored it; "
-                + (
-                    f"its files are below training.default_local_dir={self._config.training.default_local_dir}."
+                f"The saved state of {directory} cannot be loaded. {error.message}",
+                (
+                    "The local server stored it. Check its files in "
+                    f"training.default_local_dir={self._config.training.default_local_dir}."
                     if state.service == LOCAL
-                    else "check there whether it has expired."
+                    else f"{state.service} stored it. Check there if it has expired."
                 ),
             ) from error
         self._starts_from_base = state.starts_from_base
@@ -175,8 +175,8 @@ class TinkerBackend(Backend):
         if state.reference is None and not state.starts_from_base:
             raise CheckpointError(
                 "checkpoint-lacks-state",
-                f"{directory} has no reference model: its run began with saved weights and needed none.",
-                "Resume with rllm.algorithm.kl_beta as it was, or start a new run with another.",
+                f"{directory} has no reference model, because its run started from saved weights and did not need one.",
+                "Resume with the same rllm.algorithm.kl_beta as before, or start a new run with a different value.",
             )
         await self._refer_to(self._service, state.reference)
 
@@ -193,7 +193,7 @@ class TinkerBackend(Backend):
                 await server.stop()
 
     async def _address(self) -> tuple[str, str | None]:
-        """URL of the service and the key for it."""
+        """Return the service's URL and its API key."""
         base_url = self._config.tinker_base_url
         if base_url == LOCAL:
             checkpoints = self._config.training.default_local_dir
@@ -202,7 +202,7 @@ class TinkerBackend(Backend):
                 checkpoints=checkpoints,
                 seed=self._run.config.rllm.trainer.seed,
                 longest=self._config.tinker_timeout,
-                # With the newest weights, too: attempts of each round under way may still have older ones.
+                # The newest weights, and one older version for each rollout batch that can still be running.
                 versions=1 + self._run.config.rllm.async_training.staleness,
             )
             return self._server.url, self._server.api_key
@@ -211,7 +211,7 @@ class TinkerBackend(Backend):
         return url, api_key_for(url)
 
     async def _first_trainer(self, service: Service) -> Trainer:
-        """The LoRA model that the run starts with, and its reference."""
+        """Return the LoRA model with which the run starts, and create its reference if the run needs one."""
         resume, model = self._config.training.resume_from_tinker_id, self._config.model
         if resume is not None:
             path = resume if resume.startswith("tinker://") else await service.latest_checkpoint(resume)
@@ -224,7 +224,7 @@ class TinkerBackend(Backend):
         else:
             lora = model.model_copy(update={"name": self._base_model})
             trainer = await service.create(lora, derive_seed(self._run.seed, "model"))
-        # Fresh LoRA weights change nothing: the base model is the model that the run starts with.
+        # New LoRA weights do not change the output, so the run then starts from the base model.
         self._starts_from_base = resume is None and self._named_state is None
         if "ref_logprobs" in self._run.needs:
             kept = None if self._starts_from_base else await trainer.save_for_sampling(f"reference-{_unique_name()}")
@@ -238,24 +238,27 @@ class TinkerBackend(Backend):
 
     def _started(self) -> TinkerEngine:
         if self._engine is None:
-            raise BackendError("not-started", "The tinker backend has not been started.", "Call start() first.")
+            raise BackendError("not-started", "The tinker backend is not started.", "Call start() first.")
         return self._engine
 
 
 def _check_temperature(run: RunContext) -> None:
-    """The service trains on log-probs at temperature 1, so those of rollouts at another one would be of another policy.
+    """Check that the loss does not compare log-probs at two different temperatures.
+
+    The service trains on log-probs at temperature 1. Rollout log-probs at a different temperature describe a different
+    policy.
 
     Raises:
-        ConfigError: they would be compared with each other.
+        ConfigError: the loss would compare the two.
     """
     temperature = run.config.sampling.train.temperature
     if temperature != 1.0 and not run.recomputes_old_logprobs:
         raise ConfigError(
             "bad-sampling-parameter",
-            f"sampling.train.temperature is {temperature:g}, and the Tinker API trains on log-probs at temperature 1: "
-            "importance ratios to the rollout's log-probs would be wrong.",
-            "Leave it at 1, or set rllm.algorithm.rollout_correction.bypass_mode=false, which asks the service for the "
-            "old log-probs.",
+            f"sampling.train.temperature is {temperature:g}, but the Tinker API trains on log-probs at temperature 1, "
+            "so importance ratios to the rollout's log-probs would be wrong.",
+            "Set sampling.train.temperature=1, or set rllm.algorithm.rollout_correction.bypass_mode=false, which "
+            "requests the old log-probs from the service.",
         )
 
 

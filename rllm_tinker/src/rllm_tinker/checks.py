@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with the backend's configuration before anything is loaded or connected."""
+"""Checks of the backend's configuration that need no loaded model and no connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRAINING_RUN = re.compile(r"[^/\s]+")
 
 
 def check_config(config: TinkerConfig) -> None:
-    """Raise ConfigError for values that cannot work, or that nothing would act on."""
+    """Raise ConfigError for values that cannot work or that have no effect."""
     if config.tinker_base_url not in (None, LOCAL):
         check_url(config.tinker_base_url or "", "tinker_base_url")
     _check_local_only(config)
@@ -29,36 +29,37 @@ def check_config(config: TinkerConfig) -> None:
     if config.rollout_engine.renderer_name is not None:
         raise ConfigError(
             "wrong-value",
-            f"rollout_engine.renderer_name is {config.rollout_engine.renderer_name!r}, and renderers are not chosen by "
-            "name here: messages become tokens by the tokenizer's chat template.",
-            "Leave it out; for another template set model.tokenizer to a folder whose tokenizer_config.json has it.",
+            f"rollout_engine.renderer_name is {config.rollout_engine.renderer_name!r}, but rllm does not select "
+            "renderers by name. It renders messages with the tokenizer's chat template.",
+            "Remove the key. For a different template, set model.tokenizer to a folder whose tokenizer_config.json "
+            "contains it.",
         )
     resume = training.resume_from_tinker_id
     if resume is not None and not (CHECKPOINT.fullmatch(resume) or TRAINING_RUN.fullmatch(resume)):
         raise ConfigError(
             "bad-tinker-checkpoint",
             f"training.resume_from_tinker_id is {resume!r}, which is neither a checkpoint nor a training run.",
-            "Checkpoints are written tinker://RUN/weights/NAME (sampler_weights hold no optimiser state); training "
-            "runs are written RUN.",
+            "Write a checkpoint as tinker://RUN/weights/NAME (sampler_weights contain no optimiser state), or a "
+            "training run as RUN.",
         )
 
 
 def check_run(run: RunConfig, config: TinkerConfig) -> None:
-    """Raise ConfigError where the run pins weights that the service changes in place."""
+    """Raise ConfigError if the run needs fixed-version weights but the service changes its weights in place."""
     if run.rllm.trainer.val_only or not run.rllm.async_training.pins_weights:
         return
     if config.rollout_engine.weights == "inflight":
         raise ConfigError(
             "weights-not-pinned",
-            "rollout_engine.weights is inflight, and `rllm.async_training.partial_rollout` is false: each round is "
-            "sampled by one version of the weights. The service changes inflight weights in place, older ones are "
-            "gone, and nobody knows which version sampled what.",
-            "Leave rollout_engine.weights out (snapshot), or set rllm.async_training.partial_rollout=true.",
+            "rollout_engine.weights is inflight, but `rllm.async_training.partial_rollout` is false, so one version of "
+            "the weights must sample a whole rollout batch. The service overwrites inflight weights, so it cannot keep "
+            "a version.",
+            "Remove rollout_engine.weights (default: snapshot), or set rllm.async_training.partial_rollout=true.",
         )
 
 
 def _check_model_directory(name: str) -> None:
-    """Said at once what the server would say after it has loaded torch."""
+    """Raise the error for a bad model folder now. The server would raise it only after it has loaded torch."""
     from rllm_backend_kit.model_files import path_or_hub_id
     from rllm_local.model_name import TINY, directory_of
 
@@ -68,13 +69,13 @@ def _check_model_directory(name: str) -> None:
 
 
 def check_url(url: str, where: str) -> None:
-    """Raise ConfigError for what is no URL of a web server; `where` it was read is said."""
+    """Raise ConfigError if `url` is not an HTTP URL. The message contains `where`, the source of the value."""
     if not _is_url(url):
         raise ConfigError(
             "bad-address",
-            f"{where} is {url!r}, which is no URL.",
-            "Write http://127.0.0.1:8017 for a server of your own, or set tinker_base_url=local to have one started; "
-            "without either the service is meant.",
+            f"{where} is {url!r}, which is not an HTTP URL.",
+            "For your own server, write for example http://127.0.0.1:8017. Set tinker_base_url=local to start one. "
+            "Remove the value to use the service.",
         )
 
 
@@ -92,7 +93,7 @@ def _check_local_only(config: TinkerConfig) -> None:
     elif config.training.default_local_dir != DEFAULT_LOCAL_DIR:
         raise ConfigError(
             "unused-key",
-            f"training.default_local_dir is {config.training.default_local_dir!r} and has no effect: it is where the "
-            f"server of tinker_base_url=local keeps checkpoints, and tinker_base_url is {config.tinker_base_url}.",
-            "Leave it out, or set tinker_base_url=local.",
+            f"training.default_local_dir is {config.training.default_local_dir!r} and has no effect: only the server "
+            f"of tinker_base_url=local stores checkpoints there, and tinker_base_url is {config.tinker_base_url}.",
+            "Remove the key, or set tinker_base_url=local.",
         )

@@ -1,7 +1,7 @@
-"""The Tinker client behind our types: the one module of the backend that imports `tinker`.
+"""The Tinker client with rllm's types. No other module of the backend imports `tinker`.
 
-Every wait has a deadline, and every failure becomes a `BackendError`. The client itself would try a server that is gone
-for minutes, and polls for ever for a result that never comes.
+Every wait has a time limit, and every failure becomes a `BackendError`. The client itself retries an unreachable server
+for minutes, and polls indefinitely for a missing result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# The client reports to its service by default, and for that looks at every call.
+# By default the client records every call and sends telemetry to its service.
 os.environ.setdefault("TINKER_TELEMETRY", "0")
 
 import tinker
@@ -29,21 +29,22 @@ from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
 
 logger = logging.getLogger("rllm_tinker")
-# The client logs what it also raises, and what it raises is told as an error of ours. Handlers of the user hear it.
+# The client also logs every error that it raises, and rllm reports these errors itself. So the log records are not
+# printed, but the user's log handlers still receive them.
 logging.getLogger("tinker").addHandler(logging.NullHandler())
 
 LOSS = "loss:sum"
 CLOSING = 5.0
-"""Seconds that a service has to end the session."""
+"""Time limit in seconds for the service to close the session."""
 GONE = 0.5
-"""As much for one that does not answer; the client must have begun, or it would not clean up."""
+"""The same limit for a service that does not answer. It is above 0 because the client must start its cleanup."""
 
 
 T = TypeVar("T")
 Asked: TypeAlias = Coroutine[Any, Any, T]
-"""The answer to a request that has been sent."""
+"""The awaitable response to a request that is already sent."""
 CustomLoss = Callable[[Sequence[Any]], Any]
-"""Takes the log-probs of every datum's targets, torch tensors (n,) with gradient; returns a loss tensor of shape ()."""
+"""Takes the log-probs of each datum's targets, torch tensors (n,) with gradient, and returns a loss of shape ()."""
 
 
 class Sampler:
@@ -60,9 +61,9 @@ class Sampler:
         stop_ids: Sequence[int],
         seeds: Sequence[int],
     ) -> list[SampledSequence]:
-        """Continue every prompt with its seed, which counts instead of that in `sampling`.
+        """Continue each prompt with its own seed. The seed in `sampling` is ignored.
 
-        More than one only where the service takes that; see `rllm_tinker.seeds`.
+        Pass more than one prompt only if the service supports that; see `rllm_tinker.seeds`.
         """
         settings = tinker.SamplingParams(
             max_tokens=sampling.max_tokens,
@@ -77,8 +78,8 @@ class Sampler:
         if any(sequence.logprobs is None for sequence in sequences):
             raise BackendError(
                 "missing-logprobs",
-                "The service sampled without log-probs, which training needs.",
-                "Use another server.",
+                "The service returned samples without log-probs, but training needs them.",
+                "Set tinker_base_url to a server that returns log-probs.",
             )
         return [
             SampledSequence(
@@ -88,30 +89,30 @@ class Sampler:
         ]
 
     async def logprobs(self, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
-        """(n,) log-probs of a sequence's tokens; 0 for the first, which follows nothing."""
+        """Return the log-probs of a sequence's tokens, (n,). The first token has no prefix and gets 0."""
         found = await self._waiting.for_result(self._client.compute_logprobs(_model_input(tokens)), "Log-probs")
         return np.array([0.0 if value is None else value for value in found], np.float32)
 
 
 class Trainer:
-    """One LoRA model that is being trained."""
+    """One LoRA model in training."""
 
     def __init__(self, client: tinker.TrainingClient, waiting: Waiting) -> None:
         self._client = client
         self._waiting = waiting
 
     async def forward(self, data: Sequence[Datum]) -> Gradient:
-        """Log-probs of all targets; leaves the gradient alone."""
+        """Return the log-probs of all targets. The gradient does not change."""
         future = self._client.forward(_data(data), "cross_entropy")
         return _gradient(await self._waiting.for_result(future, "The forward pass"))
 
     def forward_backward(self, data: Sequence[Datum], loss: Any, config: Mapping[str, float]) -> Asked[Gradient]:
-        """Add the gradient of one of the service's own losses. Submitted at once; await for the result."""
+        """Add the gradient of one of the service's own losses. The request is sent at once; await the result."""
         future = self._client.forward_backward(_data(data), loss, dict(config) or None)
         return self._gradient_of(future)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss: CustomLoss) -> Asked[Gradient]:
-        """Add the gradient of a loss that is computed here. Submitted at once; await for the result."""
+        """Add the gradient of a loss that rllm computes. The request is sent at once; await the result."""
 
         def with_metrics(_: list[tinker.Datum], logprobs: list[Any]) -> tuple[Any, dict[str, float]]:
             return loss(logprobs), {}
@@ -120,7 +121,7 @@ class Trainer:
         return self._gradient_of(future)
 
     def optim_step(self, step: Adam) -> Asked[dict[str, float]]:
-        """Make an optimiser step of the gradient so far. Submitted at once; await for its metrics."""
+        """Make an optimiser step with the accumulated gradient. The request is sent at once; await its metrics."""
         future = self._client.optim_step(tinker.AdamParams(**vars(step)))
 
         async def result() -> dict[str, float]:
@@ -129,16 +130,16 @@ class Trainer:
         return result()
 
     async def sampler(self, kind: Literal["snapshot", "inflight"]) -> Sampler:
-        """Samples from the weights as they are now; `inflight` goes on with newer ones."""
+        """Return a sampler for the current weights. With `inflight` it later switches to newer weights."""
         future = self._client.save_weights_and_get_sampling_client(kind=kind)
         return Sampler(await self._waiting.for_result(future, "Publishing weights"), self._waiting)
 
     async def save(self, name: str) -> str:
-        """Keep weights and optimiser state on the service; returns where."""
+        """Save weights and optimiser state on the service, and return their path."""
         return str((await self._waiting.for_result(self._client.save_state(name), "Saving")).path)
 
     async def save_for_sampling(self, name: str) -> str:
-        """Keep weights for sampling on the service; returns where."""
+        """Save weights for sampling on the service, and return their path."""
         future = self._client.save_weights_for_sampler(name)
         return str((await self._waiting.for_result(future, "Saving weights")).path)
 
@@ -157,7 +158,7 @@ class Service:
 
     @classmethod
     async def connect(cls, base_url: str, api_key: str | None, waiting: Waiting) -> Service:
-        """Open a session; without a key the client looks for one where `tinker auth login` put it.
+        """Open a session. Without a key, the client uses the key that `tinker auth login` stored.
 
         Raises:
             BackendError: the service does not answer in time, or does not accept the key.
@@ -166,7 +167,7 @@ class Service:
         given_up = threading.Event()
 
         def open_session() -> None:
-            # The first look at `holder` asks the service for its settings and a session, and blocks.
+            # The first access to `holder` blocks, because it requests settings and a session from the service.
             _ = client.holder
             if given_up.is_set():
                 client.close("errored")
@@ -176,12 +177,12 @@ class Service:
         except BaseException:
             given_up.set()
             raise
-        # Whatever fails on the client's loop is told by a result, or is of one that nobody wants any more.
+        # Errors on the client's loop are returned in the result. Errors of cancelled requests are ignored.
         client.holder.get_loop().set_exception_handler(_note)
         return cls(client, base_url, api_key, waiting)
 
     async def create(self, model: ModelSection, seed: int) -> Trainer:
-        """A LoRA model with fresh weights; `seed` is cut to 31 bits."""
+        """Create a LoRA model with new weights. Only the low 31 bits of `seed` are used."""
         future = self._client.create_lora_training_client(
             base_model=model.name,
             rank=model.lora_rank,
@@ -194,29 +195,29 @@ class Service:
         return Trainer(await self._waiting.for_result(future, what), self._waiting)
 
     async def resume(self, path: str) -> Trainer:
-        """A LoRA model with the weights and the optimiser state that `Trainer.save` kept."""
+        """Load a LoRA model with the weights and the optimiser state that `Trainer.save` stored."""
         future = self._client.create_training_client_from_state_with_optimizer(path)
-        return Trainer(await self._waiting.for_result(future, f"Taking up {path}"), self._waiting)
+        return Trainer(await self._waiting.for_result(future, f"Loading {path}"), self._waiting)
 
     async def create_from(self, path: str) -> Trainer:
-        """A LoRA model with the weights that `Trainer.save` kept, and a fresh optimiser."""
+        """Load a LoRA model with the weights that `Trainer.save` stored and a new optimiser state."""
         future = self._client.create_training_client_from_state(path)
-        return Trainer(await self._waiting.for_result(future, f"Taking up {path}"), self._waiting)
+        return Trainer(await self._waiting.for_result(future, f"Loading {path}"), self._waiting)
 
     async def sampler(self, *, path: str | None = None, base_model: str | None = None) -> Sampler:
-        """Samples from weights that `Trainer.save_for_sampling` kept, or from a base model."""
+        """Return a sampler for weights that `Trainer.save_for_sampling` stored, or for a base model."""
         future = self._client.create_sampling_client(model_path=path, base_model=base_model)
         return Sampler(await self._waiting.for_result(future, "Opening a sampler"), self._waiting)
 
     async def max_context(self, base_model: str) -> int | None:
-        """Most tokens that the service takes of a prompt and its reply; None where it does not say."""
+        """Return the service's maximum number of tokens in a prompt and its response. None if it reports no limit."""
         rest = await self._rest_client()
-        found = await self._waiting.for_result(rest.get_server_capabilities(), "Asking what the service can do")
+        found = await self._waiting.for_result(rest.get_server_capabilities(), "Reading the service's capabilities")
         limits = {model.model_name: model.max_context_length for model in found.supported_models}
         return limits.get(base_model)
 
     async def saved_model(self, path: str) -> SavedModel:
-        """What a path of `Trainer.save` holds."""
+        """Return the properties of a model that `Trainer.save` stored."""
         rest = await self._rest_client()
         found = await self._waiting.for_result(rest.get_weights_info_by_tinker_path(path), f"Looking up {path}")
         return SavedModel(
@@ -228,30 +229,35 @@ class Service:
         )
 
     async def latest_checkpoint(self, training_run: str) -> str:
-        """Path of the newest state that was saved of a training run."""
+        """Return the path of a training run's newest checkpoint."""
         rest = await self._rest_client()
         run = await self._waiting.for_result(rest.get_training_run(training_run), f"Looking up {training_run}")
         found = run.last_checkpoint
         if found is None:
             raise BackendError(
-                "no-checkpoint", f"Training run {training_run!r} has no checkpoint.", "Name another one."
+                "no-checkpoint",
+                f"Training run {training_run!r} has no checkpoint.",
+                "Set training.resume_from_tinker_id to a training run with a checkpoint.",
             )
         return str(found.tinker_path)
 
     async def _rest_client(self) -> tinker.RestClient:
-        """What asks without a session. Making one blocks; the client keeps its connection for the process."""
+        """Return a client for requests without a session. Its constructor blocks, so it runs in a thread.
+
+        The client keeps one connection for the whole process.
+        """
         return await self._waiting.for_thread(
             lambda: tinker.RestClient(base_url=self._base_url, api_key=self._api_key), "Connecting"
         )
 
     async def close(self) -> None:
-        """End the session and what the client runs for it; a service that does not answer is left alone."""
+        """Close the session and the client's tasks for it. If the service does not answer, do not wait for it."""
         ended = self._client.close("success").future()
         try:
             seconds = GONE if await self._waiting.is_gone() else CLOSING
             await asyncio.wait_for(asyncio.wrap_future(ended), seconds)
         except Exception as error:  # noqa: BLE001  (the run is over, and may have failed for the same reason)
-            logger.info("the session was not ended: %s", error)
+            logger.info("the session was not closed: %s", error)
 
 
 def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -278,7 +284,7 @@ def _gradient(output: Any) -> Gradient:
         raise BackendError(
             "bad-service-answer",
             f"The service returned no metric {LOSS!r} ({known}).",
-            "Use another version of the server.",
+            "Use a server version that returns this metric.",
         )
     return Gradient(
         logprobs=[np.asarray(one["logprobs"].data, np.float32) for one in output.loss_fn_outputs],

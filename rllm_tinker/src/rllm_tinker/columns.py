@@ -1,4 +1,4 @@
-"""Filling batch columns by asking the service for log-probs: of the trainer's weights, and of the reference model."""
+"""Batch columns with log-probs that the service computes, from the trainer's weights and from the reference model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def fill_columns(
     recompute_old_logprobs: bool,
     reference: Sampler | None,
 ) -> TokenBatch:
-    """The batch with `old_logprobs` and, where they are needed, `ref_logprobs`; 0 where the model sampled nothing.
+    """Return the batch with `old_logprobs` and, if needed, `ref_logprobs`. Tokens that the model did not sample get 0.
 
-    The service samples from the weights that it trains, so the sampling log-probs are the old ones, unless they are to
-    be recomputed or are unknown.
+    The service samples from the weights that it trains, so the sampling log-probs serve as old log-probs. The service
+    recomputes them only if the config requires that or if some are unknown.
     """
     rows = Rows.of(batch, np.arange(batch.n_rows))
     columns = {"old_logprobs": batch.sampling_logprobs}

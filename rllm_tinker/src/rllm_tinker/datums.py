@@ -1,4 +1,4 @@
-"""From rows of a TokenBatch to what the service takes, and back."""
+"""Conversion of TokenBatch rows to the service's datums, and of its results back to batch columns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rllm_tinker.exchange import Datum
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows of a batch, each up to its last sampled token; those without a sampled token are left out.
+    """Rows of a batch, each cut after its last sampled token. Rows without a sampled token are removed.
 
-    The target at position i of a row is its token i + 1, so columns of the batch are read from the second token on.
+    The target at position i of a row is its token i + 1, so the batch's columns are read from the second token.
     """
 
     batch: TokenBatch
     rows: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
-    """Of each row, where its targets begin and end in the batch's columns."""
+    """Start and end of each row's targets in the batch's columns."""
 
     @classmethod
     def of(cls, batch: TokenBatch, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
@@ -40,7 +40,7 @@ class Rows:
         return len(self.rows)
 
     def datums(self, **columns: NDArray[np.float32]) -> list[Datum]:
-        """One datum per row, with these columns of the batch, (n_token,), as the inputs of a loss."""
+        """Return one datum per row. These columns of the batch, (n_token,), become the loss inputs."""
         tokens = self.batch.tokens
         return [
             Datum(
@@ -52,7 +52,7 @@ class Rows:
         ]
 
     def column(self, values: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """(n_token of the batch,) what the service returned for the targets of each row, and 0 elsewhere."""
+        """Return a column (n_token of the batch,) with the service's values for each row's targets, and 0 elsewhere."""
         column = np.zeros(len(self.batch.tokens), np.float32)
         for (start, end), of_row in zip(self.spans, values, strict=True):
             column[start:end] = of_row
@@ -60,12 +60,12 @@ class Rows:
 
     @property
     def sampled(self) -> NDArray[np.int64]:
-        """(n_sampled,) where the sampled tokens are in the batch, row after row."""
+        """Indices of the sampled tokens in the batch, (n_sampled,), row after row."""
         parts = [start + np.flatnonzero(self.batch.loss_mask[start:end]) for start, end in self.spans]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def by_role(self) -> Iterator[tuple[str, Rows]]:
-        """The rows of each role that has any."""
+        """Yield each role that has rows, with its rows."""
         for index, role in enumerate(self.batch.roles):
             chosen = [row for row in self.rows if self.batch.role[row] == index]
             if chosen:

@@ -1,4 +1,4 @@
-"""The rollout engine: token ids to the service and back, with the log-probs of the policy that sampled."""
+"""The rollout engine: it sends token ids to the service, and returns sampled token ids with their log-probs."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from rllm_tinker.exchange import SampledSequence
 
 
 class ServedSamplers:
-    """One sampler for each of the versions that were published last."""
+    """Samplers for the most recently published versions, one for each version."""
 
     def __init__(self, *, versions: int) -> None:
-        """Start with none. `versions`: how many are served at a time."""
+        """Start without samplers. `versions` is the maximum number of versions to keep."""
         self._versions = versions
         self._samplers: dict[int, Sampler] = {}
 
     def sync_weights(self, sampler: Sampler, version: int) -> None:
-        """Serve a version. Those that are too old go; requests under way keep their sampler."""
+        """Serve a version and remove versions that are too old. Running requests keep their sampler."""
         self._samplers[version] = sampler
         for old in [each for each in self._samplers if each <= version - self._versions]:
             del self._samplers[old]
 
     def find(self, version: int | None) -> tuple[int, Sampler]:
-        """A version and its sampler. None: the newest.
+        """Return a version and its sampler. None selects the newest version.
 
         Raises:
-            RolloutError: that version is not served any more.
+            RolloutError: the version is no longer served.
         """
         found = max(self._samplers) if version is None else version
         if found not in self._samplers:
             served = ", ".join(map(str, sorted(self._samplers)))
-            raise RolloutError("weights-gone", f"Version {found} of the weights is not served; {served} are.")
+            raise RolloutError("weights-gone", f"Weight version {found} is not served. Served versions: {served}.")
         return found, self._samplers[found]
 
 
 QUIET_TURNS = 3
-"""Turns of the event loop without a new call after which the calls so far are sent."""
+"""The engine sends the waiting calls after this many event loop iterations without a new call."""
 
 
 @dataclass(eq=False)
@@ -56,32 +56,32 @@ class _Call:
     sampling: SamplingParams
     version: int
     sampler: Sampler
-    """Of that version. It is the call's until the end, whatever is published meanwhile."""
+    """The sampler of `version`. The call uses it to the end, even if new weights are published."""
     future: asyncio.Future[Completion]
 
     @property
     def kind(self) -> SamplingParams:
-        """What calls must share to be one request."""
+        """The parameters that calls must share to be sent as one request."""
         return replace(self.sampling, seed=0, weight_version=self.version)
 
 
 class TinkerEngine:
-    """A `RolloutEngine` on a service. All tokens of a call are of one version of the weights.
+    """A `RolloutEngine` that samples from a service. One version of the weights samples all tokens of a call.
 
-    Calls of the same moment are sent as one request where the service takes several prompts; else every call is a
-    request of its own.
+    If the service accepts several prompts in a request, concurrent calls are sent as one request. Otherwise each call
+    is a separate request.
     """
 
     def __init__(
         self, renderer: Renderer, *, max_context: int, prompts_per_request: int, versions_served: int = 1
     ) -> None:
-        """Make one that has nothing to sample from yet; see `sync_weights`.
+        """Create an engine without weights. Call `sync_weights` before `generate`.
 
         Args:
-            renderer: of the model.
-            max_context: most tokens of a conversation.
-            prompts_per_request: how many prompts with a seed each the service takes in one request.
-            versions_served: as `RunContext.versions_served`.
+            renderer: the model's renderer.
+            max_context: maximum number of tokens in a conversation.
+            prompts_per_request: number of prompts, each with its own seed, that the service accepts in one request.
+            versions_served: the same as `RunContext.versions_served`.
         """
         self.renderer = renderer
         self.max_context = max_context
@@ -91,16 +91,16 @@ class TinkerEngine:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def sync_weights(self, sampler: Sampler, version: int) -> None:
-        """Calls from here on sample from these weights, unless they ask for older ones that are served."""
+        """Use these weights for new calls that do not request an older served version."""
         self._samplers.sync_weights(sampler, version)
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """See `RolloutEngine.generate`. Without a version, the newest weights at the time of the call sample.
+        """Sample a completion; see `RolloutEngine.generate`. Without a version, the newest weights are used.
 
         Raises:
-            RolloutError: that version is not served any more; or as `RolloutEngine.generate`.
+            RolloutError: the version is no longer served, or an error of `RolloutEngine.generate` occurs.
         """
         prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
         version, sampler = self._samplers.find(sampling.weight_version)
@@ -112,10 +112,10 @@ class TinkerEngine:
         return await call.future
 
     async def end_session(self, session: str) -> None:
-        """Nothing is kept for a conversation here; the service looks after its caches."""
+        """Do nothing. The engine stores nothing for a conversation, and the service manages its own caches."""
 
     async def close(self) -> None:
-        """Give up what is under way: whoever waits for an answer is cancelled."""
+        """Cancel all running requests and the calls that wait for them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -124,7 +124,7 @@ class TinkerEngine:
             call.future.cancel()
 
     async def _send_waiting(self) -> None:
-        """Let others call first, until none does any more; then send, one request for calls of a kind."""
+        """Wait until no new calls arrive, then send the waiting calls. Calls of the same kind share a request."""
         quiet = 0
         while quiet < QUIET_TURNS:
             seen = len(self._waiting)
@@ -139,7 +139,7 @@ class TinkerEngine:
                 self._start(self._serve(alike[start : start + self._prompts_per_request]))
 
     async def _serve(self, calls: Sequence[_Call]) -> None:
-        """Ask for the samples of some calls, and hand them out."""
+        """Request samples for some calls, and set the calls' results."""
         sampler, version = calls[0].sampler, calls[0].version
         _let_go_with(calls)
         prompts, seeds = [call.prompt for call in calls], [call.sampling.seed for call in calls]
@@ -148,7 +148,7 @@ class TinkerEngine:
             for call, sequence in zip(calls, found, strict=True):
                 if not call.future.done():
                     call.future.set_result(self._completion(sequence, version))
-        except Exception as error:  # noqa: BLE001  (whoever waits for an answer must learn that none will come)
+        except Exception as error:  # noqa: BLE001  (the waiting calls must receive the error)
             for call in calls:
                 if not call.future.done():
                     call.future.set_exception(error)
@@ -163,7 +163,7 @@ class TinkerEngine:
                 "logprobs-not-finite",
                 f"The service sampled {len(tokens)} tokens with {len(logprobs)} log-probs, of which "
                 f"{int(np.isfinite(logprobs).sum())} are finite.",
-                "Look at the loss of the steps before: the model may have diverged.",
+                "Check the loss of the previous steps, because the model may have diverged.",
             )
         stopped = int(tokens[-1]) in self.renderer.stop_ids
         return Completion(
@@ -180,7 +180,7 @@ class TinkerEngine:
 
 
 def _let_go_with(calls: Sequence[_Call]) -> None:
-    """Cancel the task of this request once nobody waits for any of its samples: the service then stops sampling."""
+    """Cancel this request's task when none of its calls is still waiting. The service then stops sampling."""
     task = asyncio.current_task()
     assert task is not None
 

@@ -1,4 +1,4 @@
-"""What the backend sends to the service and gets from it, as plain data."""
+"""Plain data types for the backend's requests to the service and for its results."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Datum:
-    """One row as the service takes it: position i of `tokens` predicts `targets[i]`."""
+    """One row in the service's format: position i of `tokens` predicts `targets[i]`."""
 
     tokens: NDArray[np.int32]
-    """(n,)"""
+    """Input token ids, (n,)."""
     targets: NDArray[np.int32]
-    """(n,)"""
+    """Target token ids, (n,)."""
     inputs: Mapping[str, NDArray[np.float32]]
-    """What the loss reads, by name, each (n,)."""
+    """Inputs of the loss by name, each (n,)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gradient:
-    """What a forward (and backward) pass returns."""
+    """The result of a forward pass, or of a forward and backward pass."""
 
     logprobs: list[NDArray[np.float32]]
-    """Of each datum's targets, (n,)."""
+    """Log-probs of each datum's targets, (n,)."""
     loss: float
 
 
@@ -40,7 +40,7 @@ class SampledSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """One step of the service's AdamW; a `grad_clip_norm` of 0 clips nothing."""
+    """The parameters of one AdamW step of the service. A `grad_clip_norm` of 0 disables clipping."""
 
     learning_rate: float
     beta1: float
@@ -52,7 +52,7 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedModel:
-    """A LoRA model that the service keeps; None where it does not say."""
+    """A LoRA model that the service stores. A field is None if the service does not report it."""
 
     base_model: str
     lora_rank: int | None

@@ -1,4 +1,4 @@
-"""The LoRA adapter that a checkpoint names, as peft's files."""
+"""Copies a checkpoint's LoRA adapter from the local server, as peft files."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from rllm_tinker.state import SavedState, read_state
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 RECORD = "model.json"
-"""What the local server writes about a model, beside peft's files."""
+"""The file in which the local server describes a model, next to peft's files."""
 
 
 def fetch_model(directory: Path, into: Path) -> None:
-    """Copy what the local server of a run kept.
+    """Copy the adapter files that a run's local server stored.
 
     Args:
-        folder: the backend's folder in a checkpoint.
-        into: an empty one. It gets peft's two files, and ``base.json`` for `rllm-local`: which weights are below.
+        directory: the backend's folder in a checkpoint.
+        into: an empty folder. It receives peft's two files, and ``base.json``, which describes the base weights for
+            `rllm-local`.
 
     Raises:
-        CheckpointError: another service keeps the weights, or the local server's files are gone.
+        CheckpointError: a different service stores the weights, or the local server's files are missing.
         PluginError: the local server is not installed.
     """
     state = read_state(directory)
     if state.service != LOCAL or state.kept_in is None:
         raise CheckpointError(
             "weights-at-service",
-            f"{state.service} keeps the weights of {directory}: {state.path}.",
-            f"Fetch the adapter with the service's own command, `tinker checkpoint download {state.path}`, and export "
-            "the folder that it makes.",
+            f"{state.service} stores the weights of {directory}: {state.path}.",
+            f"Download the adapter with the service's command `tinker checkpoint download {state.path}`, then export "
+            "the downloaded folder.",
         )
     kept = _kept(state, Path(state.kept_in))
     try:
@@ -43,12 +44,12 @@ def fetch_model(directory: Path, into: Path) -> None:
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             "file-unreadable",
-            f"{directory} names {state.path}, whose files cannot be read in {kept}: {error}.",
-            "Copy that folder back (training.default_local_dir), or give the path of a different checkpoint.",
+            f"{directory} refers to {state.path}, but its files in {kept} cannot be read: {error}.",
+            "Copy that folder back (training.default_local_dir), or pass the path of a different checkpoint.",
         ) from error
     name = str(Path(base["name"]).absolute()) if Path(base["name"]).is_dir() else base["name"]
     (into / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": name}), encoding="utf-8")
-    # The server of a run computes in float32.
+    # A run's local server computes in float32.
     known = {"name": name, "seed": derive_seed(state.seed, "model"), "dtype": "float32", "sha256": base["sha256"]}
     (into / "base.json").write_text(json.dumps(known), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Whether a service answers: asked over plain HTTP, as the client itself would go on trying for minutes."""
+"""Health checks of a service over plain HTTP. The client is not used for them, because it retries for minutes."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from rllm_tinker.seeds import ADVERTISED, MOST
 HEALTH = "/api/v1/healthz"
 BETWEEN_TRIES = 0.2
 NOT_FOR_US = (401, 403, 408, 429)
-"""Answers of a service that is there and does not say how it is. What it thinks of the key is told by what is asked."""
+"""Status codes of a service that runs but does not report its health. A bad API key fails in a later request."""
 LONGEST_LOOK = 5.0
-"""Seconds that an answer may take."""
+"""Maximum time limit in seconds for one health check."""
 SHORTEST_LOOK = 0.2
 REFUSED = 5.0
-"""Seconds that a connection may be refused at the start."""
+"""Seconds at the start of a run during which the service may refuse connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What came of asking once."""
+    """The result of one health check."""
 
     problem: str | None
     said: dict[str, Any] = field(default_factory=dict)
     refused: bool = False
-    """Whether nobody listens there, which only a server that is just being started will change."""
+    """True if the connection was refused. That can change only if a server is just starting."""
     of_another_kind: bool = False
-    """Whether a web server answers that is no Tinker service: waiting will not make it one."""
+    """True if a web server answers that is not a Tinker service, so that waiting cannot help."""
 
 
 class HttpHealth:
-    """Asks the service's health route."""
+    """Health checks through the service's health route."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self._base_url = base_url.rstrip("/")
         self._headers = {} if api_key is None else {"X-API-Key": api_key}
 
     async def problem(self) -> str | None:
-        """What is wrong with the service just now; None: it answers, whatever it thinks of this question."""
+        """Return the service's current problem. None if it answers, even with an unexpected status."""
         look = await self._ask(LONGEST_LOOK)
         return None if look.of_another_kind else look.problem
 
     async def wait(self, patience: float) -> int:
-        """Wait until the service answers; returns how many prompts it takes in one request.
+        """Wait until the service answers, and return the number of prompts that it accepts in one request.
 
         Raises:
-            BackendError: it does not answer within `patience` seconds, or something else answers there.
+            BackendError: the service does not answer within `patience` seconds, or the server is not a Tinker service.
         """
         started = time.monotonic()
         while True:
@@ -65,7 +65,7 @@ class HttpHealth:
                     "service-unreachable",
                     f"{look.problem[0].upper()}{look.problem[1:]}.",
                     "Check tinker_base_url, start a server with `rllm tinker serve`, or set tinker_base_url=local to "
-                    "have one started.",
+                    "let the run start a server.",
                 )
             await asyncio.sleep(BETWEEN_TRIES)
 
@@ -86,8 +86,8 @@ class HttpHealth:
         if status in NOT_FOR_US:
             return _Look(None)
         if status >= 500:
-            return _Look(f"the Tinker service at {where} is not well (status {status})")
+            return _Look(f"the Tinker service at {where} reports a failure (status {status})")
         if status != 200 or not isinstance(said, dict) or said.get("status") != "ok":
-            problem = f"what answers at {where} is no Tinker service ({HEALTH} has status {status})"
+            problem = f"the server at {where} is not a Tinker service ({HEALTH} has status {status})"
             return _Look(problem, of_another_kind=True)
         return _Look(None, said)

@@ -1,6 +1,6 @@
-"""The server of ``tinker_base_url=local``: a process of its own, started and stopped by the run.
+"""The server of ``tinker_base_url=local``: a separate process that the run starts and stops.
 
-The run holds its standard input: however the run ends, the server's input closes, and it ends too.
+The run keeps the server's standard input open. When the run ends in any way, this input closes and the server stops.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rllm_serving.process_directory import ProcessDirectory
 from rllm_tinker.health import HttpHealth
 
 STOPPING = 15.0
-"""Seconds that the server has to end before it is killed."""
+"""Seconds that the server gets to stop before it is killed."""
 MERGED, SNAPSHOTS, CACHE_GIB = 2, 32, 1.0
-"""Defaults of ``rllm tinker serve``: versions ready to be sampled from, versions held, and GiB of cache for each of the
-former."""
+"""Defaults of ``rllm tinker serve``: merged versions that are ready for sampling, stored versions, and GiB of cache for
+each merged version."""
 LOG_LINES = 8
-"""Last lines of its output that an error shows."""
+"""Number of lines from the end of the server's output that an error shows."""
 
 
 @dataclass(eq=False)
@@ -34,25 +34,25 @@ class LocalServer:
     process: ChildProcess
     files: ProcessDirectory
     checkpoints: Path
-    """The folder of what it keeps, absolute."""
+    """Absolute path of the server's checkpoint folder."""
 
     @classmethod
     async def start(cls, *, model: str, checkpoints: str, seed: int, longest: float, versions: int = 1) -> LocalServer:
-        """Start one and wait until it listens.
+        """Start a server and wait until it listens.
 
         Args:
             model: `tiny`, a folder or a hub id.
-            checkpoints: folder for what the run saves.
-            seed: of the run, for the weights of `tiny`.
-            longest: seconds that it has to load its model.
-            versions: most versions of the weights that are sampled from at a time.
+            checkpoints: folder for the run's saved weights.
+            seed: the run's seed, which determines the weights of `tiny`.
+            longest: time limit in seconds to load the model.
+            versions: maximum number of weight versions that sample at the same time.
 
         Raises:
-            BackendError: it ends instead, or takes longer.
+            BackendError: the server stops or exceeds the time limit.
         """
         files = ProcessDirectory("rllm-tinker-")
         announcement, log = files.path / "address.json", files.path / "server.log"
-        # Nobody else on this machine is to use it, and a key on a command line would be seen.
+        # Other users of this machine must not use the server. They could read a key on the command line.
         key = f"tml-{secrets.token_hex(16)}"
         serve = [sys.executable, "-m", "rllm.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
@@ -63,20 +63,20 @@ class LocalServer:
             server.url = await announced_url(announcement, server.process, longest)
         except EndedError:
             how = server._how()
-            server.process.kill()  # what it may have started
+            server.process.kill()  # also kills processes that the server started
             files.keep()
             raise BackendError(
                 "process-not-started",
                 f"The local Tinker server could not be started: {how}.",
-                "Try it by itself: `rllm tinker serve --model MODEL`.",
+                "Run it separately to see its full output: `rllm tinker serve --model MODEL`.",
             ) from None
         except TimeoutError as error:
             said = server._last_words()
             await server.stop()
             raise BackendError(
                 "process-timeout",
-                f"The local Tinker server has not started within {longest:g} s. It said: {said}.",
-                "Raise tinker_timeout, or name a model folder of this machine.",
+                f"The local Tinker server did not start within {longest:g} s. Its last output: {said}.",
+                "Raise tinker_timeout, or set model.name to a model folder on this machine.",
             ) from error
         except BaseException:
             await server.stop()
@@ -84,21 +84,24 @@ class LocalServer:
         return server
 
     async def problem(self) -> str | None:
-        """What is wrong with it just now; None: it answers.
+        """Return the server's current problem. None if it answers.
 
         Raises:
-            BackendError: it has ended.
+            BackendError: the server process has ended.
         """
         if self.process.exit_code is not None:
             raise BackendError(
                 "process-died",
                 f"The run's local Tinker server has ended: {self._how()}.",
-                "Go on from the newest checkpoint with --resume, which starts another one.",
+                "Run the same command with --resume. It starts a new server and continues from the newest checkpoint.",
             )
         return await HttpHealth(self.url).problem()
 
     async def stop(self) -> None:
-        """Close its input, wait, and kill it if it does not end. What it wrote is kept only if it ended by itself."""
+        """Close the server's input, wait, and kill the server if it does not stop.
+
+        Its files are kept only if it had stopped before this call.
+        """
         by_itself = self.process.exit_code is not None
         await self.process.end(STOPPING)
         if by_itself:
@@ -108,15 +111,18 @@ class LocalServer:
 
     def _how(self) -> str:
         process = self.process
-        return f"exit code {process.exit_code}; its last words ({process.log}): {self._last_words()}"
+        return f"exit code {process.exit_code}; last lines of its log ({process.log}): {self._last_words()}"
 
     def _last_words(self) -> str:
         return " | ".join(self.process.last_lines(LOG_LINES)) or "nothing"
 
 
 def room_for(versions: int) -> list[str]:
-    """Options with which none of so many versions waits for another, in the memory that caches have anyway."""
+    """Return server options with which `versions` versions can sample at the same time.
+
+    The caches together keep the size that they have by default.
+    """
     merged = max(MERGED, versions)
     caches = ["--kv-cache-gib", str(MERGED * CACHE_GIB / merged)]
-    # One more: it is saved before the oldest is used for the last time.
+    # One snapshot more, because the newest is saved before the last use of the oldest.
     return ["--max-merged", str(merged), "--max-snapshots", str(max(SNAPSHOTS, versions + 1)), *caches]

@@ -1,8 +1,8 @@
-"""Losses of ours that the service computes itself: by which name, with which numbers.
+"""The rllm losses that the service computes itself, with their names and parameters there.
 
-Aggregation and rollout correction are a weight of every token's loss, never negative. All but `dro` are proportional to
-the advantage (or to the weight of a token's log-prob), so the weight goes into it, and the service's sum over tokens is
-our loss.
+Aggregation and rollout correction give each token's loss a weight of at least 0. All losses except `dro` are
+proportional to the advantage (or to the weight of a token's log-prob). So rllm multiplies that by the weight, and the
+service's sum over tokens equals rllm's loss.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from rllm_core.contracts.loss import LossPlugin
 
 @dataclass(frozen=True, kw_only=True)
 class NativeLoss:
-    """How the service is asked for one of our losses."""
+    """The service's equivalent of one rllm loss."""
 
     name: str
-    """The service's name of it."""
+    """The service's name for the loss."""
     config: Mapping[str, float] = field(default_factory=dict)
     weights_of: str = "advantages"
-    """What the service multiplies a token's loss by: ``advantages``, or ``weights`` of a log-prob."""
+    """The factor of a token's loss in the service: ``advantages``, or ``weights`` of a log-prob."""
     reads_advantages: bool = True
-    """Whether it depends on our advantages; if not every sampled token counts alike."""
+    """True if the loss depends on the advantages. If False, all sampled tokens count equally."""
     sequence_ratio: bool = False
-    """Whether it must be told which tokens make a row's ratio."""
+    """True if the service needs a mask of the tokens that form a row's ratio."""
 
 
 def native_loss(choice: PluginChoice[LossPlugin[Any]]) -> NativeLoss | None:
-    """The service's form of a loss; None when only `forward_backward_custom` can compute it.
+    """Return the service's equivalent of a loss. None if only `forward_backward_custom` can compute it.
 
-    Known by its qualified name: somebody else's loss of the name ``ppo`` is another one.
+    Losses are compared by qualified name, because another package can have its own loss named ``ppo``.
     """
     params: Any = choice.params
     match choice.qualified_name:
@@ -65,7 +65,7 @@ def columns_of(
     loss_mask: NDArray[np.bool_],
     weights: NDArray[np.float32],
 ) -> dict[str, NDArray[np.float32]]:
-    """The inputs of a loss, each (n_token,), where `weights` of tokens that do not count are 0."""
+    """Return the inputs of a loss, each (n_token,). `weights` must be 0 for tokens outside the loss."""
     weighted = weights * advantages if loss.reads_advantages else weights
     if loss.weights_of == "weights":
         return {"weights": weighted}
@@ -76,6 +76,6 @@ def columns_of(
 
 
 def _bounds(low: float, high: float) -> dict[str, float]:
-    """Bounds of the ratio, where ours are distances from 1."""
-    # No ratio is below 0: a bound there is none, and the service refuses numbers below.
+    """Return the service's bounds of the ratio. rllm's bounds are distances from 1."""
+    # A ratio is never below 0, so a negative bound has no effect. The service rejects negative values.
     return {"clip_low_threshold": max(0.0, 1 - low), "clip_high_threshold": 1 + high}

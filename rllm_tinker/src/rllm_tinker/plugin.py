@@ -1,4 +1,4 @@
-"""What rllm-tinker offers: the backend `tinker`."""
+"""Plugin specs of rllm-tinker: the backend `tinker`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             _same("rollout_engine.disable_thinking", "rllm.disable_thinking"),
             _same("rollout_engine.accumulate_reasoning", "rllm.accumulate_reasoning"),
         ),
-        # The others say which weights there are, and how long conversations are.
+        # The other three keys select the weights and limit conversations, so evaluation also uses them.
         training_keys=frozenset(f"training.{name}" for name in TrainingSection.model_fields)
         - {"training.max_length", "training.resume_from_tinker_id", "training.default_local_dir"},
         derived_keys=(DerivedKey(native="model.name", of=("tinker_base_url",), derive=_model_of),),

@@ -1,9 +1,9 @@
-"""Several prompts with a seed each in one request, for servers that say they take that (decision 0020).
+"""Requests with several prompts, each with its own seed, for servers that support them (decision 0020).
 
-The API has one prompt and one seed per request, and a request costs the client milliseconds: more than a small model
-needs for a thousand tokens. A server that takes more says so in its answer to the health route. A request for k samples
-then has k chunks of text, each the prompt of one sample, and a seed that holds k of them: 31 bits each, side by side,
-below a bit that makes the number longer than any plain seed. Any other request means what it always means.
+The API has one prompt and one seed per request. A request costs the client milliseconds, which is longer than a small
+model needs for a thousand tokens. A server that accepts more prompts reports this in its health route. A request for k
+samples then has k text chunks, one prompt each, and one number that contains k seeds. Each seed has 31 bits. A 1 bit
+above them makes the number longer than any plain seed. All other requests keep their usual meaning.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 BITS = 31
-"""Bits of a seed that are sent, also of a plain one: services may keep it in 32."""
+"""Number of bits that are sent for each seed, including a plain seed. Services may store a seed in 32 bits."""
 LONGEST_PLAIN = 64
-"""Bits of a plain seed at most."""
+"""Maximum number of bits of a plain seed."""
 MOST = 256
-"""Samples with a prompt and a seed each in one request at most. JSON readers bound the digits of a number."""
+"""Maximum number of samples in one request. JSON readers limit the number of digits of a number."""
 ADVERTISED = "prompts_per_request"
-"""Key of the answer to the health route that says how many prompts a request may have."""
+"""Key in the health route's response with the maximum number of prompts in a request."""
 
 
 def seed_of_request(seeds: Sequence[int]) -> int:
-    """The number that stands for the seeds of a request's samples; a single seed is cut to 31 bits.
+    """Return the number that encodes the seeds of a request's samples. A single seed is cut to 31 bits.
 
     Raises:
-        ValueError: there are too many, or none.
+        ValueError: there are more than `MOST` seeds, or none.
     """
     if not 1 <= len(seeds) <= MOST:
         raise ValueError(f"{len(seeds)} seeds do not fit into a request")
@@ -37,12 +37,12 @@ def seed_of_request(seeds: Sequence[int]) -> int:
 
 
 def seeds_in(number: int, count: int) -> list[int] | None:
-    """The seeds of a request for `count` samples; None when the number is a plain seed."""
+    """Return the seeds of a request for `count` samples. None if the number is a plain seed."""
     if count == 1 or number.bit_length() <= LONGEST_PLAIN:
         return None
     return [(number >> (BITS * index)) & ((1 << BITS) - 1) for index in range(count)]
 
 
 def cut(seed: int) -> int:
-    """The part of a seed that is sent."""
+    """Return the low 31 bits of a seed, which are sent."""
     return seed & ((1 << BITS) - 1)

@@ -1,4 +1,4 @@
-"""The `tinker` backend's own config keys. Those of rLLM keep their names and defaults."""
+"""The `tinker` backend's own config keys. Keys that rLLM also has keep rLLM's names and defaults."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Section(BaseModel):
 class ModelSection(Section):
     name: str = Field(
         DEFAULT_MODEL,
-        description="Base model, as the service calls it. With `tinker_base_url=local` a folder, a hub id or `tiny` "
-        "(then the default).",
+        description="Base model, by the service's name for it. With `tinker_base_url=local`: a folder, a hub id or "
+        "`tiny` (the default there).",
     )
     tokenizer: str | None = Field(
-        None, description="Tokenizer and chat template: a folder, a hub id or `tiny`; null: those of `model.name`."
+        None,
+        description="Tokenizer and chat template: a folder, a hub id or `tiny`. Null: use the ones from `model.name`.",
     )
     lora_rank: PositiveInt = Field(32, description="LoRA rank.")
     train_unembed: bool = Field(True, description="Train LoRA on the output embedding layer.")
@@ -33,68 +34,73 @@ class ModelSection(Section):
 
 
 class TrainingSection(Section):
-    group_size: PositiveInt = Field(8, description="Rollouts per prompt; the same as `rllm.rollout.n`.")
+    group_size: PositiveInt = Field(8, description="Rollouts per prompt. The same as `rllm.rollout.n`.")
     learning_rate: float = Field(2e-5, gt=0, description="AdamW learning rate after warm-up.")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="How the learning rate falls to 0 over the run."
+        "constant", description="How the learning rate changes after warm-up. `linear` and `cosine` decay it to 0."
     )
     warmup_steps_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="Share of the run in which the learning rate rises."
+        0.0, description="Fraction of the run in which the learning rate rises from 0."
     )
     beta1: Fraction = Field(0.9, description="AdamW beta1.")
     beta2: Fraction = Field(0.95, description="AdamW beta2.")
     eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay of the LoRA weights.")
-    max_grad_norm: float = Field(0.0, ge=0, description="Gradients are scaled down to this norm; 0: they are not.")
-    max_length: PositiveInt = Field(32768, description="Most tokens of a conversation.")
+    max_grad_norm: float = Field(0.0, ge=0, description="Maximum gradient norm for clipping. 0: no clipping.")
+    max_length: PositiveInt = Field(32768, description="Maximum number of tokens in a conversation.")
     num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
-    num_minibatches: PositiveInt = Field(1, description="Optimiser steps per pass, each on its share of the rows.")
+    num_minibatches: PositiveInt = Field(
+        1, description="Optimiser steps per pass. Each uses an equal share of the rows."
+    )
     default_local_dir: str = Field(
-        DEFAULT_LOCAL_DIR, description="Where the server of `tinker_base_url=local` keeps checkpoints."
+        DEFAULT_LOCAL_DIR, description="Folder in which the server of `tinker_base_url=local` stores checkpoints."
     )
     resume_from_tinker_id: str | None = Field(
         None,
-        description="Start from these weights and their optimiser state: a path `tinker://RUN/weights/NAME`, or a "
-        "training run, whose newest checkpoint counts.",
+        description="Start from these weights and their optimiser state: a path `tinker://RUN/weights/NAME`, or the id "
+        "of a training run to use its newest checkpoint.",
     )
 
 
 class ValidationSection(Section):
     group_size: PositiveInt = Field(
-        1, description="Rollouts per prompt in validation; the same as `rllm.rollout.n_val`."
+        1, description="Rollouts per prompt in validation. The same as `rllm.rollout.n_val`."
     )
 
 
 class RolloutEngineSection(Section):
-    reasoning_effort: str = Field("medium", description="For chat templates that have such a switch.")
+    reasoning_effort: str = Field("medium", description="Reasoning effort for chat templates that have this option.")
     accumulate_reasoning: bool = Field(False, description="The same as `rllm.accumulate_reasoning`.")
     disable_thinking: bool = Field(False, description="The same as `rllm.disable_thinking`.")
     renderer_name: str | None = Field(
-        None, description="Must be null: messages become tokens by the tokenizer's chat template."
+        None, description="Must be null, because the tokenizer's chat template renders the messages."
     )
     weights: Literal["snapshot", "inflight"] = Field(
         "snapshot",
-        description="How weights are published: as a snapshot of each step, or, with `inflight`, into one set of "
-        "sampling weights that the service overwrites. Rollouts are the same where nothing is sampled meanwhile. Where "
-        "rounds are played ahead, `inflight` needs `rllm.async_training.partial_rollout`, and tokens count as of the "
-        "oldest version they may be of.",
+        description="How weights are published. `snapshot`: each step saves new sampling weights. `inflight`: the "
+        "service overwrites one set of sampling weights. Results are identical as long as no sampling runs during the "
+        "overwrite. For asynchronous training with `inflight`, set `rllm.async_training.partial_rollout`. rllm then "
+        "assumes the oldest possible version for each token.",
     )
 
 
 class TinkerConfig(Section):
-    """Everything that only the tinker backend reads."""
+    """The config that only the tinker backend reads."""
 
     tinker_base_url: str | None = Field(
-        None, description="URL of the service; null: the client's own default; `local`: start a server on this machine."
+        None,
+        description="URL of the service. Null: use the client's default. `local`: start a server on this machine.",
     )
     tinker_connect_timeout: float = Field(
-        30.0, gt=0, description="Seconds until a server that does not answer, or stopped answering, ends the run."
+        30.0, gt=0, description="Time limit in seconds for a server that does not answer. The run fails after that."
     )
     tinker_timeout: float = Field(
-        3600.0, gt=0, description="Longest wait in seconds for one result of a server that does answer."
+        3600.0, gt=0, description="Time limit in seconds for one result, if the server answers."
     )
     fuse_forward_backward_and_optim_step: bool = Field(
-        False, description="Ask for gradient and optimiser step at once: one wait less, no look at the loss in between."
+        False,
+        description="Request the gradient and the optimiser step together. This saves one wait, but rllm cannot check "
+        "the loss before the step.",
     )
     model: ModelSection = Field(default_factory=ModelSection, description="The model to train.")
     training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")

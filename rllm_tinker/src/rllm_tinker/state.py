@@ -1,4 +1,4 @@
-"""Saved weights: where the service keeps the weights of a checkpoint, and whether they fit the configuration."""
+"""Saved weights: their location in the service, and the check that they match the configuration."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FLAGS = ("lora_rank", "train_unembed", "train_attn", "train_mlp")
 
 
 def check_saved_model(saved: SavedModel, path: str, model: ModelSection, base_model: str) -> None:
-    """Compare with the configuration, whose LoRA keys do not matter while they have their defaults.
+    """Check that saved weights match the configuration. LoRA keys with their default values are not compared.
 
     Raises:
-        ConfigError: the weights are of another base model, or of another LoRA than was asked for.
+        ConfigError: the weights have a different base model or a different LoRA shape.
     """
     if saved.base_model != base_model:
         raise ConfigError(
             "checkpoint-of-other-model",
-            f"{path} was trained on base model {saved.base_model!r}, and model.name is {base_model!r}.",
+            f"{path} was trained on base model {saved.base_model!r}, but model.name is {base_model!r}.",
             f"Set model.name={saved.base_model}.",
         )
     for name in FLAGS:
@@ -34,8 +34,8 @@ def check_saved_model(saved: SavedModel, path: str, model: ModelSection, base_mo
         if has is not None and asked != has and asked != type(model).model_fields[name].default:
             raise ConfigError(
                 "adapter-mismatch",
-                f"model.{name} is {asked}, and {path} has {has}: a saved LoRA model keeps its shape.",
-                f"Leave model.{name} out, or start from the base model.",
+                f"model.{name} is {asked}, but {path} has {has}. The shape of a saved LoRA model cannot change.",
+                f"Remove model.{name}, or start from the base model.",
             )
 
 
@@ -51,19 +51,19 @@ class SavedState(BaseModel):
     """Weights and optimiser state, ``tinker://RUN/weights/NAME``."""
     base_model: str
     service: str
-    """URL of the service that keeps them, or `local`."""
+    """URL of the service that stores the weights, or `local`."""
     starts_from_base: bool = True
-    """Whether the run started from the base model, and not from weights of its own."""
+    """True if the run started from the base model. False if it started from saved weights."""
     kept_in: str | None = None
-    """Folder of the local server's files; null: another service keeps them."""
+    """Folder of the local server's files. Null if a different service stores the weights."""
     seed: int = 0
-    """Of the run: the weights of the base model `tiny` follow from it."""
+    """The run's seed. It determines the weights of the base model `tiny`."""
     reference: str | None = None
-    """Weights of the reference model for sampling; null: there is none, or it is the base model."""
+    """Weights of the reference model for sampling. Null if the run has no reference or it is the base model."""
 
 
 def state_named_by(model_name: str) -> SavedState | None:
-    """The state of a run's checkpoint, when ``model.name`` is the folder of one; None when it is a base model.
+    """Return the state of a run's checkpoint if ``model.name`` is a checkpoint folder. None if it is a base model.
 
     Raises:
         CheckpointError: the checkpoint is damaged.
@@ -77,10 +77,10 @@ def write_state(directory: Path, state: SavedState) -> None:
 
 
 def read_state(directory: Path) -> SavedState:
-    """Read what `write_state` wrote.
+    """Read the state that `write_state` wrote.
 
     Raises:
-        CheckpointError: it is missing or damaged.
+        CheckpointError: the file is missing or damaged.
     """
     file = directory / FILE
     try:
@@ -88,13 +88,13 @@ def read_state(directory: Path) -> SavedState:
     except FileNotFoundError as error:
         raise CheckpointError(
             "checkpoint-of-other-backend",
-            f"{directory} holds no {FILE}: it is not a checkpoint of the tinker backend.",
-            "Resume with the backend the run was started with.",
+            f"{directory} contains no {FILE}, so it is not a checkpoint of the tinker backend.",
+            "Resume with the same backend with which you started the run.",
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise CheckpointError(
             "damaged-checkpoint",
             f"{file} is damaged: {why}.",
-            f"Delete {directory}: --resume then uses the checkpoint before.",
+            f"Delete {directory}. Then --resume uses the previous checkpoint.",
         ) from error

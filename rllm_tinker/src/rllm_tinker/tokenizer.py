@@ -1,4 +1,4 @@
-"""Our own tokenizer and chat template: the service is given token ids and nothing else."""
+"""The tokenizer and chat template on this machine. rllm sends only token ids to the service."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ TINY = "tiny"
 
 
 def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
-    """What a renderer of a base model is made from, with the switches of the configuration.
+    """Return the tokenizer, stop ids and template options for a base model's renderer.
 
     Raises:
-        ConfigError: its tokenizer cannot be loaded, has no chat template, or lacks a switch that was asked for.
+        ConfigError: the tokenizer cannot be loaded, has no chat template, or lacks a template option that is set in the
+            configuration.
     """
     name = _inside_checkpoint(config.model.tokenizer or base_model)
     tokenizer = _load(name)
@@ -27,8 +28,8 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
         raise ConfigError(
             "no-chat-template",
             f"The tokenizer {name!r} has no chat template.",
-            "Set model.tokenizer to that of a chat or instruct model, or to a folder whose tokenizer_config.json has "
-            "one.",
+            "Set model.tokenizer to the tokenizer of a chat or instruct model, or to a folder whose "
+            "tokenizer_config.json contains a chat template.",
         )
     stops = stop_ids(tokenizer, None if name == TINY else _stops_of_generation(name))
     return RendererSetup(
@@ -40,7 +41,7 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
 
 
 def _inside_checkpoint(name: str) -> str:
-    """The model's folder in a checkpoint, which the local server takes too; or the name."""
+    """Return the model's folder if `name` is a checkpoint, as the local server does. Otherwise return `name`."""
     return str(model_directory(Path(name).expanduser()) or name)
 
 
@@ -51,7 +52,9 @@ def _load(name: str) -> Any:
 
     if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
         raise ConfigError(
-            "tokenizer-not-found", f"The tokenizer {name!r} is a folder that does not exist.", "Check its path."
+            "tokenizer-not-found",
+            f"The tokenizer folder {name!r} does not exist.",
+            "Correct the path in model.tokenizer or model.name.",
         )
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=only_cached(name))
@@ -60,7 +63,7 @@ def _load(name: str) -> Any:
         raise ConfigError(
             "tokenizer-not-found",
             f"The tokenizer {name!r} cannot be loaded: {why}.",
-            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a folder or a hub id that holds the tokenizer of "
+            f"{did_you_mean(name, [TINY])} Set model.tokenizer to a folder or a hub id that contains the tokenizer of "
             "model.name.".strip(),
         ) from error
 
@@ -71,7 +74,7 @@ def _tiny() -> Any:
     except ImportError as error:
         raise ConfigError(
             "missing-package",
-            "The model `tiny` is made by rllm-local, which is not installed.",
+            "The model `tiny` needs rllm-local, which is not installed.",
             "pip install rllm-local",
         ) from error
     return build_tokenizer()
@@ -83,7 +86,7 @@ def _stops_of_generation(name: str) -> Any:
     try:
         return GenerationConfig.from_pretrained(name, local_files_only=only_cached(name)).eos_token_id
     except (OSError, ValueError):
-        return None  # many tokenizers are saved without
+        return None  # many tokenizers are saved without a generation config
 
 
 def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:
     elif effort != type(config.rollout_engine)().reasoning_effort:
         raise ConfigError(
             "no-thinking-switch",
-            f"rollout_engine.reasoning_effort is {effort!r}, and the chat template of this model has no such switch.",
-            "Leave it out, or choose another model.",
+            f"rollout_engine.reasoning_effort is {effort!r}, but this model's chat template has no such option.",
+            "Remove the key, or use a model whose template reads reasoning_effort.",
         )
     return options

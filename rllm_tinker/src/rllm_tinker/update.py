@@ -1,7 +1,7 @@
-"""One policy update: minibatches, the gradients of their losses, and an optimiser step for each.
+"""One policy update: the gradient of each minibatch's loss, and an optimiser step for each minibatch.
 
-The service computes its own losses, and `dro` with a forward pass before it, because the quadratic term counts every
-position of a row. All other losses are computed here, from the log-probs that the service returns.
+The service computes its own losses. `dro` needs a forward pass first, because its quadratic term includes every
+position of a row. rllm computes all other losses from the log-probs that the service returns.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from rllm_tinker.settings import TrainingSection
 def custom_loss(
     rows: Rows, weights: NDArray[np.float32], plan: UpdatePlan, role_losses: RoleLosses, seed: int
 ) -> Callable[[Sequence[Tensor]], Tensor]:
-    """The loss of rows as a function of the log-probs of their targets, a tensor (n_target,) for each row.
+    """Return the rows' loss as a function of their targets' log-probs, a tensor (n_target,) for each row.
 
     Args:
         rows: whole rows of a batch with `advantages` and `old_logprobs`.
         weights: (n_token of the batch,) weight of each sampled token.
-        plan: losses and terms.
+        plan: losses and loss terms.
         role_losses: computes the policy losses.
-        seed: for losses that draw.
+        seed: seed for losses that use random numbers.
     """
     shares = torch.from_numpy(weights[rows.sampled])
     masks = [torch.from_numpy(rows.batch.loss_mask[start:end]) for start, end in rows.spans]
@@ -61,14 +61,14 @@ def custom_loss(
 
 
 def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:
-    """What losses are given of the sampled tokens of rows, whose log-probs are `logprobs`, (n_sampled,)."""
+    """Return the loss input for the rows' sampled tokens. `logprobs` are their log-probs, (n_sampled,)."""
     lengths = [int(rows.batch.loss_mask[start:end].sum()) for start, end in rows.spans]
     row_ids = torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths))
     return LossInput.from_batch(rows.batch, rows.sampled, logprobs, row_ids, seed)
 
 
 def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
-    """The weight of every sampled token of the rows; None when they differ, which `dro` cannot express."""
+    """Return the common weight of the rows' sampled tokens. None if weights differ, which `dro` cannot express."""
     found = weights[rows.sampled]
     return float(found[0]) if len(found) and np.all(found == found[0]) else None
 
@@ -76,10 +76,10 @@ def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
 async def submit_dro(
     trainer: Trainer, rows: Rows, loss: NativeLoss, weight: float, columns: Mapping[str, NDArray[np.float32]]
 ) -> Asked[Gradient]:
-    """Ask for the gradient of `dro`, once a forward pass has given the prompts' log-probs; await again for the result.
+    """Request the gradient of `dro` after a forward pass for the prompts' log-probs. Await the returned coroutine too.
 
-    The loss is A logprob - beta / 2 (logprob - old)^2 per token; `columns` hold weight * A already, and a weight on the
-    quadratic term is one on beta.
+    The loss is A logprob - beta / 2 (logprob - old)^2 per token. `columns` already contain weight * A. The weight of
+    the quadratic term is applied to beta.
     """
     forward = await trainer.forward(rows.datums(weights=np.zeros_like(columns["logprobs"])))
     old_logprobs = np.where(rows.batch.loss_mask, columns["logprobs"], rows.column(forward.logprobs))
@@ -88,7 +88,7 @@ async def submit_dro(
 
 
 class Updater:
-    """Turns a batch and a plan into requests. What is random comes from `UpdatePlan.seed`."""
+    """Converts a batch and a plan to requests. All random numbers come from `UpdatePlan.seed`."""
 
     def __init__(self, settings: TrainingSection, *, total_steps: int, max_response_length: int, fused: bool) -> None:
         self._settings = settings
@@ -98,7 +98,7 @@ class Updater:
         self._role_losses = RoleLosses()
 
     async def update(self, trainer: Trainer, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
+        """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps."""
         settings = self._settings
         rate = learning_rate(settings, plan.global_step, self._total_steps)
         adam = Adam(
@@ -120,7 +120,7 @@ class Updater:
                     for number, chosen in enumerate(dealt)
                 ]
         except BaseExceptionGroup as several:
-            # What was asked for beside what failed has been let go.
+            # The task group has cancelled the other requests.
             error = several.exceptions[0]
             if "not finite" in str(error) and overflow_cause(batch) is not None:
                 raise gradient_error(batch, plan.global_step, "") from error
@@ -144,10 +144,10 @@ class Updater:
         means: Means,
         trace: UpdateTrace | None,
     ) -> Task[dict[str, float]] | None:
-        """Wait for a minibatch's gradient; returns the optimiser step, asked for and not waited for.
+        """Wait for a minibatch's gradient, and return the optimiser step's task without waiting for it.
 
-        Requests are executed in the order of asking, so what only the service needs is not waited for here. None: there
-        is nothing to learn from these rows.
+        The service executes requests in the order in which they are sent, so rllm need not wait for the step. None if
+        the rows contain nothing to train on.
         """
         chosen = np.array(rows.rows, np.int64)
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
@@ -182,7 +182,7 @@ class Updater:
         plan: UpdatePlan,
         seed: int,
     ) -> list[tuple[Rows, Task[Gradient]]]:
-        """Ask for the gradients of all roles, of which the service adds up one."""
+        """Request the gradients of all roles. The service adds them up."""
         submitted: list[tuple[Rows, Task[Gradient]]] = []
         computed_here: list[int] = []
         corrected = weights * _rollout_weights(rows, plan)
@@ -215,18 +215,18 @@ class Updater:
 
 
 def _inputs_of(rows: Rows, gradient: Gradient, seed: int) -> LossInput:
-    """The sampled tokens of some rows, with the log-probs that the service says they had."""
+    """Return the loss input for the rows' sampled tokens, with the log-probs that the service returned."""
     return loss_input(rows, torch.from_numpy(rows.column(gradient.logprobs)[rows.sampled]), seed)
 
 
 def _is_sum_of_tokens(plan: UpdatePlan, rows: Rows) -> bool:
-    """Whether the loss that the service says is the sum of the tokens' losses; its `dro` adds constants."""
+    """Return True if the service's loss is the sum of the tokens' losses. Its `dro` adds constants."""
     roles = {rows.batch.roles[rows.batch.role[row]] for row in rows.rows}
     return not any((native := native_loss(plan.losses[role])) and native.name == "dro" for role in roles)
 
 
 def _trace_norm(trace: UpdateTrace, number: int, said: Mapping[str, float], limit: float) -> None:
-    """Note the norm of a gradient where the service says it; a limit of 0 clips nothing."""
+    """Record the gradient norm if the service reports it. A limit of 0 disables clipping."""
     norms = [float(value) for name, value in said.items() if name.partition(":")[0] == "grad_norm"]
     if norms:
         (norm,) = norms
@@ -234,7 +234,7 @@ def _trace_norm(trace: UpdateTrace, number: int, said: Mapping[str, float], limi
 
 
 def _note_tokens(means: Means, rows: Rows, inputs: LossInput, plan: UpdatePlan, *, before_any_step: bool) -> None:
-    """Note the sampled tokens of some rows."""
+    """Record the metrics of the rows' sampled tokens."""
     note_policy(means, inputs, loss_terms(inputs, plan), sampled_entropy(inputs))
     note_clipping(means, rows.batch, inputs, plan)
     if before_any_step:
@@ -242,7 +242,7 @@ def _note_tokens(means: Means, rows: Rows, inputs: LossInput, plan: UpdatePlan, 
 
 
 def _note_step(means: Means, said: Mapping[str, float]) -> None:
-    """Note what the service says of an optimiser step, ``grad_norm`` and the like; ``:mean`` and so on are cut."""
+    """Record the service's metrics of an optimiser step, such as ``grad_norm``, without suffixes such as ``:mean``."""
     for name, value in said.items():
         means.add(f"actor/{name.partition(':')[0]}", float(value))
 
@@ -253,13 +253,13 @@ def _finite(loss: float, plan: UpdatePlan) -> float:
     raise BackendError(
         "loss-not-finite",
         f"The loss of step {plan.global_step} is not finite.",
-        "Look at actor/ratio_mean of the steps before, lower training.learning_rate, and go on from the newest "
-        "checkpoint with --resume.",
+        "Check actor/ratio_mean of the previous steps, lower training.learning_rate, then run the command with "
+        "--resume to continue from the newest checkpoint.",
     )
 
 
 def _rollout_weights(rows: Rows, plan: UpdatePlan) -> NDArray[np.float32]:
-    """(n_token of the batch,) weight of each token's policy loss by rollout correction; 1 without."""
+    """Return each token's policy loss weight by rollout correction, (n_token of the batch,). 1 without correction."""
     weights = np.ones(len(rows.batch.tokens), np.float32)
     if plan.rollout_correction is None:
         return weights

@@ -1,4 +1,4 @@
-"""Waiting for a service: deadlines, a look at whether it is still there, and errors that say what to do."""
+"""Waits for a service's results, with time limits, health checks, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from rllm_tinker.failures import explained
 
 T = TypeVar("T")
 BETWEEN_LOOKS = 5.0
-"""Seconds of waiting after which the service is asked whether it is still there, and again, at most."""
+"""Maximum seconds between two health checks while rllm waits for a result."""
 LOOKS_IN_PATIENCE = 4
-"""How many looks there are at least while a service is gone: how exactly that time is kept."""
+"""Minimum number of health checks before an unreachable service is an error. It sets how exact that time limit is."""
 
 
 class Health(Protocol):
-    """Tells whether a service answers at all."""
+    """A health check for a service."""
 
     async def problem(self) -> str | None:
-        """What is wrong with it just now; None: it answers.
+        """Return the service's current problem. None if it answers.
 
         Raises:
-            BackendError: it will never answer again.
+            BackendError: the service can never answer again.
         """
         ...
 
 
 class Waiting:
-    """Waits for results of one service."""
+    """Waits for the results of one service."""
 
     def __init__(self, health: Health, *, patience: float, longest: float) -> None:
-        """Say how long to wait.
+        """Set the time limits.
 
         Args:
-            health: tells whether the service answers.
-            patience: seconds that a service may be gone before the wait is given up.
-            longest: seconds until a wait is given up even though the service answers.
+            health: the service's health check.
+            patience: seconds without an answer from the service after which the wait fails.
+            longest: seconds after which the wait fails even if the service answers.
         """
         self._health = health
         self._patience = patience
@@ -49,24 +49,24 @@ class Waiting:
         self._looked_at = 0.0
 
     async def for_result(self, future: Any, what: str) -> Any:
-        """The result of one of the client's futures.
+        """Return the result of one of the client's futures.
 
         Raises:
-            BackendError: it failed, or did not come in time.
+            BackendError: the request failed or exceeded a time limit.
         """
         return await self._watched(asyncio.wrap_future(future.future()), what)
 
     async def for_thread(self, function: Callable[[], T], what: str) -> T:
-        """What a blocking function returns, in a thread of its own.
+        """Run a blocking function in its own thread and return its result.
 
         Raises:
-            BackendError: it failed, or did not come in time.
+            BackendError: the function failed or exceeded a time limit.
         """
         result: T = await self._watched(call(function, blocking=True), what)
         return result
 
     async def is_gone(self) -> bool:
-        """Whether the service does not answer just now."""
+        """Return True if the service does not answer now."""
         try:
             return await self._problem() is not None
         except BackendError:
@@ -85,14 +85,16 @@ class Waiting:
                 if problem is not None and now - seen >= self._patience:
                     raise BackendError(
                         "service-unreachable",
-                        f"{what} has no answer: {problem}, for {self._patience:g} s.",
-                        "Check the server, then go on from the newest checkpoint with --resume.",
+                        f"{what} got no answer for {self._patience:g} s: {problem}.",
+                        "Check the server, then run the same command with --resume to continue from the newest "
+                        "checkpoint.",
                     )
                 if now - started >= self._longest:
                     raise BackendError(
                         "service-unreachable",
-                        f"{what} has taken {self._longest:g} s.",
-                        "Raise tinker_timeout, or go on from the newest checkpoint with --resume.",
+                        f"{what} took longer than {self._longest:g} s (tinker_timeout).",
+                        "Raise tinker_timeout, then run the same command with --resume to continue from the newest "
+                        "checkpoint.",
                     )
         except (RllmError, asyncio.CancelledError):
             raise
@@ -102,7 +104,7 @@ class Waiting:
             task.cancel()
 
     async def _problem(self) -> str | None:
-        """Hundreds of requests may be waiting at a time: one look is for all of them."""
+        """Return the result of a health check. All waiting requests share one check, because there can be hundreds."""
         now = time.monotonic()
         if self._look is None or (self._look.done() and now - self._looked_at > self._pause / 2):
             self._look, self._looked_at = asyncio.ensure_future(self._health.problem()), now

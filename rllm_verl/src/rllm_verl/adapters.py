@@ -1,4 +1,4 @@
-"""A LoRA adapter as a model: a folder as peft writes it, or the checkpoint of a LoRA run."""
+"""LoRA adapters as models: a folder in peft's format, or the checkpoint of a LoRA run."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "bas
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter, and the model below it."""
+    """An adapter and its base model."""
 
     directory: Path
     base: str
-    """`tiny`, a folder, or a hub id."""
+    """The base model: `tiny`, a folder, or a hub id."""
     seed: int
-    """Of the weights of `tiny`."""
+    """Seed for the weights of `tiny`."""
     rank: int
     alpha: int
     targets: Any
-    """Names of modules, or a pattern for them."""
+    """Module names, or a pattern that matches them."""
 
     def digest_over(self, base: str) -> str:
-        """SHA-256 of the adapter and of the digest of the model below it."""
+        """Return a SHA-256 of the adapter's weights and the base model's digest."""
         return hashlib.sha256(f"{base} {sha256(self.directory / WEIGHTS)}".encode()).hexdigest()
 
 
 def find_adapter(path: Path) -> Adapter | None:
-    """The adapter that a path stands for: the folder itself, or the model of a checkpoint; None where there is none.
+    """Return the adapter at a path, which is an adapter folder or a checkpoint. None if there is no adapter.
 
     Raises:
-        ConfigError: its files do not say what belongs to it.
+        ConfigError: the adapter's files are unreadable or incomplete.
     """
     for directory in (path, path / "backend" / "model"):
         if (directory / CONFIG).is_file() and not (directory / "config.json").is_file():
@@ -58,5 +58,5 @@ def _read(directory: Path) -> Adapter:
         raise ConfigError(
             "bad-adapter",
             f"actor_rollout_ref.model.path={str(directory)!r} is a LoRA adapter that cannot be read ({error!r}).",
-            f"Look at its {CONFIG}: base_model_name_or_path, r and lora_alpha.",
+            f"Check base_model_name_or_path, r and lora_alpha in its {CONFIG}.",
         ) from error

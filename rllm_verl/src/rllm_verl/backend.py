@@ -1,4 +1,4 @@
-"""VerlBackend: verl's worker groups train, verl's rollout servers sample; this drives both."""
+"""VerlBackend: it controls verl's worker groups, which train, and verl's rollout servers, which sample."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class VerlBackend(Backend):
-    """What blocks (all of verl) runs on one thread; rollouts are awaited on the event loop, many at once."""
+    """The `verl` backend. verl's blocking calls run on one thread, and rollouts run concurrently on the event loop."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -56,7 +56,7 @@ class VerlBackend(Backend):
         settings: VerlConfig = run.backend_config
         self._deadlines = settings.deadlines
         environment = worker_environment(settings)
-        # verl finds out what it runs on when it is imported, here as in the workers.
+        # verl detects the platform when it is imported, both in this process and in the workers.
         os.environ.update(environment)
         quieten()
         self._files = ProcessDirectory("rllm-verl-")
@@ -107,7 +107,7 @@ class VerlBackend(Backend):
         self._closing = True
         if self._connecting and self._driver is not None:
             try:
-                # A start that was interrupted: what it has begun ends first.
+                # If a start was interrupted, the call that is still running must end first.
                 await self._driver.free(self._interrupt, self._deadlines.close)
                 await self._driver.run(
                     self._end_session,
@@ -117,7 +117,7 @@ class VerlBackend(Backend):
                     find_end=lambda: None,
                 )
             except RllmError as error:
-                # Whatever ends the run counts more than this.
+                # The run's own error is more important than this one, so this one is only a warning.
                 warn_once(one_line(str(error)))
         if self._driver is not None:
             self._driver.close()
@@ -137,13 +137,13 @@ class VerlBackend(Backend):
         )
 
     def _connect(self, run: RunContext, environment: dict[str, str]) -> Session:
-        from rllm_verl.session import Session  # it imports verl, for which the environment is set now
+        from rllm_verl.session import Session  # imports verl, which reads the environment that is now set
 
-        # In this order: `close` looks at them the other way round, perhaps at this moment.
+        # Set `_connecting` before reading `_closing`. `close` runs concurrently and uses the opposite order.
         self._connecting = True
         if self._closing:
             raise BackendError("run-stopped", "The run was stopped before Ray was started.")
-        # Kept here and not by who waits for it: who waits may be cancelled.
+        # The session is stored here because the coroutine that awaits this call can be cancelled.
         self._session = Session(run, self._native, self._model, environment)
         return self._session
 
@@ -152,9 +152,9 @@ class VerlBackend(Backend):
             self._session.close()
 
     async def _wake(self) -> None:
-        """Weights were put away for an update that did not come, and somebody samples."""
+        """Send the weights to the servers again if they freed them for an update that did not happen."""
         if self._started().asleep:
-            async with self._waking:  # a hundred rollouts ask at once
+            async with self._waking:  # a hundred rollouts can call this at the same time
                 if self._started().asleep:
                     await self.sync_weights(self._version)
 

@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with the backend's configuration before anything is loaded or started."""
+"""Checks of the backend's configuration that need no loaded model and no started process."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FLOAT32 = frozenset({"fp32", "float32"})
 
 
 def warn_of_weights_below_float32(native: dict[str, Any]) -> None:
-    """AdamW moves the weights in the dtype that FSDP keeps them in; verl's default is float32."""
+    """Warn if FSDP stores weights below float32, verl's default, because AdamW updates them in that dtype."""
     actor = native["actor_rollout_ref"]["actor"]
     if actor["strategy"] in FSDP and (dtype := actor["fsdp_config"]["model_dtype"]) not in FLOAT32:
         warn_once(
-            f"`{MODEL_DTYPE}` is {dtype}: AdamW keeps weights and moments in it, and most updates of a small learning "
-            "rate round to nothing. Leave it out for float32; FSDP computes in bfloat16 anyway."
+            f"`{MODEL_DTYPE}` is {dtype}. AdamW stores weights and moments in this type, so most updates of a small "
+            "learning rate round to nothing. Remove the key to use float32. FSDP still computes in bfloat16."
         )
 
 
@@ -43,11 +43,11 @@ POSITIVE = (
     f"{ROLLOUT}.tensor_model_parallel_size",
 )
 SERVERS = {VLLM: ("vllm", "vllm"), OF_THE_CPU: ("rllm_local", "cpu")}
-"""Rollouts with what they need: a module, and the extra of ours that installs it."""
+"""Rollout servers, each with the module that it needs and the extra of rllm-verl that installs it."""
 
 
 def check_config(config: VerlConfig) -> None:
-    """Raise ConfigError for values that cannot work, or that contradict each other."""
+    """Raise ConfigError for values that cannot work or that contradict each other."""
     native = config.native()
     _check_numbers(native)
     _warn_of_kl(native)
@@ -78,17 +78,17 @@ def _check_numbers(native: dict[str, Any]) -> None:
 
 
 def _warn_of_kl(native: dict[str, Any]) -> None:
-    """The switch follows from the weight; set by hand it stands, as in rLLM."""
+    """Warn if `use_kl_loss` and its weight disagree. The switch follows from the weight unless the user sets it."""
     used, weight = _at(native, f"{ACTOR}.use_kl_loss"), _at(native, f"{ACTOR}.kl_loss_coef")
     if bool(used) != (weight > 0):
         warn_once(
-            f"`{ACTOR}.use_kl_loss` is {used}, and `{ACTOR}.kl_loss_coef` (`rllm.algorithm.kl_beta`) is {weight}: no "
-            "divergence is in the loss. Leave use_kl_loss out, and set rllm.algorithm.kl_beta; 0 means none."
+            f"`{ACTOR}.use_kl_loss` is {used}, and `{ACTOR}.kl_loss_coef` (`rllm.algorithm.kl_beta`) is {weight}, so "
+            "the loss has no KL term. Remove use_kl_loss and set rllm.algorithm.kl_beta (0 means no KL term)."
         )
 
 
 def _check_micro_batches(native: dict[str, Any]) -> None:
-    """Rows per micro-batch are counted where they are not filled with tokens."""
+    """Raise ConfigError if micro-batches are not filled with tokens and their number of rows is not set."""
     actor = native["actor_rollout_ref"]["actor"]
     if actor["use_dynamic_bsz"]:
         return
@@ -97,9 +97,9 @@ def _check_micro_batches(native: dict[str, Any]) -> None:
         if role[name][f"{key}_micro_batch_size_per_gpu"] is None:
             raise ConfigError(
                 "missing-key",
-                f"`{ACTOR}.use_dynamic_bsz` is false, and `actor_rollout_ref.{name}.{key}_micro_batch_size_per_gpu` is "
+                f"`{ACTOR}.use_dynamic_bsz` is false, but `actor_rollout_ref.{name}.{key}_micro_batch_size_per_gpu` is "
                 "not set.",
-                "Set it to the rows of a pass (of actor, rollout and ref each), or leave use_dynamic_bsz=true.",
+                "Set it to the number of rows per pass (for actor, rollout and ref each), or set use_dynamic_bsz=true.",
             )
 
 
@@ -107,21 +107,23 @@ def _check_rollout(native: dict[str, Any]) -> None:
     rollout = native["actor_rollout_ref"]["rollout"]
     if rollout["mode"] != "async":
         raise ConfigError(
-            "wrong-value", f"`{ROLLOUT}.mode` is {rollout['mode']!r}, and only async can be used.", "Leave it out."
+            "wrong-value",
+            f"`{ROLLOUT}.mode` is {rollout['mode']!r}, but only async is supported.",
+            f"Remove {ROLLOUT}.mode, or set it to async.",
         )
     module, extra = SERVERS.get(rollout["name"], ("", ""))
     if module and find_spec(module) is None:
         instead = "" if extra == "cpu" else " Without a GPU: --profile cpu."
         install = INSTALL_CPU_BUILD if on_cpu(native) else f"pip install 'rllm-verl[{extra}]'.{instead}"
         raise ConfigError(
-            "missing-package", f"`{ROLLOUT}.name` is {rollout['name']}, and {module} is not installed.", install
+            "missing-package", f"`{ROLLOUT}.name` is {rollout['name']}, but {module} is not installed.", install
         )
     for name in ("data_parallel_size", "pipeline_model_parallel_size"):
         if rollout[name] != 1:
             raise ConfigError(
                 "unsupported-parallelism",
-                f"`{ROLLOUT}.{name}` is {rollout[name]}, and rollout servers have only tensor parallelism here.",
-                "Leave it at 1; more GPUs than tensor_model_parallel_size make more servers.",
+                f"`{ROLLOUT}.{name}` is {rollout[name]}, but rollout servers support only tensor parallelism.",
+                f"Set {ROLLOUT}.{name}=1. rllm starts one server for each group of tensor_model_parallel_size GPUs.",
             )
     check_placement(native)
 
@@ -131,13 +133,13 @@ def _check_lora(native: dict[str, Any]) -> None:
     if model["lora"]["rank"] and _at(native, f"{ACTOR}.strategy") != "megatron":
         raise ConfigError(
             "unused-key",
-            f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, which only Megatron reads.",
-            "Set actor_rollout_ref.model.lora_rank, lora_alpha and target_modules.",
+            f"`actor_rollout_ref.model.lora.rank` is {model['lora']['rank']}, but only Megatron reads this key.",
+            "Set actor_rollout_ref.model.lora_rank, lora_alpha and target_modules instead.",
         )
     if model["lora_rank"] and not model["lora"]["merge"] and _at(native, f"{ROLLOUT}.name") == OF_THE_CPU:
         raise ConfigError(
             "lora-needs-merge",
-            f"`actor_rollout_ref.model.lora_rank` is {model['lora_rank']}, and the rollout server for CPUs takes "
+            f"`actor_rollout_ref.model.lora_rank` is {model['lora_rank']}, but the rollout server for CPUs accepts "
             "only merged weights.",
             "Set actor_rollout_ref.model.lora.merge=true.",
         )
@@ -150,7 +152,7 @@ def _check_model(name: str) -> None:
     if path is None or find_adapter(path) is not None or holds_parts(path):
         return
     if model_directory(path) is None:
-        what = "the folder holds no config.json of a model" if path.is_dir() else "there is no such folder"
+        what = "the folder contains no config.json of a model" if path.is_dir() else "the folder does not exist"
         raise ConfigError(
             "model-not-found",
             f"{MODEL}={name!r}: {what}.",

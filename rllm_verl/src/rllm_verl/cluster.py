@@ -1,4 +1,4 @@
-"""The Ray cluster of a run, started on this machine or already running, and the watch over its processes."""
+"""A run's Ray cluster, started on this machine or already running, and a watch on its processes."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ LOOK_SECONDS = 0.02
 
 
 class DaemonWatch:
-    """Looks from a thread, from its making to `stop`."""
+    """A thread that checks Ray's processes until `stop`."""
 
     def __init__(self, find_end: Callable[[], str | None], tell: Callable[[str], None]) -> None:
-        """Begin to look.
+        """Start the thread.
 
         Args:
-            find_end: says what has ended, as `processes.dead_daemon` does.
-            tell: gets that, once.
+            find_end: returns the name of a process that has ended, like `processes.dead_daemon`.
+            tell: receives this name once.
         """
         self._find_end = find_end
         self._tell = tell
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="rllm-verl-daemons", daemon=True)
         self._thread.start()
-        # Before Ray's own, which was registered earlier and ends its processes.
+        # This handler runs before Ray's, which was registered earlier and stops Ray's processes.
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Look no more: Ray is about to be ended."""
+        """Stop the thread, because Ray is about to be stopped."""
         atexit.unregister(self.stop)
         self._stopped.set()
         self._thread.join()
@@ -53,61 +53,61 @@ class DaemonWatch:
 
 
 REACH_SECONDS = 5.0
-"""How long a cluster's address may take to answer."""
+"""Time limit in seconds for a connection to the cluster's address."""
 CPUS_PER_GPU_APART = 2
-"""What verl reserves where a rollout server has a separate GPU."""
+"""CPUs that verl reserves for each separate GPU of a rollout server."""
 NEW = "local"
-"""Address of a cluster that `ray.init` starts itself."""
+"""The address with which `ray.init` starts a new cluster."""
 OF_A_NEW_CLUSTER = ("num_cpus", "num_gpus", "resources", "object_store_memory", "include_dashboard")
-"""Arguments that Ray refuses where a cluster is there already; its nodes have what they were started with."""
+"""Arguments that Ray rejects for a running cluster. They are fixed when its nodes start."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The GPUs that a run asks for; on a CPU Ray counts logical ones."""
+    """The GPUs that a run needs. On a CPU, Ray counts logical GPUs."""
 
     per_node: int
     nodes: int
     apart: int = 0
-    """GPUs of rollout servers alone, on any nodes."""
+    """Separate GPUs of rollout servers, on any nodes."""
 
 
 class Cluster:
-    """Connected to Ray. `close` ends what was begun here and nothing else."""
+    """A connection to Ray. `close` stops only the cluster that this object started."""
 
     def __init__(self, *, owned: bool) -> None:
         self.owned = owned
-        """Whether this program's connection to Ray was made here."""
+        """True if this object made the program's connection to Ray."""
         self._watch = DaemonWatch(dead_daemon, _tell_end) if owned else None
 
     @classmethod
     def connect(
         cls, ray_init: Mapping[str, Any], environment: Mapping[str, str], suggested: Mapping[str, str] | None = None
     ) -> Cluster:
-        """Join the cluster of this process, the one at ``address``, or start one that listens on loopback alone.
+        """Join this process's cluster or the cluster at ``address``, or start one that listens only on loopback.
 
         Args:
-            ray_init: arguments of `ray.init` (``ray_kwargs.ray_init``). ``_node_ip_address`` is where a new cluster is
-                to listen instead.
+            ray_init: arguments of `ray.init` (``ray_kwargs.ray_init``). ``_node_ip_address`` makes a new cluster listen
+                on that address instead.
             environment: variables that all worker processes need.
-            suggested: further ones, beneath these.
+            suggested: more variables. A variable in `environment` overrides one with the same name.
 
         Raises:
-            BackendError: nothing answers at the address, or Ray refuses to start.
+            BackendError: no cluster answers at the address, or Ray fails to start.
         """
         if ray.is_initialized():
             _require_environment(environment)
             return cls(owned=False)
         arguments = {name: value for name, value in ray_init.items() if value is not None}
-        # Unless it is asked to, Ray would join whatever cluster it finds on this machine.
+        # Without an address, Ray would join any cluster that it finds on this machine.
         address = arguments.setdefault("address", os.environ.get("RAY_ADDRESS") or NEW)
         if address != NEW:
             _require_answer(address)
             arguments = {name: value for name, value in arguments.items() if name not in OF_A_NEW_CLUSTER}
         runtime = {name: value for name, value in (arguments.pop("runtime_env", None) or {}).items() if value}
         runtime["env_vars"] = {**(suggested or {}), **environment, **(runtime.get("env_vars") or {})}
-        # Ray would repeat every line that a worker prints on the terminal. They are in its log files, and errors
-        # show their end.
+        # By default Ray prints every line of a worker on the terminal. The lines are also in its log files, and errors
+        # show the last ones.
         arguments = {"log_to_driver": False, "logging_level": "ERROR", **arguments}
         loopback = address == NEW and "_node_ip_address" not in arguments
         try:
@@ -118,12 +118,12 @@ class Cluster:
             raise BackendError(
                 "process-not-started",
                 f"{where[0].upper()}{where[1:]}: {' '.join(str(error).split())[:300]}",
-                "Look at ray_kwargs.ray_init; `ray status` shows a cluster.",
+                "Check ray_kwargs.ray_init. `ray status` shows a running cluster.",
             ) from error
         return cls(owned=True)
 
     def check(self, wanted: Wanted) -> None:
-        """Raise ConfigError when the nodes do not have the GPUs of a run. verl would wait for them without end."""
+        """Raise ConfigError if the nodes lack GPUs or CPUs for the run. verl would wait for them indefinitely."""
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         nodes = [each.get("GPU", 0) for each in resources]
         fitting = [count for count in nodes if count >= wanted.per_node]
@@ -131,17 +131,19 @@ class Cluster:
             found = ", ".join(f"{count:g}" for count in sorted(nodes, reverse=True))
             raise ConfigError(
                 "too-few-gpus",
-                f"trainer.nnodes={wanted.nodes} and trainer.n_gpus_per_node={wanted.per_node} ask for "
-                f"{wanted.nodes * wanted.per_node} GPUs; the Ray cluster has {found or 'none'} (by node).",
-                "Ask for fewer, or start Ray on more nodes. Without a GPU: --profile cpu.",
+                f"trainer.nnodes={wanted.nodes} and trainer.n_gpus_per_node={wanted.per_node} need "
+                f"{wanted.nodes * wanted.per_node} GPUs, but the Ray cluster has {found or 'none'} (by node).",
+                "Lower trainer.nnodes or trainer.n_gpus_per_node, or start Ray on more nodes. Without a GPU, use "
+                "--profile cpu.",
             )
         self._check_servers(wanted, sum(nodes), sum(each.get("CPU", 0) for each in resources))
         enough = sum(each.get("CPU", 0) >= wanted.per_node for each in resources)
         if enough < wanted.nodes:
             raise ConfigError(
                 "too-few-cpus",
-                f"Ray reserves one CPU per worker: {wanted.nodes} nodes must have {wanted.per_node} each, {enough} do.",
-                "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
+                f"Ray reserves one CPU per worker. {wanted.nodes} nodes need {wanted.per_node} CPUs each, but only "
+                f"{enough} nodes have them.",
+                "Start Ray with more CPUs: `ray start --num-cpus N`, or ray_kwargs.ray_init.num_cpus=N.",
             )
 
     def _check_servers(self, wanted: Wanted, gpus: float, cpus: float) -> None:
@@ -149,20 +151,20 @@ class Cluster:
         if wanted.apart and workers + wanted.apart > gpus:
             raise ConfigError(
                 "too-few-gpus",
-                f"actor_rollout_ref.rollout.nnodes and n_gpus_per_node ask for {wanted.apart} GPUs beside "
-                f"the {workers} that train; the Ray cluster has {gpus:g}.",
-                "Ask for fewer, or start Ray on more nodes.",
+                f"actor_rollout_ref.rollout.nnodes and n_gpus_per_node need {wanted.apart} GPUs in addition to "
+                f"{workers} training GPUs, but the Ray cluster has {gpus:g}.",
+                "Lower actor_rollout_ref.rollout.nnodes or n_gpus_per_node, or start Ray on more nodes.",
             )
         if wanted.apart and workers + CPUS_PER_GPU_APART * wanted.apart > cpus:
             raise ConfigError(
                 "too-few-cpus",
-                f"Ray reserves one CPU per worker, and two per GPU of a rollout server: the run needs "
-                f"{workers + CPUS_PER_GPU_APART * wanted.apart}, and the cluster has {cpus:g}.",
-                "Start Ray with more: --num-cpus of `ray start`, or ray_kwargs.ray_init.num_cpus.",
+                f"Ray reserves one CPU per worker and two per rollout server GPU. The run needs "
+                f"{workers + CPUS_PER_GPU_APART * wanted.apart} CPUs, but the cluster has {cpus:g}.",
+                "Start Ray with more CPUs: `ray start --num-cpus N`, or ray_kwargs.ray_init.num_cpus=N.",
             )
 
     def close(self) -> None:
-        """End the cluster where it was started here; leave another as it is."""
+        """Disconnect from Ray if this object connected to it. This stops a cluster only if it was started here."""
         if self._watch is not None:
             self._watch.stop()
         if self.owned and ray.is_initialized():
@@ -171,15 +173,17 @@ class Cluster:
 
 def _tell_end(daemon: str) -> None:
     warn_once(
-        f"Ray is gone: its {daemon} ended, and the run ends with it. Go on from the newest checkpoint with --resume."
+        f"Ray stopped, because its {daemon} ended, so the run stops too. Run the same command with --resume to "
+        "continue from the newest checkpoint."
     )
 
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let `ray.init` give its node the address 127.0.0.1; all processes of the cluster then listen there.
+    """Make `ray.init` give its node the address 127.0.0.1, so that all processes of the cluster listen only there.
 
-    Ray does so by itself on macOS and Windows. As an argument it would replace this address by the machine's own.
+    Ray does this itself on macOS and Windows. If 127.0.0.1 is passed as an argument, Ray replaces it with the machine's
+    own address.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -190,7 +194,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _require_environment(environment: Mapping[str, str]) -> None:
-    """Workers have the environment that this program gave to `ray.init`, which was before we could give ours."""
+    """Raise ConfigError if the program called `ray.init` before, without variables that the workers need."""
     there = (ray.get_runtime_context().runtime_env or {}).get("env_vars") or {}
     missing = {name: value for name, value in environment.items() if there.get(name) != value}
     if missing:
@@ -198,12 +202,12 @@ def _require_environment(environment: Mapping[str, str]) -> None:
             "ray-environment",
             "This program started Ray without environment variables that the workers need: "
             f"{', '.join(f'{name}={value}' for name, value in missing.items())}.",
-            "Give them to ray.init as runtime_env={'env_vars': {…}}, or leave ray.init to the backend.",
+            "Pass them to ray.init as runtime_env={'env_vars': {…}}, or let the backend call ray.init.",
         )
 
 
 def _require_answer(address: str) -> None:
-    """`ray.init` tries an address that nobody listens at for minutes."""
+    """Raise an error if no server listens at the address. `ray.init` would retry for minutes."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -221,5 +225,6 @@ def _require_answer(address: str) -> None:
         raise BackendError(
             "no-ray-cluster",
             f"No Ray cluster answers at {address} ({error.strerror or error}).",
-            "Start one with `ray start --head`, look with `ray status`, or leave ray_kwargs.ray_init.address out.",
+            "Start a cluster with `ray start --head`, check it with `ray status`, or remove "
+            "ray_kwargs.ray_init.address.",
         ) from error

@@ -1,4 +1,4 @@
-"""Filling batch columns that need a forward pass: old and reference log-probs, and what estimators look at."""
+"""Batch columns that need a forward pass: old and reference log-probs, and inputs of estimators."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 ReferencePass = Callable[[Workers, "TensorDict"], "TensorDict"]
-"""Log-probs under the reference model: `reference_worker` or `without_adapter`."""
+"""A function for log-probs under the reference model: `reference_worker` or `without_adapter`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSettings:
-    """How columns are filled in a run."""
+    """A run's settings for its columns."""
 
     temperature: float
-    """Of the sampling."""
+    """Sampling temperature."""
     recompute_old_logprobs: bool
-    """Whether old log-probs are those of the trainer's own forward pass, not the sampler's."""
+    """True if old log-probs come from the trainer's own forward pass instead of the sampler."""
     micro_batching: MicroBatching
-    """Of ``compute_log_prob``."""
+    """Micro-batches of ``compute_log_prob``."""
     reference: ReferencePass | None = None
-    """None: there is no reference model."""
+    """The reference model's forward pass. None if the run has no reference model."""
     reference_micro_batching: MicroBatching | None = None
-    """Of the pass for the reference model; None: as `micro_batching`."""
+    """Micro-batches of the reference model's pass. None to use `micro_batching`."""
 
 
 def reference_worker(workers: Workers, data: TensorDict) -> TensorDict:
-    """The reference model is a frozen copy with workers of its own."""
+    """Return log-probs under a reference model that is a frozen copy with its own workers."""
     return workers.compute_ref_log_prob(data)
 
 
 def without_adapter(workers: Workers, data: TensorDict) -> TensorDict:
-    """The reference model is the one that is trained, its LoRA adapter left out; no copy is needed."""
+    """Return log-probs under the trained model without its LoRA adapter. No copy is needed."""
     data.set_non_tensor("no_lora_adapter", True)
     return workers.compute_log_prob(data)
 
 
 def fill_columns(workers: Workers, batch: TokenBatch, needs: frozenset[str], settings: ColumnSettings) -> TokenBatch:
-    """The batch with `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
+    """Return the batch with `old_logprobs` and the columns in `needs`. Tokens that the model did not sample get 0.
 
-    The sampling log-probs are the old log-probs, unless they are to be recomputed or are unknown.
+    The sampling log-probs serve as old log-probs. The workers recompute them only if the settings require that or if
+    some are unknown.
     """
     columns = {"old_logprobs": batch.sampling_logprobs}
     unknown = bool(batch.unknown_logprobs.any())
@@ -75,6 +76,6 @@ def _all_rows(workers: Workers, batch: TokenBatch, micro: MicroBatching) -> Deal
 
 
 def _request(rows: DealtRows, settings: ColumnSettings, **options: Any) -> TensorDict:
-    # Greedy sampling, at temperature 0, records log-probs at 1.
+    # Greedy sampling (temperature 0) records log-probs at temperature 1.
     temperature = settings.temperature or 1.0
     return rows.tensordict({}, temperature=temperature, calculate_entropy=False, compute_loss=False, **options)

@@ -1,4 +1,4 @@
-"""Waiting for Ray: every call has a deadline, and what outlives it is ended."""
+"""Waits for Ray. Every call has a time limit, and a call that exceeds it is stopped."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rllm_verl.processes import Process, dead_daemon
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.5
-"""How often a wait looks whether Ray is still there. Without its processes Ray waits for a minute, then ends us."""
+"""Seconds between checks that Ray still runs. Without its processes, Ray waits a minute and then stops this process."""
 
 
 class Driver:
-    """Runs verl's blocking calls one at a time on a thread of its own, so that the event loop stays free.
+    """Runs verl's blocking calls one at a time on a separate thread, so that the event loop stays free.
 
-    A thread cannot be interrupted. A call that outlives its deadline is therefore freed from outside: `abandon` kills
-    the processes that it waits for, and Ray then raises in it. Where even that does not free it the thread is left
-    behind, and does not keep the program from ending.
+    A thread cannot be interrupted. So if a call exceeds its time limit, `abandon` kills the processes for which it
+    waits, and Ray then raises an error in the call. If the call still does not end, its thread is abandoned. An
+    abandoned thread does not prevent the program from ending.
     """
 
     def __init__(self, processes: Callable[[], Sequence[Process]], abandon: Callable[[], None]) -> None:
-        """Make one; nothing runs yet.
+        """Create the thread. No call runs yet.
 
         Args:
-            processes: whose logs an error shows.
-            abandon: ends what calls wait for.
+            processes: returns the processes whose logs an error shows.
+            abandon: stops the processes for which calls wait.
         """
         self._processes = processes
         self._abandon = abandon
@@ -50,14 +50,15 @@ class Driver:
         """Run a call to its end.
 
         Args:
-            call: blocks.
-            doing: what it does, for errors: "updating the policy".
-            seconds: its deadline.
-            key: the config key of the deadline.
-            find_end: says what of Ray has ended, as `dead_daemon` does; a call that ends Ray itself has another one.
+            call: a blocking function.
+            doing: description of the call for errors, for example "updating the policy".
+            seconds: time limit.
+            key: config key of the time limit.
+            find_end: returns the name of a Ray process that has ended, like `dead_daemon`. Pass a different function
+                for a call that stops Ray itself.
 
         Raises:
-            RllmError: it failed, is not done in time, or Ray ended under it.
+            RllmError: the call failed or exceeded its time limit, or Ray stopped during the call.
         """
         async with self._one_at_a_time:
             future = self._threads[-1].begin(call)
@@ -66,7 +67,7 @@ class Driver:
                 late = overdue(doing, seconds, key, self._processes())
                 error = late if gone is None else ray_is_gone(gone, doing)
                 self._abandon()
-                # Perhaps it is free now. If not, what comes next must not wait behind it.
+                # The call may still block, so later calls get a new thread.
                 self._threads.append(_Thread())
                 raise error
         try:
@@ -75,11 +76,12 @@ class Driver:
             raise as_backend_error(error, doing, self._processes()) from error
 
     async def free(self, end_waits: Callable[[], None], seconds: float) -> None:
-        """Let a call end that nobody waits for any more.
+        """Wait until an abandoned call ends.
 
         Args:
-            end_waits: ends what such a call waits for. Called again and again: it may have begun something else.
-            seconds: at most.
+            end_waits: stops the processes for which such a call waits. It is called repeatedly, because the call may
+                have started new ones.
+            seconds: time limit.
         """
         end = asyncio.get_running_loop().time() + seconds
         while self.is_busy and asyncio.get_running_loop().time() < end:
@@ -88,17 +90,17 @@ class Driver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call that somebody gave up waiting for has not ended."""
+        """True if an abandoned call is still running."""
         return any(thread.is_busy for thread in self._threads)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Accept no more calls."""
         for thread in self._threads:
             thread.end()
 
 
 async def _wait(future: asyncio.Future[Any], seconds: float, find_end: Callable[[], str | None]) -> str | None:
-    """Wait until it is done or late, or until a process of Ray has ended; returns what `find_end` says of it."""
+    """Wait until the call is done, its time is over, or a Ray process has ended. Return the result of `find_end`."""
     end = asyncio.get_running_loop().time() + seconds
     while (left := end - asyncio.get_running_loop().time()) > 0:
         done, _ = await asyncio.wait([future], timeout=min(LOOK_SECONDS, left))
@@ -110,16 +112,16 @@ async def _wait(future: asyncio.Future[Any], seconds: float, find_end: Callable[
 
 
 def take_back_sigterm() -> None:
-    """Let SIGTERM do what it did before `ray.init`, whose own handler aborts the program three seconds later."""
+    """Restore the SIGTERM handler from before `ray.init`. Ray's handler aborts the program after three seconds."""
     handler = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)
 
 
 class _Thread:
-    """Makes calls one after the other, on a thread that lives as long as the run and ends with the program.
+    """A thread that makes calls one after the other. It lives as long as the run and ends with the program.
 
-    As long as the run: the processes of a cluster that Ray starts here die with the thread that started them.
+    It must live that long because the processes of a new Ray cluster stop when their starting thread ends.
     """
 
     def __init__(self) -> None:
@@ -138,15 +140,15 @@ class _Thread:
                 future.set_result(result)  # type: ignore[arg-type]
             else:
                 future.set_exception(error)
-                future.exception()  # whoever gave up on it does not fetch it
+                future.exception()  # mark it as retrieved, because an abandoned call's error is never read
 
         def work() -> None:
             result, failure = None, None
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001  (it belongs to who waits)
+            except BaseException as error:  # noqa: BLE001  (the caller receives it)
                 failure = error
-            with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            with contextlib.suppress(RuntimeError):  # the event loop is closed, so no caller is waiting
                 loop.call_soon_threadsafe(deliver, result, failure)
 
         self.is_busy = True
@@ -154,7 +156,7 @@ class _Thread:
         return future
 
     def end(self) -> None:
-        """After the last call."""
+        """Stop the thread after its last call."""
         self._calls.put(None)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""From what Ray and verl raise to one error a user can act on, with the end of the log of the process that failed."""
+"""Conversion of errors from Ray and verl to one error with a remedy and the last log lines of the failed process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_core.notices import one_line
 from rllm_verl.processes import Process, dead_daemon, log_lines, log_tails
 
 _PREFIX = r"(?:\([^)]*\) ?)?(?:[A-Z]+ [-\d]+ [:.,\d]+ \[[^\]]*\] ?)?"
-"""What vLLM writes before each line: ``(EngineCore pid=7) ERROR 10-31 12:00:00 [core.py:718]``."""
+"""vLLM's prefix of each line: ``(EngineCore pid=7) ERROR 10-31 12:00:00 [core.py:718]``."""
 _EXCEPTION = re.compile(rf"^{_PREFIX}(?P<error>(?:\w+\.)*\w*(?:Error|Exception)(?::\s.*)?)$")
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -21,23 +21,24 @@ _ELSEWHERE = re.compile(r"\b(?:see|check)\b.*\b(?:above|below|logs?)\b", re.IGNO
 
 
 def plain(text: str) -> str:
-    """`text` without the colours of terminals."""
+    """Return `text` without terminal colour codes."""
     return _COLOUR.sub("", text)
 
 
 def points_elsewhere(text: str) -> bool:
-    """Whether an error only says where its cause is told. vLLM: "See stack trace (above) for the root cause"."""
+    """Return True if an error only refers to a different place, as in vLLM's "See stack trace (above) for the root
+    cause"."""
     return not text.strip() or _ELSEWHERE.search(text) is not None
 
 
 def last_cause(lines: Iterable[str]) -> str | None:
-    """The last exception in a text that says what is wrong, as ``ValueError: why``; None where there is none."""
+    """Return the last exception in a text that describes a cause, as ``ValueError: why``. None if there is none."""
     found = [match["error"] for line in lines if (match := _EXCEPTION.match(line.strip()))]
     return next((error for error in reversed(found) if not points_elsewhere(error.partition(":")[2])), None)
 
 
 def place_in(traceback: str) -> str:
-    """``(worker.py, line 12)``: where a traceback ends; empty where it has no line of a file."""
+    """Return the last place in a traceback as ``(worker.py, line 12)``. Empty if it contains no file."""
     places = list(_PLACE.finditer(traceback))
     if not places:
         return ""
@@ -46,25 +47,25 @@ def place_in(traceback: str) -> str:
 
 
 def process_in(traceback: str) -> tuple[int, str]:
-    """Process id and address of the process in which Ray's traceback ends; 0 and "" where it names none."""
+    """Return the id and address of the last process in Ray's traceback. 0 and "" if it contains no process."""
     found = list(_PROCESS.finditer(traceback))
     return (int(found[-1]["pid"]), found[-1]["node"]) if found else (0, "")
 
 
 LONGEST = 500
-"""Characters of another library's message."""
-RESUME = "Go on from the newest checkpoint with --resume."
+"""Maximum number of characters of another library's message."""
+RESUME = "Run the same command with --resume to continue from the newest checkpoint."
 
 
 def as_backend_error(error: BaseException, doing: str, processes: Sequence[Process]) -> RllmError:
-    """What happened while `doing`, in a paragraph.
+    """Return an error that describes a failure during `doing` in one paragraph.
 
-    An error of ours that was raised in a worker comes back as it is: it says what is wrong by itself.
+    An rllm error from a worker is returned unchanged, because it already has a remedy.
 
     Args:
-        error: what was raised here.
-        doing: such as "updating the policy".
-        processes: those that may have failed.
+        error: the exception in this process.
+        doing: the operation, such as "updating the policy".
+        processes: the processes that may have failed.
     """
     if isinstance(error, RayTaskError):
         return _raised_in_a_process(error, doing, processes)
@@ -81,44 +82,44 @@ def as_backend_error(error: BaseException, doing: str, processes: Sequence[Proce
 
 
 def overdue(doing: str, seconds: float, key: str, processes: Sequence[Process]) -> BackendError:
-    """Something did not end within its deadline."""
+    """Return the error for an operation that exceeded its time limit."""
     return BackendError(
         "process-timeout",
         f"While {doing}: no answer within {seconds:g} seconds (`{key}`).",
-        f"If it only needs longer, raise {key}; else look at the logs. {RESUME}",
+        f"If the operation needs more time, raise {key}. Otherwise read the logs. {RESUME}",
         log_tails(processes),
     )
 
 
 def ray_is_gone(daemon: str, doing: str) -> BackendError:
-    """A process of Ray itself ended, named as by `dead_daemon`."""
+    """Return the error for a Ray process that ended. `daemon` is its name from `dead_daemon`."""
     return BackendError(
         "process-died",
-        f"While {doing}: Ray is gone: its {daemon} ended.",
-        f"The system may have killed it for memory (`dmesg` tells). {RESUME}",
+        f"While {doing}: Ray stopped, because its {daemon} ended.",
+        f"The system may have killed it because memory ran out: check `dmesg`. {RESUME}",
     )
 
 
 def _raised_in_a_process(error: RayTaskError, doing: str, processes: Sequence[Process]) -> RllmError:
     cause: BaseException = error
-    # A process that asks another one raises what that one raised.
+    # A process that calls a second process raises the second process's error.
     while isinstance(cause, RayTaskError):
         cause = cause.cause
     if isinstance(cause, RllmError):
         return cause
     if isinstance(cause, RayActorError):
         return _dead(cause, doing, processes)
-    # Ray raises something of the cause's class that has nothing but the text of the traceback.
+    # Ray raises an object with the cause's class that contains only the traceback's text.
     text = plain(str(error))
     process, where = _origin(text, processes), place_in(text)
     what = f"While {doing}: {process.name} raised {type(cause).__name__}: {_shown(str(cause))} {where}".rstrip()
     if not points_elsewhere(str(cause)):
-        return BackendError("worker-failed", f"{what}.", "Add --debug for its traceback.")
+        return BackendError("worker-failed", f"{what}.", "Add --debug to see the traceback.")
     return BackendError("worker-failed", f"{what}.{_told_cause(text, process)}", details=log_tails([process]))
 
 
 def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> BackendError:
-    """A process died, or could not be made."""
+    """Return the error for a process that died or could not start."""
     if error.actor_init_failed:
         text = plain(str(error))
         process = _origin(text, processes)
@@ -133,13 +134,14 @@ def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> Bac
     return BackendError(
         "process-died",
         f"While {doing}: {names or 'a process of the run'} died.",
-        f"Its log says why, or the system's: a process killed for memory writes nothing. {RESUME}",
+        "Read its log for the cause. If the log shows none, check `dmesg`: the system may have killed it because "
+        f"memory ran out. {RESUME}",
         log_tails(dead or processes),
     )
 
 
 def _origin(traceback: str, processes: Sequence[Process]) -> Process:
-    """The process that raised first, by the text of Ray's error."""
+    """Return the process that raised first, according to the text of Ray's error."""
     pid, node = process_in(traceback)
     known = (process for process in processes if (process.pid, process.node) == (pid, node))
     return next(known, Process(f"process {pid}", pid, node, ""))
@@ -147,7 +149,7 @@ def _origin(traceback: str, processes: Sequence[Process]) -> Process:
 
 def _told_cause(traceback: str, process: Process) -> str:
     found = last_cause(traceback.splitlines()) or last_cause(log_lines(process.pid))
-    return f" The cause, by its log: {_shown(found)}." if found else ""
+    return f" The cause in its log: {_shown(found)}." if found else ""
 
 
 def _shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The model of a checkpoint that holds it in parts: put together as transformers or peft open it."""
+"""Joins the shards of a checkpoint's model into a folder for transformers or peft."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from rllm_verl.state import MADE_BY, MODEL, SHARDS, VERL_MODEL, read_made_by
 
 WEIGHT, OF_ONE_ADAPTER = "weight/", ".default."
 LORA = "lora_train_meta.json"
-"""What verl writes about an adapter."""
+"""verl's file that describes an adapter."""
 
 
 def holds_parts(checkpoint: Path) -> bool:
-    """Whether a path is a checkpoint of the backend verl that holds its model in parts alone."""
+    """Return True if a path is a checkpoint of the backend verl that contains its model only as shards."""
     directory = checkpoint / "backend"
     return (directory / MADE_BY).is_file() and not (directory / MODEL).is_dir()
 
 
 def fetch_model(directory: Path, into: Path) -> None:
-    """Write the trained weights of all workers as one model: a Hugging Face folder, or a LoRA adapter as peft has it.
+    """Write the trained weights of all workers as one model: a Hugging Face folder or a peft LoRA adapter.
 
     Args:
-        folder: the backend's folder in a checkpoint.
-        into: an empty one.
+        directory: the backend's folder in a checkpoint.
+        into: an empty folder.
 
     Raises:
-        CheckpointError: verl wrote the parts itself (FSDP1, Megatron), one is missing, or they do not fit together.
+        CheckpointError: verl itself wrote the shards (FSDP1, Megatron), a shard is missing, or the shards do not match.
     """
     made_by, shards = read_made_by(directory), directory / SHARDS
     files = [shards / f"rank_{rank}.safetensors" for rank in range(made_by.workers)]
     if not any(file.is_file() for file in files):
         raise CheckpointError(
             "shards-need-merge",
-            f"{shards} holds verl's own files (strategy {made_by.strategy}), which are pickles: reading one runs code.",
-            f"Merge them with verl's command, `python -m verl.model_merger merge --local_dir {shards} --target_dir DIR "
-            "--backend fsdp` (or megatron), and export DIR.",
+            f"{shards} contains verl's own files (strategy {made_by.strategy}). rllm does not read them, because they "
+            "are pickles, which can run code.",
+            f"Merge them with verl's command `python -m verl.model_merger merge --local_dir {shards} --target_dir DIR "
+            "--backend fsdp` (or megatron), then export DIR.",
         )
     if missing := [file for file in files if not file.is_file()]:
         raise CheckpointError(
             "missing-shards",
-            f"{missing[0]} is not there: {made_by.workers} workers wrote this checkpoint.",
-            "Copy the parts of all machines into one folder.",
+            f"{missing[0]} is missing: {made_by.workers} workers wrote this checkpoint.",
+            "Copy the shards of all machines into one folder.",
         )
     tensors = _together(files)
     if (shards / LORA).is_file():
@@ -59,7 +60,7 @@ def fetch_model(directory: Path, into: Path) -> None:
 
 
 def _together(files: list[Path]) -> dict[str, Any]:
-    """Every weight of all ranks. FSDP2 cuts along the first axis."""
+    """Return each weight, joined over all ranks along the first axis, along which FSDP2 splits it."""
     import torch
     from safetensors.torch import load_file
 
@@ -76,8 +77,8 @@ def _write_adapter(tensors: dict[str, Any], meta: dict[str, Any], into: Path) ->
     if rows != {meta["r"]}:
         raise CheckpointError(
             "missing-shards",
-            f"The shards of the adapter have {sorted(rows)} rows together, and its rank is {meta['r']}.",
-            "Only shards of a run with fsdp_config.fsdp_size=-1 can be put together.",
+            f"The adapter's joined shards have {sorted(rows)} rows, but its rank is {meta['r']}.",
+            "Only shards of a run with fsdp_config.fsdp_size=-1 can be joined.",
         )
     save_file(
         {name.replace(OF_ONE_ADAPTER, "."): each for name, each in tensors.items()}, into / "adapter_model.safetensors"
@@ -97,7 +98,7 @@ def _write_whole(tensors: dict[str, Any], files: Path, into: Path) -> None:
     if found - {rows}:
         raise CheckpointError(
             "missing-shards",
-            f"The shards of the embedding have {sorted(found)} rows together, and the model has {rows}.",
-            "Only shards of a run with fsdp_config.fsdp_size=-1 can be put together.",
+            f"The embedding's joined shards have {sorted(found)} rows, but the model has {rows}.",
+            "Only shards of a run with fsdp_config.fsdp_size=-1 can be joined.",
         )
     save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})

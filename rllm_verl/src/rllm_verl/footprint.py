@@ -1,4 +1,4 @@
-"""What `--dry-run` says about memory: what each GPU holds of the model, in training and while vLLM samples."""
+"""The memory report of `--dry-run`: each GPU's part of the model, during training and while vLLM samples."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ GIB = 1 << 30
 TINY = "tiny"
 OF_SERVERS = "GPUs of rollout servers alone"
 SHARDING = ("fsdp", "fsdp2")
-"""Strategies that deal every weight to all workers."""
+"""Strategies that shard every weight over all workers."""
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 MOMENTS = 2
 
 
 def footprint(settings: VerlConfig, run: RunConfig, needs: frozenset[str]) -> Footprint | None:
-    """Estimate the memory of a run on each GPU, activations aside. Reads config.json and no weights; asks no network.
+    """Estimate a run's memory on each GPU without activations, from config.json and without network requests.
 
-    `tiny` takes so little that nothing is said, and torch is not imported; nothing is known of other ways to split.
+    There is no estimate for `tiny`, which needs very little memory, so that torch is not imported. There is also none
+    for strategies other than FSDP.
     """
     role = settings.actor_rollout_ref
     name = role["model"]["path"]
@@ -44,7 +45,7 @@ def footprint(settings: VerlConfig, run: RunConfig, needs: frozenset[str]) -> Fo
     rows += [("together, without activations", _gib(total))]
     share = role["rollout"]["gpu_memory_utilization"]
     if role["rollout"]["name"] == VLLM:
-        when = "on GPUs of its own" if apart else "while it samples"
+        when = "on its own GPUs" if apart else "while it samples"
         rows.append((f"vLLM's weights and cache, {when}", f"{share:.0%} of a GPU"))
     rows += others
     warnings, available = [], _gpu()
@@ -67,7 +68,7 @@ def _config_of(name: str) -> Any:
 
 
 def _parts(config: Any, settings: VerlConfig, needs: frozenset[str]) -> Mapping[str, int]:
-    """Bytes on each GPU by what they are for."""
+    """Return the bytes on each GPU by purpose."""
     role = settings.actor_rollout_ref
     workers = settings.trainer["n_gpus_per_node"] * settings.trainer["nnodes"]
     size = BYTES.get(role["actor"]["fsdp_config"]["model_dtype"], 4)
@@ -85,7 +86,7 @@ def _parts(config: Any, settings: VerlConfig, needs: frozenset[str]) -> Mapping[
 
 
 def _counts(config: Any, rank: int) -> tuple[int, int]:
-    """Weights of the model, and of an adapter of this rank on all of its linear layers."""
+    """Return the number of weights in the model, and in an adapter with this rank on all of its linear layers."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -98,7 +99,7 @@ def _counts(config: Any, rank: int) -> tuple[int, int]:
 
 
 def _gpu() -> int | None:
-    """Bytes of memory of this machine's first GPU; None where it has none."""
+    """Return the memory of this machine's first GPU in bytes. None if it has no GPU."""
     import torch
 
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
@@ -111,8 +112,8 @@ def _what_does_not_fit(parts: Mapping[str, int], settings: VerlConfig, available
     total = sum(parts.values())
     if total > available:
         found.append(
-            f"training takes {_gib(total)} of each GPU, and there are {_gib(available)}: use more GPUs, or train an "
-            "adapter (actor_rollout_ref.model.lora_rank=32)."
+            f"training needs {_gib(total)} on each GPU, but only {_gib(available)} are available: use more GPUs, or "
+            "train an adapter (actor_rollout_ref.model.lora_rank=32)."
         )
     staying = 0 if offload["param_offload"] else parts.get("weights", 0)
     staying += 0 if offload["optimizer_offload"] else parts.get("AdamW's moments", 0)
@@ -120,8 +121,9 @@ def _what_does_not_fit(parts: Mapping[str, int], settings: VerlConfig, available
     shared = role["rollout"]["name"] == VLLM and not servers_apart(settings.native())
     if shared and staying + share * available > available:
         found.append(
-            f"weights and moments that stay on a GPU while vLLM samples take {_gib(staying)}, and vLLM {share:.0%} of "
-            f"{_gib(available)}: set optimizer_offload and param_offload in actor_rollout_ref.actor.fsdp_config, "
+            f"weights and moments that stay on a GPU while vLLM samples need {_gib(staying)}, and vLLM needs "
+            f"{share:.0%} of {_gib(available)}: set optimizer_offload and param_offload in "
+            "actor_rollout_ref.actor.fsdp_config, "
             "or lower actor_rollout_ref.rollout.gpu_memory_utilization."
         )
     return found

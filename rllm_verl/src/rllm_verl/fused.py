@@ -1,8 +1,8 @@
 """Log-probs without the logits of a whole micro-batch.
 
-Without flash-attn verl computes log-probs from logits row by row, and keeps the logits and their log-softmax. verl's
-fused kernels (plain torch) compute them for 512 tokens at a time. They multiply the last hidden states by the weight of
-`lm_head` and nothing else, so that they are wrong for models that scale, bound or shift logits.
+Without flash-attn, verl computes log-probs from logits row by row, and stores the logits and their log-softmax. verl's
+fused kernels (plain torch) compute them for 512 tokens at a time. They only multiply the last hidden states by the
+weight of `lm_head`, so they are wrong for models that scale, cap or shift logits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FUSED = f"{MODEL}.use_fused_kernels"
 CUDA = "cuda"
 TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
 BYTES = 6
-"""Of a logit without flash-attn: itself in bfloat16, and its log-softmax, which autocast makes float32."""
+"""Bytes per logit without flash-attn: 2 for the logit in bfloat16, and 4 for its log-softmax in float32 (autocast)."""
 OF_A_LARGE_VOCABULARY = 152_000
 PLAIN_HEADS = frozenset(
     {
@@ -53,9 +53,9 @@ PLAIN_HEADS = frozenset(
         "starcoder2",
     }
 )
-"""Types of models that verl's general fused forward is right for; a test compares each with transformers."""
+"""Model types for which verl's general fused forward is correct. A test compares each with transformers."""
 FORWARD_OF_VERL = frozenset({"glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"})
-"""Types of models for which verl has a specific fused forward."""
+"""Model types for which verl has a specific fused forward."""
 
 
 def _without_flash(strategy: str, device: str) -> bool:
@@ -66,7 +66,7 @@ FUSED_FOLLOWS = DerivedKey(native=FUSED, of=(f"{ACTOR}.strategy", "trainer.devic
 
 
 def warn_of_logits(native: dict[str, Any]) -> None:
-    """Say how log-probs are computed where flash-attn is missing."""
+    """Warn how verl computes log-probs if flash-attn is missing."""
     role = native["actor_rollout_ref"]
     if not _without_flash(role["actor"]["strategy"], native["trainer"]["device"]):
         return
@@ -79,14 +79,14 @@ def warn_of_logits(native: dict[str, Any]) -> None:
 def settle_fused(
     native: Any, *, model_type: str, softcap: float | None, vocabulary: int, needs: frozenset[str]
 ) -> None:
-    """Switch fused kernels off in verl's configuration where they are wrong or lack what the run needs, and say so.
+    """Switch off fused kernels in verl's configuration, with a warning, if they are wrong or lack a needed output.
 
     Args:
-        native: verl's whole configuration (DictConfig), changed in place.
-        model_type: of the model's configuration.
-        softcap: its bound on logits; None where it has none.
-        vocabulary: words of the model.
-        needs: columns of the run.
+        native: verl's whole configuration (DictConfig), which is changed in place.
+        model_type: the type in the model's configuration.
+        softcap: the model's cap on logits. None if it has none.
+        vocabulary: size of the model's vocabulary.
+        needs: the columns that the run needs.
     """
     role = native.actor_rollout_ref
     if not role.model.use_fused_kernels or role.actor.strategy not in FSDP:
@@ -94,7 +94,7 @@ def settle_fused(
     if "sum_pi_squared" in needs:
         why = "they do not compute sum_pi_squared, which the estimator needs"
     elif softcap or model_type not in PLAIN_HEADS | FORWARD_OF_VERL:
-        why = f"they are not known to be right for a model of type {model_type}"
+        why = f"they are not tested with models of type {model_type}"
     else:
         return
     role.model.use_fused_kernels = False
@@ -108,6 +108,6 @@ def _size_of_logits(role: Any, vocabulary: int) -> str:
     tokens = f"{actor['ppo_max_token_len_per_gpu']} tokens" if actor["use_dynamic_bsz"] else "1000 tokens"
     size = BYTES * vocabulary * (actor["ppo_max_token_len_per_gpu"] if actor["use_dynamic_bsz"] else 1000) / 1e9
     return (
-        f"flash-attn is not installed: verl keeps all logits of a micro-batch, about {size:.2g} GB for {tokens} and a "
-        f"vocabulary of {vocabulary}. Install flash-attn, or lower {TOKENS}."
+        f"flash-attn is not installed, so verl stores all logits of a micro-batch: about {size:.2g} GB for {tokens} "
+        f"and a vocabulary of {vocabulary}. Install flash-attn, or lower {TOKENS}."
     )

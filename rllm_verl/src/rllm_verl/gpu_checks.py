@@ -1,4 +1,4 @@
-"""What `rllm plugins doctor --gpu` says of verl: versions that go together, flash attention, shared memory."""
+"""verl's checks in `rllm plugins doctor --gpu`: package versions, flash attention and shared memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NEWEST_FLASH = "2.8.3"
 LOOKED_AT = ("verl", "vllm", "torch", "transformers", "ray", FLASH)
 SUBJECT = "backend verl on GPUs"
 SHARED_MEMORY = 8 * GIB
-"""Free bytes of /dev/shm that Ray's store and the weights on their way to vLLM have room in. Docker gives 64 MiB."""
+"""Free bytes of /dev/shm that Ray's store and the weight transfer to vLLM need. Docker's default is 64 MiB."""
 
 
 def examine_gpus() -> Iterable[Finding]:
-    """See `BackendPlugin.examine_gpus`."""
+    """Return the findings for `BackendPlugin.examine_gpus`."""
     machine = look(LOOKED_AT)
     return [*examine_machine(machine), *examine_verl(machine)]
 
 
 def examine_verl(machine: Machine) -> Iterator[Finding]:
-    """What the backend needs beside a working torch."""
+    """Yield findings about the backend's requirements in addition to a working torch."""
     yield from _versions(machine)
     yield from _flash(machine)
     yield from _shared_memory(machine)
@@ -38,7 +38,7 @@ def _versions(machine: Machine) -> Iterator[Finding]:
             code="missing-package",
             severity="error",
             subject=SUBJECT,
-            problem="vllm is not installed, which samples",
+            problem="vllm is not installed, but the rollout servers need it",
             remedy=INSTALL,
         )
         return
@@ -49,7 +49,7 @@ def _versions(machine: Machine) -> Iterator[Finding]:
                 code="wrong-version",
                 severity="warning",
                 subject=SUBJECT,
-                problem=f"{name} is {found or 'not installed'}; verl is written for {wanted}",
+                problem=f"{name} is {found or 'not installed'}, but verl needs {wanted}",
                 remedy=INSTALL,
             )
 
@@ -62,7 +62,7 @@ def _flash(machine: Machine) -> Iterator[Finding]:
         code="no-flash-attention",
         severity="warning",
         subject=FLASH,
-        problem="it is not installed: attention is slower, and sequences cannot be shared by GPUs",
+        problem="it is not installed, so attention is slower and a sequence cannot be split over GPUs",
         remedy=f"{_compiler(machine)}pip install setuptools wheel packaging ninja psutil && "
         f"pip install '{FLASH}=={NEWEST_FLASH}' --no-build-isolation; or go without: "
         "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
@@ -70,7 +70,7 @@ def _flash(machine: Machine) -> Iterator[Finding]:
 
 
 def _compiler(machine: Machine) -> str:
-    """What to do before it can be compiled."""
+    """Return the steps that are needed before flash-attn can be compiled."""
     if machine.cuda is None:
         return "install torch with CUDA, then "
     if machine.nvcc is None:
@@ -87,6 +87,6 @@ def _shared_memory(machine: Machine) -> Iterator[Finding]:
             code="small-shared-memory",
             severity="warning",
             subject="/dev/shm",
-            problem=f"{free / GIB:.2f} GiB are free; Ray's store and weights on their way to vLLM lie there",
+            problem=f"only {free / GIB:.2f} GiB are free for Ray's store and the weight transfer to vLLM",
             remedy=f"`docker run --shm-size={2 * SHARED_MEMORY // GIB}g`, or `mount -o remount,size=…` of /dev/shm",
         )

@@ -1,4 +1,4 @@
-"""Which verl there is, and where its configuration lies. verl itself is not imported: that takes seconds."""
+"""The installed verl version and the path of its configuration. verl is not imported, because that takes seconds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from rllm_core.errors import ConfigError
 
 NEEDED = "0.9.1"
-"""The version whose classes, configuration and servers the backend is written for."""
+"""The version that the backend supports: its classes, configuration and servers."""
 _INSTALL = f"pip install 'verl=={NEEDED}'"
 
 
 def version() -> str:
-    """The version of verl that is installed.
+    """Return the installed verl version.
 
     Raises:
-        ConfigError: none is.
+        ConfigError: verl is not installed.
     """
     try:
         found = version_of("verl")
@@ -25,23 +25,23 @@ def version() -> str:
         found = None
     if found is None or find_spec("verl") is None:
         raise ConfigError(
-            "missing-package", f"Backend verl needs verl {NEEDED}, and verl is not installed.", _INSTALL
+            "missing-package", f"Backend verl needs verl {NEEDED}, but verl is not installed.", _INSTALL
         ) from None
     return found
 
 
 def require_verl() -> None:
-    """Raise ConfigError unless the version that is needed is installed."""
+    """Raise ConfigError unless the supported verl version is installed."""
     if (found := version()) != NEEDED:
         raise ConfigError(
-            "wrong-version", f"Backend verl needs verl {NEEDED}, and verl {found} is installed.", _INSTALL
+            "wrong-version", f"Backend verl needs verl {NEEDED}, but verl {found} is installed.", _INSTALL
         )
 
 
 def config_search_path() -> tuple[str, ...]:
-    """Where Hydra finds verl's own YAML files; nowhere when verl is missing.
+    """Return Hydra's search path for verl's own YAML files. Empty if verl is not installed.
 
-    The folder is the one that ``pkg://verl.trainer.config`` names. Looked up by that name, Hydra would import verl.
+    It is the folder of ``pkg://verl.trainer.config``. With that name, Hydra would import verl.
     """
     spec = find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
@@ -50,10 +50,10 @@ def config_search_path() -> tuple[str, ...]:
 
 
 def config_yaml() -> Path:
-    """The backend's YAML file. Configurations above it may use rLLM's resolver ``${mul:A,B}``, as rLLM's own file does.
+    """Return the path of the backend's YAML file, and register rLLM's resolver ``${mul:A,B}`` for configs that use it.
 
     Raises:
-        ConfigError: verl, whose YAML files it composes, is missing or of another version.
+        ConfigError: verl is missing or has a different version. The file needs verl's YAML files.
     """
     from omegaconf import OmegaConf
 

@@ -1,7 +1,7 @@
-"""Which log-probs the rollout servers record: before top-p and top-k wherever vLLM has a mode for that.
+"""The log-probs that rollout servers record. They are taken before top-p and top-k if vLLM has a mode for that.
 
-vLLM has two. `processed_logprobs` are those of softmax(logits / temperature) after top-p and top-k; `raw_logprobs` are
-those of softmax(logits), before the temperature too.
+vLLM has two modes. `processed_logprobs` come from softmax(logits / temperature) after top-p and top-k.
+`raw_logprobs` come from softmax(logits), before the temperature too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOGPROBS_MODE = f"{ROLLOUT}.logprobs_mode"
 RAW, PROCESSED = "raw_logprobs", "processed_logprobs"
 VLLM = "vllm"
 OF_THE_CPU = "rllm_hf"
-"""The rollout of the profile `cpu`, which records before top-p and top-k at any temperature."""
+"""The rollout server of the profile `cpu`. It records log-probs before top-p and top-k at any temperature."""
 
 
 def _mode(temperature: float, top_p: float, top_k: int) -> str:
@@ -32,47 +32,47 @@ MODE_FOLLOWS = DerivedKey(
 
 
 def check_logprobs(native: dict[str, Any]) -> None:
-    """Raise ConfigError for a mode of vLLM that does not give log-probs of the sampling policy."""
+    """Raise ConfigError if vLLM's mode does not return the sampling policy's log-probs."""
     rollout = native["actor_rollout_ref"]["rollout"]
     if rollout["name"] != VLLM:
         return
     if "logprobs_mode" in (rollout["engine_kwargs"].get(VLLM) or {}):
         raise ConfigError(
             "conflicting-keys",
-            f"`{ROLLOUT}.engine_kwargs.vllm.logprobs_mode` is set, and `{LOGPROBS_MODE}` is its key.",
-            f"Leave both out: {LOGPROBS_MODE} follows from sampling.train.",
+            f"`{ROLLOUT}.engine_kwargs.vllm.logprobs_mode` is set, but its key is `{LOGPROBS_MODE}`.",
+            f"Remove both keys. {LOGPROBS_MODE} is derived from sampling.train.",
         )
     mode, temperature = rollout["logprobs_mode"], rollout["temperature"]
     if (asked := _asks_for_them(native)) and not before_truncation(rollout):
-        what = f"rllm.algorithm.rollout_correction.{asked} needs the log-probs that the sampler reports"
+        what = f"rllm.algorithm.rollout_correction.{asked} needs the sampler's log-probs"
         if temperature == 1:
             raise ConfigError(
                 "bad-logprobs-mode",
-                f"{what}, and with `{LOGPROBS_MODE}` {mode} vLLM has none before top-p and top-k.",
-                f"Leave {LOGPROBS_MODE} out: it follows from sampling.train.",
+                f"{what}, but with `{LOGPROBS_MODE}` {mode} vLLM records none before top-p and top-k.",
+                f"Remove {LOGPROBS_MODE}. It is derived from sampling.train.",
             )
         raise ConfigError(
             "missing-logprobs",
-            f"{what}, and vLLM has none before top-p and top-k at sampling.train.temperature={temperature}.",
-            "Set sampling.train.top_p to 1 and sampling.train.top_k to -1, or the temperature to 1.",
+            f"{what}, but vLLM records none before top-p and top-k at sampling.train.temperature={temperature}.",
+            "Set sampling.train.top_p=1 and sampling.train.top_k=-1, or set sampling.train.temperature=1.",
         )
     if mode not in (RAW, PROCESSED):
         raise ConfigError(
             "wrong-value",
             f"`{LOGPROBS_MODE}` is {mode!r}: expected {PROCESSED} or {RAW}.",
-            "Leave it out: it follows from sampling.train.",
+            "Remove the key. It is derived from sampling.train.",
         )
     if mode == RAW and temperature not in (0, 1):
         raise ConfigError(
             "bad-logprobs-mode",
-            f"`{LOGPROBS_MODE}` is {RAW}, which leaves out the temperature, and `sampling.train.temperature` is "
+            f"`{LOGPROBS_MODE}` is {RAW}, which ignores the temperature, but `sampling.train.temperature` is "
             f"{temperature}.",
-            f"Leave {LOGPROBS_MODE} out: it follows from sampling.train.",
+            f"Remove {LOGPROBS_MODE}. It is derived from sampling.train.",
         )
 
 
 def _asks_for_them(native: dict[str, Any]) -> str | None:
-    """The setting that uses the sampler's log-probs; None where old log-probs are the trainer's."""
+    """Return the setting that uses the sampler's log-probs. None if the old log-probs come from the trainer."""
     correction = native["algorithm"]["rollout_correction"]
     if correction["rollout_is"] is not None:
         return f"tis_mode={correction['rollout_is']}"
@@ -80,7 +80,7 @@ def _asks_for_them(native: dict[str, Any]) -> str | None:
 
 
 def before_truncation(rollout: Mapping[str, Any]) -> bool:
-    """Whether the servers of a run record log-probs of softmax(logits / temperature), before top-p and top-k.
+    """Return True if a run's servers record log-probs of softmax(logits / temperature), before top-p and top-k.
 
     Args:
         rollout: verl's section ``actor_rollout_ref.rollout``.

@@ -1,4 +1,4 @@
-"""The model that a run starts with: `tiny`, a Hugging Face folder, a checkpoint of a run, or a hub id."""
+"""A run's starting model: `tiny`, a Hugging Face folder, a run's checkpoint, or a hub id."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ MODEL_KEY = "actor_rollout_ref.model.path"
 
 @dataclass(frozen=True)
 class Model:
-    """What the driver knows of a model; its weights are loaded by the workers."""
+    """A model's properties in the driver. The workers load its weights."""
 
     name: str
-    """`tiny`, an absolute path, or a hub id; below an adapter."""
+    """`tiny`, an absolute path, or a hub id. For an adapter, its base model."""
     seed: int
-    """Of the weights of `tiny`."""
+    """Seed for the weights of `tiny`."""
     path: str
-    """What verl is given: a folder, or a hub id."""
+    """The folder or hub id that verl receives."""
     digest: str
-    """See `rllm_verl.state.model_digest`."""
+    """The model's digest, see `rllm_verl.state.model_digest`."""
     max_context: int
-    """Most tokens that its positions allow."""
+    """Maximum number of tokens that the model's positions allow."""
     rendering: RendererSetup
     type: str
-    """``model_type`` of its configuration."""
+    """``model_type`` in the model's configuration."""
     layer_types: list[str]
-    """Of its text part, by layer; empty where its configuration does not say."""
+    """Layer types of the text model, by layer. Empty if its configuration has none."""
     vocabulary: int
     softcap: float | None
-    """Bound on its logits; None where it has none."""
+    """The model's cap on logits. None if it has none."""
     adapter: Adapter | None = None
-    """What is named is this adapter, and all else the model below it."""
+    """The adapter, if the run starts from one. The other fields then describe its base model."""
 
 
 def digest_of(name: str) -> str | None:
-    """`Model.digest` of what a name stands for; None for `tiny`, whose weights follow from a seed, and above it."""
+    """Return `Model.digest` for a model name. None for `tiny` and its adapters, whose weights depend on a seed."""
     if name == TINY:
         return None
     path = Path(name).expanduser()
@@ -59,22 +59,23 @@ def digest_of(name: str) -> str | None:
 
 
 def lora_rank_of(name: str, chosen: int) -> int:
-    """The rank that a run has: an adapter keeps its own, whatever is chosen."""
+    """Return the run's LoRA rank. An adapter keeps its own rank, so `chosen` applies only to other models."""
     adapter = None if name == TINY else find_adapter(Path(name).expanduser())
     return chosen if adapter is None else adapter.rank
 
 
 def open_model(name: str, *, seed: int, directory: Path, without_thinking: bool) -> Model:
-    """Read all of a model but its weights.
+    """Read a model's files except its weights.
 
     Args:
         name: value of ``actor_rollout_ref.model.path``.
-        seed: of the weights of `tiny`.
-        folder: empty; takes what other processes load and no file holds: `tiny`, the model of a checkpoint in parts.
-        without_thinking: whether the chat template is to leave thoughts out.
+        seed: seed for the weights of `tiny`.
+        directory: an empty folder. It receives models that have no files yet but that other processes must load:
+            `tiny`, or the joined model of a checkpoint with shards.
+        without_thinking: True if the chat template must switch off thinking.
 
     Raises:
-        ConfigError: there is no such model, or no chat template.
+        ConfigError: the model does not exist or has no chat template.
     """
     if name == TINY:
         _write_tiny(directory, seed)
@@ -144,7 +145,7 @@ def _stops_of_generation(source: Path | str) -> Any:
     try:
         return GenerationConfig.from_pretrained(source, local_files_only=only_cached(source)).eos_token_id
     except (OSError, ValueError):
-        return None  # many models are saved without
+        return None  # many models are saved without a generation config
 
 
 def _write_tiny(directory: Path, seed: int) -> None:
@@ -153,7 +154,7 @@ def _write_tiny(directory: Path, seed: int) -> None:
     except ImportError as error:
         raise ConfigError(
             "missing-package",
-            "The model `tiny` is made by rllm-local, which is not installed.",
+            "The model `tiny` needs rllm-local, which is not installed.",
             "pip install 'rllm-verl[cpu]'",
         ) from error
     tokenizer = tiny.build_tokenizer()

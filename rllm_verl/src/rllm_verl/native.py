@@ -1,4 +1,4 @@
-"""verl's own configuration for a run: what was composed, and what only the run knows."""
+"""verl's own configuration for a run: the composed values, and values that are derived from the run."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from rllm_verl.update import UpdateSettings
 
 RESUMED = ["model", "optimizer", "extra"]
-"""What verl keeps to go on; what else it writes is the model for others."""
+"""Checkpoint parts that verl needs to resume. Its other parts are the model for other programs."""
 SHARDED_BY_US = "fsdp2"
-"""The strategy whose checkpoints are ours; those of the others are verl's own, which are pickles."""
+"""The strategy for which rllm writes the checkpoints. With other strategies verl writes its own, which are pickles."""
 
 
 def worker_environment(settings: VerlConfig) -> dict[str, str]:
-    """Environment variables of all processes, the driver's included (``ray_kwargs.ray_init.runtime_env.env_vars``)."""
+    """Return the environment variables of all processes and of the driver
+    (``ray_kwargs.ray_init.runtime_env.env_vars``)."""
     runtime = settings.ray_kwargs["ray_init"].get("runtime_env") or {}
     return {str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}
 
 
 def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: frozenset[str] = frozenset()) -> Any:
-    """What verl's classes are given, a DictConfig; `needs` as in `RunContext`.
+    """Return the configuration for verl's classes, a DictConfig. `needs` is the same as in `RunContext`.
 
     Raises:
         ConfigError: the model cannot be trained with these settings.
@@ -53,15 +54,15 @@ def native_config(settings: VerlConfig, model: Model, total_steps: int, needs: f
     contents = role.actor.checkpoint
     contents.load_contents = RESUMED
     if role.actor.strategy == SHARDED_BY_US:
-        # Of a LoRA model verl would write adapters under the names of a whole model.
+        # For a LoRA model, verl would write adapters with the names of a whole model.
         others = [] if role.model.lora_rank else contents.save_contents
         contents.save_contents = [each for each in others if each not in RESUMED]
     optimiser = role.actor.optim
     optimiser.total_training_steps = total_steps
-    # The learning rate is ours and given with every step; verl's own schedule is never asked.
+    # rllm computes the learning rate and passes it to every step, so verl's own schedule must stay constant.
     optimiser.lr_warmup_steps, optimiser.lr_warmup_steps_ratio = 0, 0.0
     if role.actor.strategy == "megatron":
-        del optimiser.lr_scheduler_type  # Megatron's options have another name for it
+        del optimiser.lr_scheduler_type  # Megatron's options have a different name for it
     else:
         optimiser.lr_scheduler_type = "constant"
     return config
@@ -71,19 +72,20 @@ def _go_on_with(adapter: Adapter, role: Any, needs: frozenset[str]) -> None:
     if "ref_logprobs" in needs:
         raise ConfigError(
             "adapter-needs-merge",
-            f"actor_rollout_ref.model.path is the LoRA adapter {adapter.directory}, and the reference of a LoRA run "
-            "is the model without its adapter, not the one that the run starts with.",
-            "Export it with `rllm export … --to merged` and name that folder, or set rllm.algorithm.kl_beta=0.",
+            f"actor_rollout_ref.model.path is the LoRA adapter {adapter.directory}. A LoRA run's reference is the "
+            "model without its adapter, which is not the run's starting model.",
+            "Export it with `rllm export … --to merged` and set actor_rollout_ref.model.path to that folder, or set "
+            "rllm.algorithm.kl_beta=0.",
         )
     role.model.lora_adapter_path = str(adapter.directory.resolve())
     role.model.lora_rank, role.model.lora_alpha = adapter.rank, adapter.alpha
     role.model.target_modules = adapter.targets
     if role.rollout.name == OF_THE_CPU or role.rollout.nnodes:
-        role.model.lora.merge = True  # they take nothing else
+        role.model.lora.merge = True  # these servers accept only merged weights
 
 
 def _longest_row(role: Any) -> int:
-    """Tokens that every pass of training has room for; a longer conversation would end the run after its rollouts."""
+    """Return the number of tokens that fits every training pass. With longer rows the run would fail later."""
     actor, passes = role.actor, [(role.actor.use_dynamic_bsz, role.actor.ppo_max_token_len_per_gpu)]
     passes += [
         (each.log_prob_use_dynamic_bsz, each.log_prob_max_token_len_per_gpu) for each in (role.rollout, role.ref)
@@ -93,23 +95,23 @@ def _longest_row(role: Any) -> int:
 
 
 def worker_config(native: Any) -> Any:
-    """What training workers are given: verl's section ``actor_rollout_ref``."""
+    """Return verl's section ``actor_rollout_ref`` for the training workers."""
     role = native.actor_rollout_ref
     if not servers_apart(native):
         return role
     from omegaconf import OmegaConf
 
-    # verl asks that the workers can be dealt to servers, although no server is theirs.
+    # verl requires that the number of workers is divisible by the servers' size, although they share no GPUs.
     return OmegaConf.merge(role, {"rollout": {"tensor_model_parallel_size": 1}})
 
 
 def needs_reference_worker(run: RunContext, native: Any) -> bool:
-    """Whether a frozen copy of the model is kept. With LoRA the reference is the model without its adapter."""
+    """Return True if the run needs a frozen copy of the model. LoRA needs none: its reference is the base model."""
     return "ref_logprobs" in run.needs and not native.actor_rollout_ref.model.lora_rank
 
 
 def update_settings(run: RunContext, native: Any) -> UpdateSettings:
-    """How the run makes updates."""
+    """Return the run's settings for updates."""
     from rllm_verl.update import UpdateSettings
 
     actor = native.actor_rollout_ref.actor
@@ -131,7 +133,7 @@ def update_settings(run: RunContext, native: Any) -> UpdateSettings:
 
 
 def column_settings(run: RunContext, native: Any) -> ColumnSettings:
-    """How the run fills columns."""
+    """Return the run's settings for columns."""
     from rllm_verl.columns import ColumnSettings, reference_worker, without_adapter
 
     actor, rollout, reference = (native.actor_rollout_ref[name] for name in ("actor", "rollout", "ref"))

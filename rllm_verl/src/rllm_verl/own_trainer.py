@@ -1,4 +1,4 @@
-"""Keys and defaults of verl's own trainer, where ours have another name or another value."""
+"""Keys and defaults of verl's own trainer that differ from rllm's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RENAMED = {
     "data.seed": "rllm.trainer.seed",
     "data.prompt_key": "rllm.env.env_args.prompt",
 }
-"""Keys with another name and the same meaning."""
+"""Keys with a different name and the same meaning."""
 DEFAULTS = {
     "data.train_batch_size": 1024,
     "data.max_prompt_length": 512,
@@ -30,7 +30,7 @@ DEFAULTS = {
     "rllm.trainer.test_freq": -1,
     "rllm.trainer.save_freq": -1,
 }
-"""What verl's trainer takes where a script says nothing, and we do not."""
+"""Defaults of verl's trainer that differ from rllm's defaults."""
 PPO_MINI_BATCH_SIZE, KL_LOSS_COEF, CLIP_RATIO_C, CLIP_RATIO_HIGH = 256, 0.001, 3.0, 0.2
 MICRO_BATCHES = (
     f"{ACTOR}.ppo_micro_batch_size_per_gpu",
@@ -38,8 +38,8 @@ MICRO_BATCHES = (
     f"{REF}.log_prob_micro_batch_size_per_gpu",
 )
 DATA_SIDES = {"train": "data.train_dataset", "val": "data.val_dataset"}
-ONE_FILE = "One file or folder makes a data set: put the files into a folder and name that in {ours}."
+ONE_FILE = "A dataset must be one file or folder. Put the files into a folder and set {ours} to it."
 FILLED = f"Micro-batches are filled with tokens, up to {ACTOR}.ppo_max_token_len_per_gpu."
-NO_KL = f"{ACTOR}.use_kl_loss is false: no divergence is in the loss."
-NO_REWARD = "verl scores a row by its data_source. Choose a reward: `--reward NAME`, or rllm.reward in the file."
-OTHER_FILE = "Convert that file as well, and give both: --config FILE --config THIS."
+NO_KL = f"{ACTOR}.use_kl_loss is false, so the loss has no KL term."
+NO_REWARD = "verl selects a row's reward by its data_source. Set a reward: `--reward NAME`, or rllm.reward in the file."
+OTHER_FILE = "Convert that file as well, and pass both: --config FILE --config THIS."

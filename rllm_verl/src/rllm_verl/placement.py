@@ -1,4 +1,5 @@
-"""Where rollout servers run: in turn with training on its GPUs, or on GPUs of their own (``rollout.nnodes``)."""
+"""Placement of rollout servers: on the training GPUs, alternately with training, or on separate GPUs
+(``rollout.nnodes``)."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
 TRANSFER = f"{ROLLOUT}.checkpoint_engine.backend"
 CPU, CUDA = "cpu", "cuda"
 ON_SHARED_GPUS, BY_RAY, BY_NCCL = "naive", "rllm_ray", "nccl"
-"""How weights reach servers: in the process that trains; as messages of Ray, without a GPU; by NCCL."""
+"""Weight transfer to the servers: in the training process, through Ray without a GPU, or through NCCL."""
 MERGE = "actor_rollout_ref.model.lora.merge"
 
 
 def servers_apart(native: Any) -> bool:
-    """Whether servers have GPUs of their own; `native` is verl's whole configuration."""
+    """Return True if the servers have separate GPUs. `native` is verl's whole configuration."""
     return bool(native["actor_rollout_ref"]["rollout"]["nnodes"])
 
 
 def gpus_apart(native: Any) -> int:
-    """GPUs that rollout servers have for themselves."""
+    """Return the number of GPUs that only rollout servers use."""
     rollout = native["actor_rollout_ref"]["rollout"]
     return int(rollout["nnodes"]) * int(rollout["n_gpus_per_node"])
 
@@ -48,11 +49,11 @@ RAYS_GPUS_FOLLOW = DerivedKey(
     of=("trainer.device", "trainer.n_gpus_per_node", "trainer.nnodes", PER_NODE, NODES),
     derive=_gpus_of_ray,
 )
-"""Without a GPU Ray counts processes; with some it counts them itself."""
+"""On a CPU, Ray counts training processes as GPUs. With GPUs, Ray detects their number itself (null)."""
 
 
 def check_placement(native: dict[str, Any]) -> None:
-    """Raise ConfigError for servers that cannot run where they are to run, or that weights cannot reach."""
+    """Raise ConfigError if servers cannot run on their GPUs or cannot receive weights there."""
     rollout = native["actor_rollout_ref"]["rollout"]
     _check_count(NODES, rollout["nnodes"], least=0)
     if servers_apart(native):
@@ -64,9 +65,9 @@ def check_placement(native: dict[str, Any]) -> None:
     if rollout["checkpoint_engine"]["backend"] != ON_SHARED_GPUS:
         raise ConfigError(
             "unsupported-weight-transfer",
-            f"`{TRANSFER}` is {rollout['checkpoint_engine']['backend']}, which is for rollout servers on GPUs of their "
-            "own; here they share those that train.",
-            f"Leave it out, or set {NODES} to the nodes of such servers.",
+            f"`{TRANSFER}` is {rollout['checkpoint_engine']['backend']}, which is for rollout servers on separate "
+            "GPUs, but in this run they share the training GPUs.",
+            f"Remove {TRANSFER}, or set {NODES} to the number of nodes for rollout servers.",
         )
     trainer = native["trainer"]
     gpus = trainer["n_gpus_per_node"] * trainer["nnodes"]
@@ -74,15 +75,15 @@ def check_placement(native: dict[str, Any]) -> None:
 
 
 def check_overlap(run: RunConfig, config: VerlConfig) -> None:
-    """Raise ConfigError where servers that sleep while workers train are to sample then."""
+    """Raise ConfigError if an asynchronous run needs samples from servers that sleep during training."""
     staleness = run.rllm.async_training.staleness
     if not staleness or run.rllm.trainer.val_only or servers_apart(config.native()):
         return
     raise ConfigError(
         "no-overlap",
-        f"`rllm.async_training.staleness_threshold` is {staleness}, and `{NODES}` is 0: rollout servers share the GPUs "
-        "that train, and sleep while weights are updated.",
-        f"Set {NODES}=1: its {PER_NODE} are GPUs of their own for rollout servers. Or leave rllm.async_training out.",
+        f"`rllm.async_training.staleness_threshold` is {staleness}, but `{NODES}` is 0: rollout servers share the "
+        "training GPUs and sleep during updates.",
+        f"Set {NODES}=1 to give rollout servers {PER_NODE} separate GPUs, or remove rllm.async_training.",
     )
 
 
@@ -95,17 +96,17 @@ def _check_transfer_to_others(native: dict[str, Any]) -> None:
     transfer = native["actor_rollout_ref"]["rollout"]["checkpoint_engine"]["backend"]
     without_gpu = native["trainer"]["device"] == CPU
     if transfer == ON_SHARED_GPUS or without_gpu != (transfer == BY_RAY):
-        where = "on another process" if without_gpu else "on other GPUs"
+        where = "in a separate process" if without_gpu else "on separate GPUs"
         raise ConfigError(
             "unsupported-weight-transfer",
-            f"`{TRANSFER}` is {transfer}, which brings no weights to rollout servers {where} (`{NODES}` is above 0).",
-            f"Leave it out: it follows from {NODES}.",
+            f"`{TRANSFER}` is {transfer}, which cannot send weights to rollout servers {where} (`{NODES}` is above 0).",
+            f"Remove {TRANSFER}. It is derived from {NODES}.",
         )
     if transfer == BY_NCCL and native["trainer"]["device"] == CUDA and find_spec("cupy") is None:
         raise ConfigError(
             "missing-package",
-            f"`{TRANSFER}` is {transfer}, and cupy is not installed, which verl sends weights with.",
-            "pip install cupy-cuda13x, or cupy-cuda12x, as torch's CUDA is.",
+            f"`{TRANSFER}` is {transfer}, but cupy is not installed. verl needs it to send weights.",
+            "Install the build for torch's CUDA version: pip install cupy-cuda13x, or cupy-cuda12x.",
         )
 
 
@@ -113,8 +114,8 @@ def _check_split(rollout: dict[str, Any], gpus: int, factors: str) -> None:
     if gpus % (size := rollout["tensor_model_parallel_size"]):
         raise ConfigError(
             "unsupported-parallelism",
-            f"`{TENSOR_PARALLEL}` is {size}, and the run has {gpus} GPUs ({factors}) for rollout servers.",
-            "Choose a number that divides them.",
+            f"`{TENSOR_PARALLEL}` is {size}, but the run has {gpus} GPUs ({factors}) for rollout servers.",
+            f"Set {TENSOR_PARALLEL} to a number that divides {gpus}.",
         )
 
 
@@ -123,6 +124,7 @@ def _check_merged(native: dict[str, Any]) -> None:
     if model["lora_rank"] and not model["lora"]["merge"]:
         raise ConfigError(
             "lora-needs-merge",
-            f"`{LORA_RANK}` is {model['lora_rank']}, and verl sends no adapter to rollout servers on their own GPUs.",
-            f"Set {MERGE}=true: weights are merged before they are sent.",
+            f"`{LORA_RANK}` is {model['lora_rank']}, but verl cannot send an adapter to rollout servers on separate "
+            "GPUs.",
+            f"Set {MERGE}=true to merge the weights before they are sent.",
         )

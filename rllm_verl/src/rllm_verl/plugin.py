@@ -1,4 +1,4 @@
-"""What rllm-verl offers: the backend `verl`, and verl's own policy losses."""
+"""Plugin specs of rllm-verl: the backend `verl`, and verl's own policy losses."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
         config_search_path=config_search_path(),
         profiles={
             "cpu": "A machine without a GPU: the sampler of rllm-local, float32, gloo; the model is tiny by default.",
-            "cpu_vllm": "As cpu, with vLLM's build for CPUs as the rollout server; set a model.",
-            "megatron": "Training by Megatron in place of FSDP.",
+            "cpu_vllm": "Like cpu, with vLLM's CPU build as the rollout server. You must set a model.",
+            "megatron": "Training with Megatron instead of FSDP.",
         },
         shared_keys=SHARED_KEYS,
         derived_keys=(*DERIVED_KEYS, FUSED_FOLLOWS, TRANSFER_FOLLOWS, RAYS_GPUS_FOLLOW),

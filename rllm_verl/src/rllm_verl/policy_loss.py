@@ -1,4 +1,4 @@
-"""The loss that workers compute: shipped as plain data, resolved by name where it runs, applied to each micro-batch."""
+"""The loss in the workers. It is sent as plain data, resolved by name in the worker, and applied to micro-batches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOTES = "rllm"
-"""The metric, as verl sees it, under which the notes of each micro-batch travel."""
+"""Name of the verl metric that contains each micro-batch's notes."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of a loss, as data. Raised in a worker it would leave the other ranks waiting for this one for ever."""
+    """A loss's error as data. If a worker raised it, the other ranks would wait for this rank indefinitely."""
 
     code: str
     message: str
@@ -41,7 +41,7 @@ class Failure:
         return cls(error.code, error.message, error.hint, "".join(traceback.format_exception(error)))
 
     def error(self) -> LossError:
-        """For the driver to raise."""
+        """Return the error that the driver raises."""
         error = LossError(self.code, self.message, self.hint)
         error.add_note(f"In a worker:\n{self.traceback}")
         return error
@@ -49,25 +49,25 @@ class Failure:
 
 @dataclass(frozen=True)
 class Notes:
-    """What a micro-batch has to tell the driver beside its loss."""
+    """A micro-batch's results for the driver, in addition to its loss."""
 
     means: Means
     failure: Failure | None = None
     traced: TracedTokens | None = None
-    """Where the plan asks for a trace."""
+    """The traced tokens. None if the plan requests no trace."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShippedLoss:
-    """The loss of one update, in the form that verl's engines call. Can be pickled, whatever the plugins are."""
+    """One update's loss as a callable for verl's engines. It can be pickled with any plugin."""
 
     roles: tuple[str, ...]
     losses: Mapping[str, NamedLoss]
-    """By role."""
+    """The loss for each role."""
     plan: UpdatePlan
-    """Without its losses."""
+    """The update plan without its losses."""
     max_response_length: int
-    """See ``rllm_core.updates.aggregation``."""
+    """Maximum response length, see ``rllm_core.updates.aggregation``."""
 
     @classmethod
     def of(cls, roles: tuple[str, ...], plan: UpdatePlan, max_response_length: int) -> ShippedLoss:
@@ -75,22 +75,22 @@ class ShippedLoss:
         return cls(roles=roles, losses=losses, plan=replace(plan, losses={}), max_response_length=max_response_length)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What has been resolved here stays here.
+        # Send only the fields, not the losses that this process has resolved.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __call__(
         self, model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """A micro-batch's share of the loss, and its notes under `NOTES`.
+        """Return a micro-batch's share of the loss, and its notes under `NOTES`.
 
         Args:
-            model_output: nested ``log_probs`` and perhaps ``entropy``. It is emptied: what is left there verl keeps
-                until the last micro-batch and sends to the driver.
+            model_output: nested ``log_probs`` and optionally ``entropy``. It is cleared, because verl stores its
+                contents until the last micro-batch and sends them to the driver.
             data: see ``rllm_verl.rows.DealtRows.tensordict``.
-            dp_group: unused, as nothing here depends on what other ranks have.
+            dp_group: not used, because the loss does not depend on other ranks.
         """
         tokens = SampledTokens.of(model_output, data)
-        # Ranks wait for each other in the backward pass, so rows without a sampled token must have one, too.
+        # Ranks wait for each other in the backward pass, so rows without a sampled token also need a backward pass.
         nothing = model_output["log_probs"].values()[:0].sum()
         model_output.clear()
         means = Means()
@@ -101,9 +101,11 @@ class ShippedLoss:
             return loss, {NOTES: Notes(means, traced=TracedTokens.of(tokens) if self.plan.trace else None)}
         except RllmError as error:
             return nothing, {NOTES: Notes(means, Failure.of(error))}
-        except Exception as error:  # noqa: BLE001  (whatever it is: a rank that raises leaves the others waiting)
+        except Exception as error:  # noqa: BLE001  (if a rank raised, the others would wait for it)
             failed = LossError(
-                "plugin-failed", f"A loss cannot be computed: {type(error).__name__}: {error}.", "Add --debug."
+                "plugin-failed",
+                f"A loss cannot be computed: {type(error).__name__}: {error}.",
+                "Add --debug to see the traceback.",
             )
             failed.__cause__ = error
             return nothing, {NOTES: Notes(means, Failure.of(failed))}
@@ -118,7 +120,7 @@ class ShippedLoss:
         entropies = tokens.entropies(inputs)
         terms = loss_terms(inputs, self.plan)
         objective = token_objective(losses.per_token(tokens, inputs), terms, entropies, self.plan)
-        # FSDP takes the mean of the ranks' gradients.
+        # FSDP averages the ranks' gradients.
         loss: Tensor = (objective * tokens.column("weights")).sum() * tokens.data["dp_size"]
         aggregation = Aggregation(self.plan.aggregation, self.max_response_length)
         of_verl = losses.of_verl(tokens, terms, aggregation, means)

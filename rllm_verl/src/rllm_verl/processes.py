@@ -1,4 +1,4 @@
-"""The processes of a run, as errors name them, and the end of what each of them wrote into its log."""
+"""A run's processes with their names for errors, and the last lines of their logs."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from typing import Any
 import ray
 
 TAIL_LINES = 30
-"""Of all logs of an error together; of each of many at least `FEWEST_LINES`."""
+"""Total number of log lines in an error. Each log gets at least `FEWEST_LINES`."""
 FEWEST_LINES = 5
 MOST_LOGS = 4
 _TAIL_BYTES = 1 << 16
 _DAEMONS = ("raylet", "gcs_server")
-"""Ray's own processes, without which nothing of a cluster goes on."""
+"""Ray's own processes, without which a cluster cannot work."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of the run, as errors name it."""
+    """A process of the run, with its name for errors."""
 
     name: str
-    """Such as ``worker 0`` or ``rollout server 1``."""
+    """The process name, such as ``worker 0`` or ``rollout server 1``."""
     pid: int
     node: str
-    """Address of the machine it runs on."""
+    """Address of the process's machine."""
     actor_id: str
 
 
 def process_of(name: str, handle: Any) -> Process:
-    """The process of a Ray actor."""
+    """Return the process of a Ray actor."""
     pid, node = ray.get(handle.__ray_call__.remote(lambda actor: (os.getpid(), ray.util.get_node_ip_address())))
     return Process(name, pid, node, handle._actor_id.hex())
 
 
 def unnamed_processes(known: Collection[int]) -> list[Process]:
-    """Processes of this machine that are not `known` by their pid, and wrote into their logs last; newest first.
+    """Return processes of this machine whose pids are not in `known`, ordered by their last log entry, newest first.
 
-    Those that start now are among them, whose names are not known before they answer.
+    They include processes that are still starting. Their names are available only after their first answer.
     """
     files = [file for file in _all_logs() if file.stat().st_size]
     pids = [int(match[1]) for file in _latest_first(files) if (match := re.search(r"-(\d+)\.(?:out|err)$", file.name))]
@@ -51,7 +51,7 @@ def unnamed_processes(known: Collection[int]) -> list[Process]:
 
 
 def log_tails(processes: Sequence[Process]) -> str:
-    """The end of each process's log, where that is on this machine, and where to look otherwise."""
+    """Return the last lines of each process's log. For a process on a different machine, return the log's location."""
     parts = []
     shown = processes[:MOST_LOGS]
     lines_each = max(FEWEST_LINES, TAIL_LINES // max(len(shown), 1))
@@ -67,12 +67,12 @@ def log_tails(processes: Sequence[Process]) -> str:
 
 
 def log_lines(pid: int) -> list[str]:
-    """The last lines that a worker process of this machine wrote; none where it wrote none, or runs elsewhere."""
+    """Return the last log lines of a worker process. Empty if it wrote none or runs on a different machine."""
     return [line for file in sorted(_log_files(pid)) for line in _last_lines(file)]
 
 
 def dead_daemon() -> str | None:
-    """``raylet (process 7)``: one of the processes of a cluster started here that is gone; None while all run."""
+    """Return a stopped Ray process of a cluster that was started here, as ``raylet (process 7)``. None if all run."""
     node = ray._private.worker._global_node
     for name, process in node.dead_processes() if node is not None else ():
         if name in _DAEMONS:
@@ -81,9 +81,9 @@ def dead_daemon() -> str | None:
 
 
 def kill_workers() -> None:
-    """End all processes of this run on this machine, those included that start now and that nobody has a handle of."""
+    """Kill all processes of this run on this machine, including processes that are still starting, without a handle."""
     if not ray.is_initialized():
-        return  # Ray would start a new cluster to answer
+        return  # otherwise Ray would start a new cluster to answer the next call
     job = ray.get_runtime_context().get_job_id()
     for file in _all_logs():
         # worker-<worker id>-<job id>-<pid>.out
@@ -94,7 +94,7 @@ def kill_workers() -> None:
 
 
 def _is_of_ray(pid: int) -> bool:
-    """Whether the process is still the one that wrote the log; the system gives numbers of ended ones to others."""
+    """Return True if the process is still a Ray process. The system can reuse the pid of a process that has ended."""
     try:
         return b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def _is_of_ray(pid: int) -> bool:
 
 
 def _log_files(pid: int) -> Iterator[Path]:
-    """What Ray wrote down of a worker process of this machine."""
+    """Return Ray's log files for a worker process on this machine."""
     return (file for file in _all_logs() if file.name.endswith((f"-{pid}.out", f"-{pid}.err")))
 
 
@@ -119,5 +119,5 @@ def _last_lines(file: Path) -> list[str]:
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
         text = opened.read().decode("utf-8", "replace")
-    # Ray puts lines of its own between those of the process, which name the actor to its log monitor.
+    # Ray adds its own lines between the process's lines. They name the actor for Ray's log monitor.
     return [line for line in text.splitlines() if line.strip() and not line.startswith(":")]

@@ -1,4 +1,4 @@
-"""What libraries say while they start, that is of no use to who trains; errors and warnings of theirs stay."""
+"""Switches off start messages of libraries that users do not need. Their errors and warnings are kept."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import os
 
 OF_TORCH_FX = "torch.fx._symbolic_trace"
-"""Warns those who use it, which tensordict does."""
+"""A logger that warns about its use by tensordict."""
 
 
 def quieten() -> None:
-    """Progress is shown by rllm; the bars and remarks of the libraries below would break into it."""
+    """Switch off the libraries' progress bars and messages, because they would interrupt rllm's own progress lines."""
     from transformers.utils import logging as of_transformers
 
     of_transformers.disable_progress_bar()
     logging.getLogger(OF_TORCH_FX).setLevel(logging.ERROR)
-    # Read by verl when it is imported; a user's own choice counts.
+    # verl reads this on import. A value that the user has set is kept.
     os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")

@@ -1,4 +1,4 @@
-"""The rollout engine: verl's servers, each with the model's weights of the last publication."""
+"""The rollout engine: verl's servers with the most recently published weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLLOUT_DEADLINE = "deadlines.rollout"
 
 
 class VerlEngine:
-    """A `RolloutEngine` on verl's rollout servers. Calls of one session reach the same server, which has its cache."""
+    """A `RolloutEngine` on verl's rollout servers. All calls of a session use the same server, which has its cache."""
 
     def __init__(
         self,
@@ -38,17 +38,18 @@ class VerlEngine:
         processes: Sequence[Process],
         wake: Callable[[], Awaitable[None]],
     ) -> None:
-        """Make one.
+        """Create the engine.
 
         Args:
-            client: deals calls to servers.
-            renderer: of the model.
-            max_context: most tokens of a conversation.
-            logprobs_before_truncation: see `rllm_verl.logprobs.before_truncation`. Others are reported as unknown.
-            addresses: host:port of each server's OpenAI-compatible API, for programs that want to speak that.
-            seconds: deadline of one call.
-            processes: the servers, for errors.
-            wake: gives the servers their weights back where these were put away for an update.
+            client: distributes calls to servers.
+            renderer: the model's renderer.
+            max_context: maximum number of tokens in a conversation.
+            logprobs_before_truncation: see `rllm_verl.logprobs.before_truncation`. If False, log-probs are reported as
+                unknown.
+            addresses: host:port of each server's OpenAI-compatible API, for other programs.
+            seconds: time limit of one call.
+            processes: the server processes, for errors.
+            wake: sends the weights to the servers again if they freed them for an update.
         """
         self.renderer = renderer
         self.max_context = max_context
@@ -62,10 +63,10 @@ class VerlEngine:
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """See `RolloutEngine.generate`.
+        """Sample a completion; see `RolloutEngine.generate`.
 
         Raises:
-            BackendError: a server is gone, failed, or did not answer in time.
+            BackendError: a server has stopped, failed, or did not answer in time.
         """
         prompt, room = checked_prompt(prompt_ids, sampling, self.max_context)
         await self._wake()
@@ -94,7 +95,7 @@ class VerlEngine:
         return self._completion(response)
 
     async def end_session(self, session: str) -> None:
-        """Nothing is to be done: servers let go of the conversation that has been idle for longest."""
+        """Do nothing. Servers remove the conversation that has been idle for the longest time."""
 
     def _completion(self, response: WholeResponse) -> Completion:
         tokens, logprobs = np.asarray(response.token_ids, np.int32), np.asarray(response.log_probs, np.float32)

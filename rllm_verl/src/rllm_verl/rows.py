@@ -1,7 +1,7 @@
-"""From a TokenBatch to what verl's workers are given, and back: ragged rows dealt to ranks, without padded tokens.
+"""Conversion of a TokenBatch to inputs of verl's workers, and back: ragged rows for each rank, without padded tokens.
 
-Token columns are nested tensors (jagged layout) that share their offsets. verl's engines answer in the same layout, and
-what they say at a position is of the next token: the log-prob of token ``j`` of a row stands at ``j - 1``.
+Token columns are nested tensors (jagged layout) with shared offsets. verl's engines return the same layout, and their
+value at a position belongs to the next token: the log-prob of a row's token ``j`` is at position ``j - 1``.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 
 PADDING = -1
-"""The row id of a row that is there for divisibility alone."""
+"""The row id of a padding row, which only makes the number of rows divisible."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatching:
-    """How verl's engine cuts the rows of a rank into micro-batches, as far as dealing must know it."""
+    """How verl's engine splits a rank's rows into micro-batches."""
 
     rows: int = 1
-    """Each rank is given a multiple of this. The size of micro-batches where that is fixed
-    (``…micro_batch_size_per_gpu``), 1 where they are cut by tokens (``use_dynamic_bsz``)."""
+    """Each rank receives a multiple of this number of rows. It is the micro-batch size if that is fixed
+    (``…micro_batch_size_per_gpu``), and 1 if micro-batches are filled with tokens (``use_dynamic_bsz``)."""
     max_tokens: int | None = None
-    """Tokens of a micro-batch where they are cut by tokens; a longer row fits none."""
+    """Maximum number of tokens in a micro-batch if it is filled with tokens. A longer row fits into none."""
 
 
 @dataclass(frozen=True, eq=False)
 class DealtRows:
-    """Some rows of a batch in the order in which ranks are given them: equal numbers of rows, about equal of tokens.
+    """Rows of a batch in the order of their ranks. Ranks get equal numbers of rows, and about equal numbers of tokens.
 
-    A row ends at its last sampled token, as nothing is learnt of what follows; rows without any are left out. Padding
-    rows are one token long. As no token before predicts the first of a row, it is never among the sampled ones, and
-    a padding row has no other.
+    A row is cut after its last sampled token, because later tokens do not affect training. Rows without a sampled token
+    are removed. A row's first token is never marked as sampled, because no token predicts it. Padding rows have only
+    this one token.
     """
 
     batch: TokenBatch
     rows: NDArray[np.int64]
-    """(n_dealt,) row ids in the batch, `PADDING` for padding."""
+    """Row ids in the batch, (n_dealt,). `PADDING` for padding rows."""
     offsets: NDArray[np.int64]
-    """(n_dealt + 1,) where the tokens of each row begin."""
+    """Start of each row's tokens, (n_dealt + 1,)."""
     source: NDArray[np.int64]
-    """(offsets[-1],) where in the batch each token stands."""
+    """Index of each token in the batch, (offsets[-1],)."""
     sampled: NDArray[np.bool_]
-    """(offsets[-1],) tokens to learn from."""
+    """True for each token to train on, (offsets[-1],)."""
 
     @classmethod
     def deal(cls, batch: TokenBatch, rows: NDArray[np.int64], ranks: int, micro: MicroBatching) -> DealtRows:
-        """Deal `rows`, ids in the batch, to `ranks`.
+        """Distribute `rows`, ids in the batch, over `ranks`.
 
         Raises:
-            BackendError: a row is longer than a micro-batch may be.
+            BackendError: a row is longer than the maximum micro-batch.
         """
         starts = batch.row_offsets[rows]
         lengths = _last_sampled(batch)[rows] + 1 - starts
@@ -67,7 +67,7 @@ class DealtRows:
         if micro.max_tokens is not None and len(rows) and int(lengths.max()) > micro.max_tokens:
             raise BackendError(
                 "context-too-long",
-                f"A row has {int(lengths.max())} tokens; verl's micro-batches hold {micro.max_tokens}.",
+                f"A row has {int(lengths.max())} tokens, but verl's micro-batches have at most {micro.max_tokens}.",
                 "Raise actor_rollout_ref.actor.ppo_max_token_len_per_gpu, and log_prob_max_token_len_per_gpu of "
                 "rollout and ref; or lower data.max_prompt_length or data.max_response_length.",
             )
@@ -88,15 +88,15 @@ class DealtRows:
         return len(self.rows)
 
     def tensordict(self, columns: Mapping[str, NDArray[np.float32]], **options: Any) -> TensorDict:
-        """What a worker is given.
+        """Return the inputs of the workers.
 
         Args:
-            columns: further columns of the batch, (n_token,).
-            options: for verl's engine and for the loss, the same for all rows.
+            columns: additional columns of the batch, (n_token,).
+            options: options for verl's engine and for the loss, the same for all rows.
 
         Returns:
-            (n_dealt,) nested ``input_ids`` and ``position_ids`` int64, ``loss_mask`` bool and the columns; ``row`` and
-            ``role`` int64; and the options.
+            A TensorDict (n_dealt,) with nested ``input_ids`` and ``position_ids`` int64, ``loss_mask`` bool and the
+            columns, with ``row`` and ``role`` int64, and with the options.
         """
         offsets = torch.from_numpy(self.offsets)
         positions = np.arange(len(self.source)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
@@ -117,7 +117,7 @@ class DealtRows:
         )
 
     def column(self, said: Tensor) -> NDArray[np.float32]:
-        """(n_token of the batch,) what an engine said of the sampled tokens, a nested tensor; 0 elsewhere."""
+        """Return a column (n_token of the batch,) with an engine's values (nested) for sampled tokens, 0 elsewhere."""
         values = np.zeros(len(self.batch.tokens), np.float32)
         places = np.flatnonzero(self.sampled)
         values[self.source[places]] = said.values().float().numpy()[places - 1]
@@ -125,15 +125,15 @@ class DealtRows:
 
 
 def _last_sampled(batch: TokenBatch) -> NDArray[np.int64]:
-    """(n_row,) where the last sampled token of each row stands; before the row's beginning where it has none."""
+    """Return the index of each row's last sampled token, (n_row,). It is before the row's start if the row has none."""
     sampled = np.concatenate(([-1], np.flatnonzero(batch.loss_mask)))
     return sampled[np.searchsorted(sampled, batch.row_offsets[1:]) - 1]
 
 
 def _balanced_order(lengths: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
-    """(n_dealt,) in which order to hand rows over, so that equal cuts of it hold about equally many tokens.
+    """Return an order of the rows, (n_dealt,), so that all ranks get about the same number of tokens.
 
-    Within a rank rows of similar length are neighbours, as micro-batches may be padded to their longest.
+    Within a rank, rows are sorted by length, because micro-batches may be padded to their longest row.
     """
     if ranks == 1 or not len(lengths):
         return np.argsort(lengths, kind="stable")

@@ -1,4 +1,4 @@
-"""verl's rollout servers, on the GPUs that train or on other GPUs, and bringing the trainer's weights to them."""
+"""verl's rollout servers, on the training GPUs or on separate GPUs, and the weight transfer to them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 
 
 class Servers(ABC):
-    """Every call blocks; none may be made on a thread that runs an event loop, where verl would return a coroutine."""
+    """A run's rollout servers. Every call blocks.
+
+    Do not call it on a thread with a running event loop, because verl would then return a coroutine.
+    """
 
     asleep = False
-    """Whether the servers have put their weights away."""
+    """True if the servers have freed their weights."""
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
-        """Start the servers. They have no weights that count before the first `sync_weights`.
+        """Start the servers. Their weights are not valid before the first `sync_weights`.
 
         Args:
             config: verl's whole configuration (DictConfig).
-            workers: they give their weights to the servers.
+            workers: the workers, which send their weights to the servers.
         """
         self.processes: Sequence[Process] = ()
         with contextlib.redirect_stdout(io.StringIO()):  # it prints its addresses
@@ -47,17 +50,17 @@ class Servers(ABC):
             actor_wg=workers.group,
             replicas=self._manager.get_replicas(),
         )
-        # Its process starts when it is made, and answers seconds later: not at the cost of the first rollout.
+        # The load balancer's process needs seconds to start. Wait here, so that the first rollout does not wait.
         ray.get(self._manager.global_load_balancer.require_acquire_fields.remote())
 
     @staticmethod
     @abstractmethod
     def _start(config: Any, workers: WorkerGroup) -> LLMServerManager:
-        """Start the servers where they are to run."""
+        """Start the servers on their GPUs."""
 
     @property
     def addresses(self) -> list[str]:
-        """host:port of each server's OpenAI-compatible API."""
+        """The host:port of each server's OpenAI-compatible API."""
         return list(self._manager.get_addresses())
 
     def client(self) -> LLMServerClient:
@@ -65,14 +68,14 @@ class Servers(ABC):
 
     @abstractmethod
     def make_room(self) -> None:
-        """Workers train next."""
+        """Free memory, because the workers train next."""
 
     def sync_weights(self, version: int) -> None:
-        """Servers sample from the trainer's weights from here on, and say `version`."""
+        """Send the trainer's weights to the servers, which then sample from them and report `version`."""
         self._transfer.update_weights(version)
 
     def kill(self) -> None:
-        """End the processes at once."""
+        """Kill the processes at once."""
         for replica in self._manager.get_replicas():
             for handle in replica.servers:
                 ray.kill(handle)
@@ -80,9 +83,9 @@ class Servers(ABC):
 
 
 class ServersOnSharedGpus(Servers):
-    """On the GPUs that train: a server for each worker, or for several that split a model.
+    """Servers on the training GPUs: one server per worker, or per group of workers that split a model.
 
-    It sleeps while they train.
+    A server sleeps during training.
     """
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
@@ -96,7 +99,7 @@ class ServersOnSharedGpus(Servers):
         return LLMServerManager.create(config=config, worker_group=workers.group, rollout_resource_pool=workers.pool)
 
     def make_room(self) -> None:
-        """Put weights and caches away: the memory is needed for training."""
+        """Free weights and caches, because training needs the memory."""
         if self._sleeps and not self.asleep:
             self._transfer.sleep_replicas()
             self.asleep = True
@@ -107,10 +110,10 @@ class ServersOnSharedGpus(Servers):
 
 
 class ServersApart(Servers):
-    """On other GPUs: verl's standalone replicas, which sample while workers train.
+    """Servers on separate GPUs: verl's standalone replicas, which sample during training.
 
-    Next to each server, a process for each of its GPUs receives weights.
-    `sync_weights` cuts replies off, brings weights and lets the servers go on: who asked asks for the rest.
+    Next to each server, one process per GPU receives weights. `sync_weights` stops the running responses, sends the
+    weights and lets the servers continue. The callers then request the rest of their responses.
     """
 
     def __init__(self, config: Any, workers: WorkerGroup) -> None:
@@ -127,7 +130,7 @@ class ServersApart(Servers):
         return LLMServerManager.create(config=config)
 
     def make_room(self) -> None:
-        """Nothing: training has its own memory."""
+        """Do nothing, because training has its own memory."""
 
     def kill(self) -> None:
         super().kill()
@@ -139,5 +142,5 @@ class ServersApart(Servers):
 
 
 def _name_socket(receiver: Any) -> None:
-    """In the process that hands weights on to vLLM."""
+    """Set the socket path in the process that passes weights to vLLM."""
     name_socket(receiver.server_adapter, ray.get_runtime_context().get_job_id())

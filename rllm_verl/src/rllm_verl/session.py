@@ -1,4 +1,4 @@
-"""Everything of a run that is made of verl and Ray, behind calls that block."""
+"""A run's verl and Ray objects, with blocking calls."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rllm_verl.worker_group import WorkerGroup
 
 
 class Session:
-    """Made on connecting to Ray. Then `start_workers`, `load_model`, `start_servers` and `sync_weights`, in order."""
+    """A connection to Ray. Next, call `start_workers`, `load_model`, `start_servers` and `sync_weights` in order."""
 
     def __init__(self, run: RunContext, native: Any, model: Model, environment: Mapping[str, str]) -> None:
         self._run = run
         self._native = native
-        # Before the cluster: what the model's template cannot do ends the run before weights are loaded.
+        # Create the renderer before the cluster, so that an unsupported template fails before weights are loaded.
         self._renderer = make_renderer(run, model.rendering)
         self._workers: WorkerGroup | None = None
         self._servers: Servers | None = None
         self._wanted = Wanted(
             per_node=native.trainer.n_gpus_per_node, nodes=native.trainer.nnodes, apart=gpus_apart(native)
         )
-        # verl's own variables, against what it knows of vLLM, NCCL and Megatron; the user's above them.
+        # verl's own variables work around problems of vLLM, NCCL and Megatron. The user's variables override them.
         of_verl = get_ppo_ray_runtime_env(native).get("env_vars") or {}
         self._cluster = Cluster.connect(native.ray_kwargs.ray_init, environment, of_verl | new_run())
         try:
@@ -57,7 +57,7 @@ class Session:
 
     @property
     def processes(self) -> Sequence[Process]:
-        """Workers first, then servers. While some of them start: those as well that have no name yet."""
+        """The workers, then the servers. During the start, also processes that have no name yet."""
         named = [
             process for group in (self._workers, self._servers) if group is not None for process in group.processes
         ]
@@ -70,13 +70,13 @@ class Session:
 
     @property
     def saves_adapter(self) -> bool:
-        """Whether a checkpoint holds a LoRA adapter that can be put together from the workers' parts."""
+        """True if checkpoints contain a LoRA adapter that can be joined from the workers' shards."""
         role = self._native.actor_rollout_ref
         return self._keeps_shards and bool(role.model.lora_rank) and role.actor.fsdp_config.fsdp_size == -1
 
     @property
     def asleep(self) -> bool:
-        """Whether the rollout servers have put their weights away."""
+        """True if the rollout servers have freed their weights."""
         return self._servers is not None and self._servers.asleep
 
     def start_workers(self) -> None:
@@ -106,7 +106,7 @@ class Session:
         return self._servers
 
     def engine(self, wake: Callable[[], Awaitable[None]], seconds: float) -> VerlEngine:
-        """What samples from the servers; `wake` and `seconds` as in `VerlEngine`."""
+        """Return an engine that samples from the servers. `wake` and `seconds` are the same as in `VerlEngine`."""
         rollout = self._native.actor_rollout_ref.rollout
         return VerlEngine(
             self.servers.client(),
@@ -131,7 +131,7 @@ class Session:
         self.servers.sync_weights(version)
 
     def save(self, directory: Path, step: int) -> None:
-        """Write a checkpoint: ours where we know how the model is sharded, and what verl adds (the whole model)."""
+        """Write a checkpoint: rllm's shards if the strategy is FSDP2, and verl's own files (the whole model)."""
         if self._keeps_shards:
             self.workers.save_shards(str(directory))
         self.workers.save_checkpoint(str(directory), step)
@@ -144,9 +144,9 @@ class Session:
             self.workers.load_checkpoint(str(directory))
 
     def kill(self) -> None:
-        """End the processes at once; whoever waits for them gets an error."""
+        """Kill the processes at once. Calls that wait for them fail with an error."""
         if dead_daemon() is not None:
-            # Ray would look for what is gone for a minute.
+            # Ray would search for its missing processes for a minute.
             kill_workers()
             return
         for group in (self._servers, self._workers):
@@ -154,13 +154,13 @@ class Session:
                 group.kill()
 
     def interrupt(self) -> None:
-        """End what starts, also what nobody has a handle of yet; whoever waits for it gets an error."""
+        """Kill starting processes too, even if they have no handle yet. Calls that wait for them fail with an error."""
         self.kill()
         if self._cluster.owned:
             kill_workers()
 
     def close(self) -> None:
-        """End the processes, and let go of Ray. Where Ray is gone it is left to the end of the program."""
+        """Kill the processes and disconnect from Ray. If Ray has stopped, the program's end disconnects."""
         try:
             self.kill()
         finally:

@@ -1,4 +1,4 @@
-"""The `verl` backend's config: verl's own sections as verl ships them, and two of ours."""
+"""The `verl` backend's config: verl's own sections with its defaults, and the sections `training` and `deadlines`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FREE = frozenset(
         "ray_kwargs.ray_init",
     }
 )
-"""Mappings that verl hands on to other libraries, whose options it does not list."""
+"""Mappings that verl passes to other libraries. verl does not list their options, so any key is accepted."""
 OPTIONAL = frozenset(
     {
         "actor_rollout_ref.actor.fsdp_config.mixed_precision",
@@ -35,8 +35,8 @@ OPTIONAL = frozenset(
         f"{ROLLOUT}.repetition_penalty",
     }
 )
-"""Keys of verl's classes that its YAML leaves out, and that act. The others are overwritten by verl's own workers, or
-belong to what is not used here."""
+"""Keys of verl's classes that its YAML does not list but its code reads. verl's workers overwrite the other unlisted
+keys, or this backend does not use their part of verl."""
 OF_VERL = AsPackaged(FREE, OPTIONAL)
 
 
@@ -46,48 +46,53 @@ class Section(BaseModel):
 
 class TrainingSection(Section):
     num_minibatches: Annotated[int, Field(gt=0)] = Field(
-        1, description="Optimiser steps per pass over a step's batch, each on its share of the rows."
+        1, description="Optimiser steps per pass over a step's batch. Each uses an equal share of the rows."
     )
 
 
 class DeadlinesSection(Section):
-    """Seconds after which a wait ends the run."""
+    """Time limits in seconds. The run fails when a wait exceeds its limit."""
 
-    start: Seconds = Field(600.0, description="For Ray, the workers with their model, and the rollout servers.")
-    rollout: Seconds = Field(600.0, description="For the answer to one request of a rollout.")
-    update: Seconds = Field(1800.0, description="For the log-probs of a batch, and for its update.")
-    sync_weights: Seconds = Field(600.0, description="For new weights to reach the rollout servers.")
-    checkpoint: Seconds = Field(1800.0, description="For a checkpoint to be written or read.")
-    close: Seconds = Field(60.0, description="For everything to end.")
+    start: Seconds = Field(
+        600.0,
+        description="Time limit to start Ray, to load the model in the workers, and to start the rollout servers.",
+    )
+    rollout: Seconds = Field(600.0, description="Time limit for the response to one request of a rollout.")
+    update: Seconds = Field(1800.0, description="Time limit for a batch's log-probs, and for its update.")
+    sync_weights: Seconds = Field(600.0, description="Time limit to send new weights to the rollout servers.")
+    checkpoint: Seconds = Field(1800.0, description="Time limit to write or read a checkpoint.")
+    close: Seconds = Field(60.0, description="Time limit to stop all processes at the end.")
 
 
 class DataExtras(BaseModel):
-    """What verl has in its section `data` beside the core's keys."""
+    """The keys of verl's section `data` that the core does not define."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class VerlConfig(Section):
-    """Everything that only the verl backend reads. Keys of verl's own sections are those of the installed verl."""
+    """The config that only the verl backend reads. The installed verl defines the keys in its sections."""
 
-    training: TrainingSection = Field(default_factory=TrainingSection, description="How a batch is dealt.")
+    training: TrainingSection = Field(
+        default_factory=TrainingSection, description="How a batch is split into optimiser steps."
+    )
     deadlines: DeadlinesSection = Field(
-        default_factory=DeadlinesSection, description="Seconds after which a wait ends the run."
+        default_factory=DeadlinesSection, description="Time limits in seconds. The run fails when it exceeds one."
     )
     actor_rollout_ref: Annotated[Mapping, OF_VERL] = Field(
         default_factory=dict,
-        description="verl: the model, its training workers, reference and rollout servers. Asynchronous training needs "
-        "rollout.nnodes above 0.",
+        description="verl: the model, its training workers, its reference and the rollout servers. For asynchronous "
+        "training, set rollout.nnodes above 0.",
     )
     trainer: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: nodes, GPUs and device.")
     ray_kwargs: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: arguments of `ray.init`.")
     algorithm: Annotated[Mapping, OF_VERL] = Field(
-        default_factory=dict, description="verl: other names of keys in `rllm.algorithm`."
+        default_factory=dict, description="verl: its names for the keys of `rllm.algorithm`."
     )
     data: Annotated[DataExtras, OF_VERL] = Field(
-        default_factory=DataExtras, description="verl: its reading of prompts from files."
+        default_factory=DataExtras, description="verl: how it reads prompts from files."
     )
-    model_engine: str = Field("dp", description="verl: which of its files are composed.")
+    model_engine: str = Field("dp", description="verl: the training engine, which selects verl's config files.")
     critic: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
     reward: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
     reward_model: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
@@ -99,5 +104,5 @@ class VerlConfig(Section):
     skip: Annotated[Mapping, OF_VERL] = Field(default_factory=dict, description="verl: not used.")
 
     def native(self) -> dict[str, Any]:
-        """A copy of verl's own sections, as verl's classes take them; of `data` what the core lacks."""
+        """Return a copy of verl's own sections for verl's classes. `data` has only the keys that the core lacks."""
         return self.model_dump(exclude={"training", "deadlines"})

@@ -1,6 +1,6 @@
-"""What one training process must keep to go on exactly, as safetensors: its part of every weight and of the optimiser.
+"""Shards: one training process's part of every weight and of the optimiser, as safetensors, to resume exactly.
 
-verl's own checkpoints hold the same, as pickles, which run code when they are read.
+verl's own checkpoints contain the same data as pickles, which can run code when they are read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ WEIGHT, OPTIMISER, RANDOM = "weight", "optimizer", "random"
 def save_shard(
     file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer, random: dict[str, Tensor]
 ) -> None:
-    """Write one rank's part.
+    """Write one rank's shard.
 
     Args:
-        file: new; its folder exists.
-        module: sharded by FSDP2. Weights that are not trained (below LoRA adapters) are those of the base model.
-        optimizer: of its weights.
+        file: a new file in an existing folder.
+        module: a module that FSDP2 has sharded. Untrained weights (below LoRA adapters) come from the base model and
+            are not written.
+        optimizer: the optimiser of the module's weights.
         random: states of torch's generators by device.
     """
     tensors = {f"{WEIGHT}/{name}": _local(weight) for name, weight in _trained(module)}
@@ -40,10 +41,10 @@ def save_shard(
 
 @torch.no_grad()
 def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Put one rank's part back, bit for bit; returns the states of torch's generators.
+    """Restore one rank's shard, bit for bit, and return the states of torch's generators.
 
     Raises:
-        CheckpointError: it is of another model.
+        CheckpointError: the shard belongs to a different model.
     """
     tensors = load_file(file)
     trained = dict(_trained(module))
@@ -54,8 +55,8 @@ def load_shard(file: Path, module: torch.nn.Module, optimizer: torch.optim.Optim
     if wrong:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{file} holds the weights of another model: {wrong[0]} differs.",
-            "Resume with the model the run was started with.",
+            f"{file} contains the weights of a different model: {wrong[0]} differs.",
+            "Resume with the same model with which you started the run.",
         )
     optimizer.state.clear()
     for name, weight in trained.items():
@@ -72,12 +73,12 @@ def _trained(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]
 
 
 def _local(value: Any) -> Tensor:
-    """This rank's part of a tensor; step counters and the like are whole on every rank."""
+    """Return this rank's part of a tensor. Values such as step counters are whole on every rank."""
     return value.to_local() if isinstance(value, DTensor) else torch.as_tensor(value)
 
 
 def _like(weight: torch.nn.Parameter, value: Tensor) -> Tensor:
-    """An entry of the optimiser's state as it was: moments are sharded as the weight is, the step counter is not."""
+    """Return a restored entry of the optimiser's state. Moments are sharded like the weight, step counters are not."""
     if value.shape != _local(weight).shape or value.ndim == 0:
         return value
     moment = torch.zeros_like(weight, dtype=value.dtype)

@@ -1,4 +1,4 @@
-"""Settings that verl and the core both have: the table of rLLM's verl backend, and a few more."""
+"""Settings that both verl and the core have: the table of rLLM's verl backend, and a few more."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ SHARED_KEYS = (
     _same("trainer.save_freq", "rllm.trainer.save_freq"),
     _same("trainer.val_before_train", "rllm.trainer.val_before_train"),
     _same("trainer.val_only", "rllm.trainer.val_only"),
-    # The family of clip ratios; its upper bound is above.
+    # verl's other clip ratios. The entry for the upper bound is above.
     _same(f"{ACTOR}.clip_ratio", f"{ALGORITHM}.eps_clip"),
     _same(f"{ACTOR}.clip_ratio_low", f"{ALGORITHM}.eps_clip"),
-    # What rLLM's table leaves to the native key alone, and the core has as well.
+    # Keys that the core also has, but for which rLLM reads only verl's name.
     _same(f"{ACTOR}.entropy_coeff", f"{ALGORITHM}.entropy.coeff"),
     SharedKey(
         native=f"{ACTOR}.kl_loss_type",

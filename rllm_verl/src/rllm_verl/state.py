@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the backend: a shard per process, the model as a Hugging Face folder, and who made it."""
+"""The backend's part of a checkpoint: a shard per process, a Hugging Face model folder, and the run that wrote it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 from rllm_core.errors import CheckpointError
 
 SHARDS = "shards"
-"""A file per process with its part of the weights and of the optimiser; and what else verl writes."""
+"""Folder with one file per process for its part of the weights and the optimiser, and verl's other files."""
 MODEL = "model"
-"""A Hugging Face folder, which `--model` of every backend takes."""
+"""A Hugging Face model folder. `--model` accepts it with every backend."""
 MADE_BY = "made_by.json"
 VERL_MODEL = "huggingface"
-"""Beside the shards: all of a model but its weights."""
+"""verl's folder next to the shards with the model's configuration and tokenizer, and its weights on request."""
 _SAMPLE = 1 << 20
 
 
 @dataclass(frozen=True)
 class MadeBy:
-    """What must be the same to go on from a checkpoint."""
+    """The values that must be the same to resume from a checkpoint."""
 
     model: str
-    """Digest of the model that the run started with."""
+    """Digest of the model with which the run started."""
     workers: int
     strategy: str
     verl: str
     base: str
-    """That model's name: `tiny`, an absolute path, or a hub id."""
+    """The name of that model: `tiny`, an absolute path, or a hub id."""
     seed: int
-    """Of the weights of `tiny`."""
+    """Seed for the weights of `tiny`."""
     lora_rank: int
-    """0: all weights are trained."""
+    """LoRA rank. 0 if all weights are trained."""
 
 
 def write_made_by(directory: Path, made_by: MadeBy) -> None:
@@ -42,9 +42,9 @@ def write_made_by(directory: Path, made_by: MadeBy) -> None:
 
 
 def move_model(directory: Path) -> None:
-    """Put the model that verl saved among its shards where other backends look for one.
+    """Move the model that verl saved among its shards to the folder in which other backends search for a model.
 
-    Not where verl wrote all of a model but its weights, as it does unless it is asked for them.
+    Do nothing if verl saved the model without its weights, which is verl's default.
     """
     saved = directory / SHARDS / VERL_MODEL
     if any(saved.glob("*.safetensors")):
@@ -52,54 +52,53 @@ def move_model(directory: Path) -> None:
 
 
 def read_made_by(directory: Path) -> MadeBy:
-    """Who wrote a checkpoint; raises CheckpointError where the backend verl did not."""
+    """Return the run values stored in a checkpoint. Raise CheckpointError if the backend verl did not write it."""
     try:
         return MadeBy(**json.loads((directory / MADE_BY).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
             "checkpoint-of-other-backend",
             f"{directory} was not written by the backend verl.",
-            "Resume with the backend the run was started with, or start a new run with "
+            "Resume with the same backend with which you started the run, or start a new run with "
             f"actor_rollout_ref.model.path={directory.parent}.",
         ) from error
 
 
 def check_made_by(directory: Path, now: MadeBy) -> None:
-    """Raise CheckpointError when a checkpoint cannot be gone on from."""
+    """Raise CheckpointError if this run cannot resume from a checkpoint."""
     then = read_made_by(directory)
     if then.model != now.model:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} belongs to a run of another model than actor_rollout_ref.model.path names now.",
-            "Resume with the model the run was started with; its weights are the reference, too.",
+            f"{directory} belongs to a run with a different model than the current actor_rollout_ref.model.path.",
+            "Resume with the same model with which you started the run, because its weights are also the reference.",
         )
     if (then.workers, then.strategy) != (now.workers, now.strategy):
         raise CheckpointError(
             "run-changed",
-            f"{directory} was written by {then.workers} workers with strategy {then.strategy}; "
-            f"this run has {now.workers} "
-            f"with {now.strategy}, and verl reads its shards with the same number only.",
-            "Resume with trainer.nnodes, trainer.n_gpus_per_node and the strategy as they were, or start a new run "
+            f"{directory} was written by {then.workers} workers with strategy {then.strategy}, but this run has "
+            f"{now.workers} with {now.strategy}. verl can load its shards only with the same number and strategy.",
+            "Resume with the same trainer.nnodes, trainer.n_gpus_per_node and strategy as before, or start a new run "
             f"with actor_rollout_ref.model.path={directory.parent}.",
         )
     if then.lora_rank != now.lora_rank:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} was written with actor_rollout_ref.model.lora_rank={then.lora_rank}; this run has "
-            f"{now.lora_rank}, and other weights are trained.",
+            f"{directory} was written with actor_rollout_ref.model.lora_rank={then.lora_rank}, but this run has "
+            f"{now.lora_rank}, so it trains different weights.",
             f"Resume with that rank, or start a new run with actor_rollout_ref.model.path={directory.parent}.",
         )
 
 
 def check_resumable(directory: Path, *, workers: int, strategy: str, model: str | None, lora_rank: int) -> None:
-    """Raise CheckpointError when a checkpoint cannot be gone on from, as far as it shows before anything is started.
+    """Raise CheckpointError if the run cannot resume from a checkpoint. Check only values that are available early.
 
     Args:
-        folder: the backend's folder in the checkpoint.
-        workers: of the run that is about to start.
-        strategy: its ``actor_rollout_ref.actor.strategy``.
-        model: digest of its model; None: not known yet.
-        lora_rank: as in `MadeBy`.
+        directory: the backend's folder in the checkpoint.
+        workers: number of workers of the new run.
+        strategy: ``actor_rollout_ref.actor.strategy`` of the new run.
+        model: digest of the new run's model. None if it is not available yet.
+        lora_rank: the same as in `MadeBy`.
     """
     then = read_made_by(directory)
     now = replace(then, workers=workers, strategy=strategy, lora_rank=lora_rank)
@@ -107,10 +106,10 @@ def check_resumable(directory: Path, *, workers: int, strategy: str, model: str 
 
 
 def model_digest(directory: Path) -> str:
-    """SHA-256 over a model's configuration, and the sizes, beginnings and ends of its weight files.
+    """Return a SHA-256 over a model's configuration and over the size, first and last megabyte of each weight file.
 
-    A model may have hundreds of gigabytes, which nobody wants to be read at every start. Files of the same sizes whose
-    first and last megabytes are the same count as the same.
+    A model can have hundreds of gigabytes, which would take too long to read at every start. So two files with the same
+    size and the same first and last megabytes are treated as equal.
     """
     digest = hashlib.sha256(json.dumps(_plain_config(directory), sort_keys=True).encode())
     for file in sorted((*directory.glob("*.safetensors"), *directory.glob("*.bin"))):
@@ -125,5 +124,5 @@ def model_digest(directory: Path) -> str:
 
 def _plain_config(directory: Path) -> dict[str, Any]:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    # Written by whichever version of transformers saved the folder.
+    # These keys depend on the transformers version that saved the folder.
     return {name: value for name, value in config.items() if name not in ("transformers_version", "_name_or_path")}

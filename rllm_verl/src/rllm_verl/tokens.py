@@ -1,4 +1,4 @@
-"""In a worker: from a micro-batch, as verl's engine hands it to a loss, to the sampled tokens that losses look at."""
+"""Worker code that extracts the sampled tokens for the losses from verl's micro-batch."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SampledTokens:
-    """The sampled tokens of a micro-batch, row after row; tensors are (n_sampled,)."""
+    """A micro-batch's sampled tokens, row after row. Tensors are (n_sampled,)."""
 
     data: TensorDict
-    """See ``rllm_verl.rows.DealtRows.tensordict``."""
+    """The micro-batch, see ``rllm_verl.rows.DealtRows.tensordict``."""
     places: Tensor
-    """int64, where they stand among the micro-batch's tokens."""
+    """Indices of the sampled tokens among the micro-batch's tokens, int64."""
     row_ids: Tensor
-    """int64, the row of the batch that each belongs to."""
+    """Each token's row in the batch, int64."""
     roles: Tensor
-    """int64, index of its role."""
+    """Index of each token's role, int64."""
     logprobs: Tensor
-    """float32."""
+    """Log-probs of the tokens, float32."""
     entropy: Tensor | None
-    """float32, of the distribution each was sampled from; None where the engine was not asked for it."""
+    """Entropy of each token's sampling distribution, float32. None if the engine did not compute it."""
 
     @classmethod
     def of(cls, model_output: Mapping[str, Tensor], data: TensorDict) -> SampledTokens:
@@ -44,7 +44,7 @@ class SampledTokens:
             places=places,
             row_ids=data["row"].repeat_interleave(lengths)[places],
             roles=data["role"].repeat_interleave(lengths)[places],
-            # What an engine says at a position is of the next token.
+            # An engine's value at a position belongs to the next token.
             logprobs=model_output["log_probs"].values()[places - 1].float(),
             entropy=None if entropy is None else entropy.values()[places - 1].float(),
         )
@@ -53,7 +53,7 @@ class SampledTokens:
         return len(self.places)
 
     def column(self, name: str) -> Tensor:
-        """float32, a column of the batch."""
+        """Return a column of the batch for the sampled tokens, float32."""
         column: Tensor = self.data[name].values()[self.places]
         return column
 
@@ -63,9 +63,9 @@ class SampledTokens:
         )
 
     def entropies(self, inputs: LossInput) -> Tensor:
-        """float32, in nats; estimated from the log-prob of the token itself where the engine was not asked.
+        """Return the entropies in nats, float32. If the engine did not compute them, estimate them from log-probs.
 
-        The estimate is -rho logprob, without gradient. Averaged over what the old policy samples this is the entropy.
+        The estimate is -rho logprob, without gradient. Its mean over samples of the old policy is the entropy.
         """
         if self.entropy is not None:
             return self.entropy

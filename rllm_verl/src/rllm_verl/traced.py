@@ -1,4 +1,4 @@
-"""What workers say of each token they train on, 8 bytes, and the token trace that the driver makes of it."""
+"""The workers' 8 bytes per trained token, and the token trace that the driver builds from them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TracedTokens:
-    """The sampled tokens of a micro-batch, row after row."""
+    """A micro-batch's sampled tokens, row after row."""
 
     rows: NDArray[np.int64]
-    """(n_row,) rows of the batch."""
+    """Row ids in the batch, (n_row,)."""
     logprobs: NDArray[np.float32]
-    """(n_sampled,)"""
+    """Log-probs, (n_sampled,)."""
     entropies: NDArray[np.float32] | None
-    """(n_sampled,) None where the engine was not asked for them."""
+    """Entropies, (n_sampled,). None if the engine did not compute them."""
 
     @classmethod
     def of(cls, tokens: SampledTokens) -> TracedTokens:
@@ -40,7 +40,7 @@ class TracedTokens:
 
 
 class DriverTrace:
-    """The trace of an update. Losses are computed here once more, on what the workers say; verl's own are not."""
+    """An update's trace. It computes rllm's losses again from the workers' values, but not verl's own losses."""
 
     def __init__(self, trace: UpdateTrace, batch: TokenBatch, plan: UpdatePlan) -> None:
         self._trace = trace
@@ -49,7 +49,7 @@ class DriverTrace:
         self._ours = not any(isinstance(loss, VerlPolicyLoss) for loss in losses)
 
     def add(self, number: int, traced: TracedTokens, weights: NDArray[np.float32], seed: int) -> None:
-        """Add a micro-batch of the optimiser step `number`; `weights` are (n_token of the batch,)."""
+        """Add a micro-batch of the optimiser step `number`. `weights` are (n_token of the batch,)."""
         batch = self._batch
         parts = [_sampled(batch, row) for row in traced.rows.tolist()]
         source = np.concatenate(parts)
@@ -62,6 +62,6 @@ class DriverTrace:
 
 
 def _sampled(batch: TokenBatch, row: int) -> NDArray[np.int64]:
-    """(n,) where the sampled tokens of a row are in the batch; nothing predicts its first token."""
+    """Return the indices of a row's sampled tokens in the batch, (n,). No token predicts its first token."""
     first, end = int(batch.row_offsets[row]) + 1, int(batch.row_offsets[row + 1])
     return first + np.flatnonzero(batch.loss_mask[first:end])

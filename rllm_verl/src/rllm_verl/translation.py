@@ -1,6 +1,6 @@
-"""From a configuration of verl's own trainer to ours: what `shared_keys` and `unused_keys` cannot say.
+"""Translation of a config for verl's own trainer to an rllm config, beyond `shared_keys` and `unused_keys`.
 
-Several keys of verl make one of ours here, or one key means something only beside another.
+Here several verl keys become one rllm key, or the meaning of a key depends on a second key.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rllm_verl.shared_keys import ACTOR, ALGORITHM, ROLLOUT
 
 
 def translate(given: Mapping[str, Any]) -> Translation:
-    """A configuration of verl's trainer, or of rLLM with the backend verl.
+    """Translate a configuration of verl's trainer, or of rLLM with the backend verl.
 
     Args:
-        given: dotted keys with plain values, as in YAML; Hydra's options (``--config-name``) are among them. Keys of
-            rLLM (``rllm.*``) say that it is one of rLLM, which has our defaults.
+        given: dotted keys with plain values, as in YAML, including Hydra's options (``--config-name``). If it contains
+            rLLM keys (``rllm.*``), it is treated as an rLLM config, which has the same defaults as rllm.
     """
     translator = _Translator(given)
     translator.run()
@@ -81,7 +81,7 @@ class _Translator:
         self._validation()
         self._filter()
         if self._given.get(f"{ROLLOUT}.mode", "async") != "async":
-            self.left_out[f"{ROLLOUT}.mode"] = "Rollout servers answer asynchronously."
+            self.left_out[f"{ROLLOUT}.mode"] = "Rollout servers always run in async mode."
 
     def _set(self, ours: str, value: Any, *theirs: str) -> None:
         self.values[ours] = value
@@ -112,7 +112,7 @@ class _Translator:
         name = self._given.get(function) or "compute_score"
         self._set("rllm.reward", [{"name": "python", "function": f"{self._given[file]}:{name}"}], file, function)
         arguments = [key for key in self._given if key.startswith(f"{section}.reward_kwargs")]
-        self._leave(f"Give the parameters of {name} these values as defaults.", *arguments)
+        self._leave(f"Set these values as defaults of the parameters of {name}.", *arguments)
 
     def _hydra(self) -> None:
         file, engine = str(self._given.get("--config-name", "ppo_trainer")), "model_engine"
@@ -121,20 +121,20 @@ class _Translator:
         elif file.removesuffix(".yaml") != "ppo_trainer":
             self._leave(OTHER_FILE, "--config-name", "--config-path")
         else:
-            self._leave("It is where verl's own configuration lies.", "--config-name", "--config-path")
+            self._leave("It selects verl's own config file, which rllm loads anyway.", "--config-name", "--config-path")
 
     def _clipping(self) -> None:
-        """verl takes the two bounds, and `clip_ratio` nowhere beside them."""
+        """Translate the clip ratios. If both bounds are set, verl does not read `clip_ratio`."""
         both, low, high = (f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high"))
         if low not in self._given:
             return
         self._set(f"{ALGORITHM}.eps_clip", self._given[low], low)
-        self._leave(f"{low} counts.", both)
+        self._leave(f"verl reads {low} instead.", both)
         if self._of_verl and high not in self._given:
             self.defaults[f"{ALGORITHM}.eps_clip_high"] = CLIP_RATIO_HIGH
 
     def _loss(self) -> None:
-        """verl's default loss has a bound where the advantage is negative; ours has it where it is asked for."""
+        """Translate the loss. verl's default loss bounds the ratio for negative advantages, rllm's only on request."""
         mode, bound = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.clip_ratio_c"
         if self._given.get(mode, "vanilla") != "vanilla":
             return
@@ -172,7 +172,7 @@ class _Translator:
             self._set(key, self._given.get(key, rows), key)
 
     def _adapter(self) -> None:
-        """Keys of Megatron's adapters, which rLLM's scripts set for FSDP as well."""
+        """Translate Megatron's adapter keys, which rLLM's scripts also set for FSDP."""
         if self.values.get("rllm.profile") == "megatron" or self._given.get(f"{ACTOR}.strategy") == "megatron":
             return
         for name in ("rank", "alpha"):
@@ -188,7 +188,7 @@ class _Translator:
             self._set("sampling.val.temperature", self._given.get(warmth, 0.0), switch, warmth)
         else:
             self._set("sampling.val.temperature", 0.0, switch)
-            self._leave(f"{switch} is false: the likeliest token is taken.", warmth, f"{VAL}.top_p", f"{VAL}.top_k")
+            self._leave(f"{switch} is false, so decoding is greedy.", warmth, f"{VAL}.top_p", f"{VAL}.top_k")
 
     def _filter(self) -> None:
         switch, most, metric = f"{FILTER}.enable", f"{FILTER}.max_num_gen_batches", f"{FILTER}.metric"
@@ -198,4 +198,4 @@ class _Translator:
         self.values[f"{REJECTION}.enable"] = True
         if isinstance(rounds := self._given.get(most), int) and rounds > 0:
             self._set(f"{REJECTION}.max_gen_batches", rounds, most)
-        self._leave("A group is dropped where all of its rewards are equal.", metric)
+        self._leave("rllm drops a group if all of its rewards are equal.", metric)

@@ -1,4 +1,4 @@
-"""Keys of verl that have no effect here, since something else of `rllm` does their work; with what to set instead."""
+"""verl keys without effect, because another part of `rllm` does their work, each with the key to set instead."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ REF = "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 
-_ADVANTAGES = "Advantages are those of rllm.algorithm.adv_estimator; its options: `rllm plugins info estimator NAME`."
-_CHECKPOINTS = "Checkpoints lie in the run folder: rllm.trainer.output_dir, save_freq and keep_checkpoints; --resume."
+_ADVANTAGES = "Set rllm.algorithm.adv_estimator. `rllm plugins info estimator NAME` lists an estimator's options."
+_CHECKPOINTS = "Set rllm.trainer.output_dir, save_freq and keep_checkpoints. Use --resume to continue a run."
 _CORRECTION = "Set rllm.algorithm.rollout_correction.preset, reject, tis_mode, tis_cap, tis_floor or tis_beyond_cap."
 _LEARNING_RATE = "Set rllm.algorithm.lr_schedule and rllm.algorithm.warmup_steps_ratio."
-_LOSS_OPTION = "Set it where the loss is chosen: rllm.algorithm.loss_fn={name: NAME, OPTION: VALUE}."
-_PROFILER = "verl's profiler is driven by verl's own trainer, which is not used."
+_LOSS_OPTION = "Set it as an option of the loss: rllm.algorithm.loss_fn={name: NAME, OPTION: VALUE}."
+_PROFILER = "Only verl's own trainer starts verl's profiler, and rllm does not use that trainer."
 _REWARDS = "Rewards come from the environment, or from an agent's workflow: rllm.env.name."
-_ROLLOUTS = "Attempts are made by rllm.workflow.name; rllm.workflow.n_parallel_tasks are under way at once."
+_ROLLOUTS = "Set rllm.workflow.name, and rllm.workflow.n_parallel_tasks for the number of concurrent rollouts."
 _TASKS = "Tasks come from the environment, or from data.train_dataset and data.val_dataset."
-_TRAINER = "It belongs to verl's own trainer, which is not used."
-_VALIDATION = "Set sampling.val.temperature; 0 is greedy."
+_TRAINER = "Only verl's own trainer reads it, and rllm does not use that trainer."
+_VALIDATION = "Set sampling.val.temperature (0 is greedy)."
 
 IDLE_KEYS = {
     "algorithm.rollout_correction.*": _CORRECTION,
     "algorithm.filter_groups.*": "Set rllm.rejection_sample.enable=true and rllm.rejection_sample.mode.",
-    "algorithm.use_kl_in_reward": "Set rllm.algorithm.kl_beta: the divergence is a term of the loss.",
+    "algorithm.use_kl_in_reward": "Set rllm.algorithm.kl_beta. rllm adds the KL divergence to the loss.",
     "algorithm.*": _ADVANTAGES,
     f"{ACTOR}.optim.lr_warmup_steps": _LEARNING_RATE,
     f"{ACTOR}.optim.lr_warmup_init": _LEARNING_RATE,
@@ -42,7 +42,7 @@ IDLE_KEYS = {
     f"{ACTOR}.use_remove_padding": f"Set {MODEL}.use_remove_padding.",
     f"{ACTOR}.use_fused_kernels": f"Set {MODEL}.use_fused_kernels.",
     f"{ACTOR}.use_prefix_grouper": _TRAINER,
-    f"{ACTOR}.freeze_vision_tower": "Models are trained on text; name a model without a vision tower.",
+    f"{ACTOR}.freeze_vision_tower": "rllm trains on text only. Use a model without a vision tower.",
     f"{ACTOR}.checkpoint.load_contents": _CHECKPOINTS,
     f"{MODEL}.tiled_mlp.*": "verl 0.9.1 does not read it.",
     f"{REF}.strategy": f"Set {ACTOR}.strategy.",
@@ -50,16 +50,16 @@ IDLE_KEYS = {
     "trainer.ray_wait_register_center_timeout": "Set deadlines.start.",
     f"{ACTOR}.fsdp_config.strategy": f"Set {ACTOR}.strategy.",
     f"{REF}.fsdp_config.strategy": f"Set {ACTOR}.strategy.",
-    f"{ACTOR}.ppo_mini_batch_size": "Set training.num_minibatches: data.train_batch_size over ppo_mini_batch_size.",
+    f"{ACTOR}.ppo_mini_batch_size": "Set training.num_minibatches to data.train_batch_size / ppo_mini_batch_size.",
     f"{ACTOR}.ppo_micro_batch_size": f"Set {ACTOR}.ppo_micro_batch_size_per_gpu, with use_dynamic_bsz=false.",
-    f"{ACTOR}.shuffle": "Rows are dealt to minibatches at random, by rllm.trainer.seed.",
+    f"{ACTOR}.shuffle": "rllm always assigns rows to minibatches at random, with rllm.trainer.seed.",
     f"{ACTOR}.data_loader_seed": "Set rllm.trainer.seed.",
     f"{ACTOR}.clip_ratio_c": _LOSS_OPTION,
     f"{ACTOR}.tau_pos": _LOSS_OPTION,
     f"{ACTOR}.tau_neg": _LOSS_OPTION,
     f"{ACTOR}.policy_loss.*": _LOSS_OPTION,
-    f"{ACTOR}.loss_scale_factor": "seq-mean-token-sum-norm divides by data.max_response_length.",
-    f"{ACTOR}.calculate_sum_pi_squared": "It is computed where the estimator needs it.",
+    f"{ACTOR}.loss_scale_factor": "seq-mean-token-sum-norm always divides by data.max_response_length.",
+    f"{ACTOR}.calculate_sum_pi_squared": "rllm computes it if the estimator needs it.",
     f"{ACTOR}.use_rollout_log_probs": "Set rllm.algorithm.rollout_correction.bypass_mode.",
     f"{ACTOR}.profiler.*": _PROFILER,
     f"{REF}.profiler.*": _PROFILER,
@@ -69,20 +69,20 @@ IDLE_KEYS = {
     f"{ROLLOUT}.multi_turn.*": _ROLLOUTS,
     f"{ROLLOUT}.trace.*": "Set rllm.episode_logging.log_episodes=true, or add a tracker to rllm.trainer.logger.",
     f"{ROLLOUT}.over_sample_rate": "Set rllm.rejection_sample.multiplier.",
-    f"{ROLLOUT}.do_sample": "Set sampling.train.temperature; 0 is greedy.",
+    f"{ROLLOUT}.do_sample": "Set sampling.train.temperature (0 is greedy).",
     f"{ROLLOUT}.val_kwargs.do_sample": _VALIDATION,
-    f"{ROLLOUT}.calculate_log_probs": "Log-probs are always asked for.",
+    f"{ROLLOUT}.calculate_log_probs": "rllm always requests log-probs.",
     f"{ROLLOUT}.prompt_length": "Set data.max_prompt_length.",
     f"{ROLLOUT}.response_length": "Set data.max_response_length.",
     f"{ROLLOUT}.log_prob_micro_batch_size": f"Set {ROLLOUT}.log_prob_micro_batch_size_per_gpu.",
-    "actor_rollout_ref.hybrid_engine": f"Set {ROLLOUT}.nnodes: above 0, rollout servers have their own GPUs.",
-    "critic.*": "There is no critic; choose an estimator that does without, or a backend with values.",
+    "actor_rollout_ref.hybrid_engine": f"Set {ROLLOUT}.nnodes above 0 to give rollout servers separate GPUs.",
+    "critic.*": "The backend verl has no critic. Use an estimator without values, or the backend local.",
     "custom_reward_function.*": _REWARDS,
     "data.gen_batch_size": "Set rllm.rejection_sample.multiplier.",
-    "data.filter_overlong_prompts": "A prompt above data.max_prompt_length ends its attempt: rllm.compact_filtering.",
-    "data.truncation": "A prompt above data.max_prompt_length ends its attempt: rllm.compact_filtering.",
+    "data.filter_overlong_prompts": "A prompt above data.max_prompt_length stops its rollout: rllm.compact_filtering.",
+    "data.truncation": "A prompt above data.max_prompt_length stops its rollout: rllm.compact_filtering.",
     "data.*": _TASKS,
-    "distillation.*": "Give steps advantages in a workflow: rllm.algorithm.use_precomputed_advantage.",
+    "distillation.*": "Set the steps' advantages in a workflow: rllm.algorithm.use_precomputed_advantage.",
     "global_profiler.*": _PROFILER,
     "model_engine": "Set rllm.profile=megatron.",
     "ray_kwargs.timeline_json_file": _PROFILER,
@@ -90,7 +90,7 @@ IDLE_KEYS = {
     "reward_model.*": _REWARDS,
     "sandbox_fusion.*": _REWARDS,
     "skip.*": _TRAINER,
-    "trainer.balance_batch": "Rows are always dealt so that every GPU has about as many tokens.",
+    "trainer.balance_batch": "rllm always distributes rows so that all GPUs get about the same number of tokens.",
     "trainer.critic_warmup": _TRAINER,
     "trainer.checkpoint_callback_class": "Add an observer: rllm.trainer.observers.",
     "trainer.default_hdfs_dir": _CHECKPOINTS,
@@ -108,7 +108,7 @@ IDLE_KEYS = {
     "trainer.validation_data_dir": "Set rllm.episode_logging.log_episodes=true.",
     "transfer_queue.*": _TRAINER,
 }
-"""By key or section (``critic.*``); the first that fits a key counts."""
+"""Advice by key or section (``critic.*``). The first entry that matches a key is used."""
 
 _OF_VLLM = (
     "cudagraph_capture_sizes",
@@ -128,6 +128,6 @@ _OF_VLLM = (
     "skip_tokenizer_init",
 )
 IDLE_KEYS_OF_PROFILES = {
-    "cpu": {f"{ROLLOUT}.{name}": "It is vLLM's; the rollout server of the profile cpu is another." for name in _OF_VLLM}
+    "cpu": {f"{ROLLOUT}.{name}": "Only vLLM reads it, and the profile cpu does not use vLLM." for name in _OF_VLLM}
 }
-"""What no code of ours or verl's reads where rollouts are not vLLM's, by profile."""
+"""Keys by profile that only vLLM reads, for profiles without vLLM."""

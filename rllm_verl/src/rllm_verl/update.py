@@ -1,4 +1,4 @@
-"""One policy update: minibatches, the gradient of each from the workers, and an optimiser step."""
+"""One policy update: the workers compute each minibatch's gradient and make an optimiser step for it."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ from rllm_verl.workers import Workers
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSettings:
-    """How updates are made in a run. Clipping and the other options of the optimiser are the workers' own."""
+    """A run's settings for updates. The workers have clipping and the other options of the optimiser."""
 
     learning_rate: float
-    """After warm-up."""
+    """Learning rate after warm-up."""
     lr_schedule: Literal["constant", "linear", "cosine"]
     warmup_steps_ratio: float
-    """Share of the run in which the learning rate rises, in [0, 1]."""
+    """Fraction of the run in which the learning rate rises, in [0, 1]."""
     num_epochs: int
     """Passes over a step's batch."""
     num_minibatches: int
     """Optimiser steps per pass."""
     temperature: float
-    """Of the sampling."""
+    """Sampling temperature."""
     micro_batching: MicroBatching
     max_grad_norm: float | None = None
-    """To which the workers scale gradients down; None: not known."""
+    """The workers' maximum gradient norm for clipping. None if unknown."""
     use_kl_loss: bool = True
-    """Whether the divergence that a plan asks for is a term of the loss."""
+    """True if the plan's KL divergence is a term of the loss."""
     calculate_entropy: bool
-    """Whether entropies are computed from the whole distribution where no bonus needs them. It costs memory for a
-    vocabulary of numbers per token; else ``actor/entropy`` is estimated from the sampled tokens' log-probs."""
+    """True to compute entropies from the whole distribution even without an entropy bonus. This needs memory for one
+    value per vocabulary entry and token. If False, ``actor/entropy`` is estimated from the sampled tokens'
+    log-probs."""
 
 
 class Updater:
-    """Turns a batch and a plan into calls. Everything random comes from `UpdatePlan.seed`."""
+    """Converts a batch and a plan to calls of the workers. All random numbers come from `UpdatePlan.seed`."""
 
     def __init__(self, settings: UpdateSettings, *, total_steps: int, max_response_length: int) -> None:
         self._settings = settings
@@ -59,10 +60,10 @@ class Updater:
         self._max_response_length = max_response_length
 
     def update(self, workers: Workers, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps.
+        """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps.
 
         Raises:
-            LossError: a loss failed in a worker, or returned something else than one finite number per token.
+            LossError: a loss failed in a worker, or did not return one finite number per token.
             BackendError: a gradient is not finite.
         """
         settings = self._settings
@@ -74,7 +75,7 @@ class Updater:
         trace = UpdateTrace(batch, plan, RoleLosses(), per_epoch) if plan.trace else None
         traced = None if trace is None else DriverTrace(trace, batch, plan)
         workers.set_loss_fn(ShippedLoss.of(batch.roles, plan, self._max_response_length))
-        # Whatever an update that failed left behind; later ones find what `optimizer_step` has cleared.
+        # Clear gradients of a failed update. After a normal update, `optimizer_step` has already cleared them.
         workers.optimizer_zero_grad()
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
         for number, chosen in enumerate(dealt):
@@ -99,11 +100,11 @@ class Updater:
         means: Means,
         traced: DriverTrace | None,
     ) -> float:
-        """Returns the loss."""
+        """Add a minibatch's gradient, and return its loss."""
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
         data = rows.tensordict(
             _columns(rows.batch) | {"weights": weights},
-            # Greedy sampling, at temperature 0, records log-probs at 1.
+            # Greedy sampling (temperature 0) records log-probs at temperature 1.
             temperature=self._settings.temperature or 1.0,
             calculate_entropy=self._settings.calculate_entropy or plan.entropy_coeff > 0,
             global_batch_size=int((rows.rows >= 0).sum()),
@@ -121,16 +122,16 @@ class Updater:
         return loss
 
     def _step(self, workers: Workers, rate: float, batch: TokenBatch, plan: UpdatePlan, means: Means) -> float:
-        """Returns the norm of the gradient."""
+        """Make an optimiser step, and return the norm of the gradient."""
         norm = float(workers.optimizer_step({"lr": rate})["grad_norm"])
         means.add("actor/grad_norm", norm)
         if not math.isfinite(norm):
-            # verl has made no step and would go on without a word.
+            # verl skips the step in this case and would continue without a message.
             raise gradient_error(
                 batch,
                 plan.global_step,
-                "Look at actor/ratio_mean and actor/grad_norm of the steps before, lower the learning rate "
-                "(actor_rollout_ref.actor.optim.lr).",
+                "Check actor/ratio_mean and actor/grad_norm of the previous steps, and lower "
+                "actor_rollout_ref.actor.optim.lr.",
             )
         return norm
 
@@ -147,7 +148,7 @@ def _columns(batch: TokenBatch) -> dict[str, NDArray[np.float32]]:
 
 
 def _flat(notes: Any) -> Iterator[Notes]:
-    """Of all ranks and their micro-batches: verl gives lists of lists, or one list where there is one rank."""
+    """Yield the notes of all ranks' micro-batches. verl returns a list of lists, or one list for a single rank."""
     if isinstance(notes, Notes):
         yield notes
     else:

@@ -1,6 +1,7 @@
-"""verl's own policy losses, of those whose names no other package of ours offers.
+"""verl's own policy losses whose names no other rllm package uses.
 
-For names that both have, ours count: they take part in per-role losses, and give the same numbers on every backend.
+If both have a loss with the same name, rllm's loss is used. rllm's losses work as per-role losses, and give the same
+numbers on every backend.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ NAMES = ("vanilla", "gpg", "geo_mean")
 
 
 class Vanilla(ClipParams):
-    clip_ratio_c: float = Field(3.0, gt=1, description="Bound of the ratio where the advantage is negative.")
+    clip_ratio_c: float = Field(3.0, gt=1, description="Upper bound of the ratio for negative advantages.")
 
 
 def actor_fields(params: BaseModel) -> dict[str, Any]:
-    """The options of one of these losses as fields of verl's `ActorConfig`."""
+    """Return a loss's options as fields of verl's `ActorConfig`."""
     if not isinstance(params, ClipParams):
         return {}
     low, high = params.eps_low_high
@@ -36,8 +37,8 @@ def actor_fields(params: BaseModel) -> dict[str, Any]:
 
 
 def verl_losses() -> Iterator[LossPlugin[Any]]:
-    """One record per loss."""
-    yield _loss("vanilla", "verl's PPO: clipped importance ratio, also where the advantage is negative.", Vanilla)
+    """Yield one plugin spec per loss."""
+    yield _loss("vanilla", "verl's PPO: clipped importance ratio, also for negative advantages.", Vanilla)
     yield replace(_loss("gpg", "verl's GPG: log-prob times advantage.", NoParams), has_ratio=False)
     yield _loss("geo_mean", "verl's GMPO: geometric mean of a sequence's clipped ratios.", ClipParams)
 

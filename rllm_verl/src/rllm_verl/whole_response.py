@@ -1,4 +1,4 @@
-"""A reply in one piece: servers cut replies off where new weights come, and are asked for the rest."""
+"""Complete responses. A server stops a response when new weights arrive, and rllm then requests the rest."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from rllm_core.seeding import derive_seed
 
 CUT_OFF = ("aborted", "abort")
 Ask = Callable[[list[int], Mapping[str, Any]], Awaitable[Any]]
-"""Asks a server to continue a prompt with these sampling parameters; gives verl's `TokenOutput`."""
+"""A function that lets a server continue a prompt with sampling parameters and returns verl's `TokenOutput`."""
 
 
 @dataclass
 class WholeResponse:
-    """What was sampled after one prompt, by one version of the weights or by several."""
+    """The response to one prompt, sampled by one or several weight versions."""
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    """One per token."""
+    """One log-prob per token."""
     spans: list[VersionSpan] = field(default_factory=list)
-    """Runs of tokens by version, in order; no two neighbours are of one version."""
+    """Consecutive tokens by weight version, in order. Adjacent spans have different versions."""
 
     def add(self, part: Any) -> None:
-        """Append what a server answered (`TokenOutput`): all of it is of one version of the weights.
+        """Append a server's `TokenOutput`. One weight version has sampled all of it.
 
         Raises:
-            BackendError: it has tokens without log-probs.
+            BackendError: the output has tokens without log-probs.
         """
         tokens = list(part.token_ids)
         if not tokens:
@@ -37,7 +37,7 @@ class WholeResponse:
         if part.log_probs is None or len(part.log_probs) != len(tokens):
             raise BackendError(
                 "missing-logprobs",
-                "A rollout server answered without log-probs.",
+                "A rollout server returned a response without log-probs.",
                 "Set actor_rollout_ref.rollout.calculate_log_probs=true.",
             )
         version = int(part.extra_fields.get("global_steps") or 0)
@@ -48,23 +48,23 @@ class WholeResponse:
 
 
 async def whole_response(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) -> WholeResponse:
-    """Sample a reply to its end.
+    """Sample a response to its end.
 
-    A server lets nobody in until it has the new weights, so that asking again waits for them.
+    A server accepts no request until it has the new weights, so a second request waits for them.
 
     Args:
         ask: see `Ask`.
-        prompt: tokens.
-        asked: sampling parameters, ``max_tokens`` and ``seed`` among them.
+        prompt: the prompt's tokens.
+        asked: sampling parameters, including ``max_tokens`` and ``seed``.
 
     Raises:
-        RolloutError: a server ended the reply before its first token.
-        BackendError: it answered without log-probs.
+        RolloutError: a server ended the response before its first token.
+        BackendError: a server returned tokens without log-probs.
     """
     response = WholeResponse()
     while True:
         done = len(response.token_ids)
-        # The seed of the beginning would draw the numbers of the beginning again.
+        # Use a new seed for the rest. The first seed would draw the same random numbers again.
         seed = derive_seed(asked["seed"], "rest", done) if done else asked["seed"]
         part = await ask(
             [*prompt, *response.token_ids], {**asked, "max_tokens": asked["max_tokens"] - done, "seed": seed}
@@ -75,7 +75,7 @@ async def whole_response(ask: Ask, prompt: list[int], asked: Mapping[str, Any]) 
     if not response.token_ids:
         raise RolloutError(
             "empty-reply",
-            "A rollout server ended a reply before its first token.",
-            "Look at its log if this happens again.",
+            "A rollout server ended a response before its first token.",
+            "If this happens again, check the server's log.",
         )
     return response

@@ -1,4 +1,4 @@
-"""The class of the training processes: verl's, and checkpoints without pickle."""
+"""The class of the training processes: verl's worker with checkpoints that are not pickles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rllm_verl.sockets import name_socket
 
 
 class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl is not typed
-    """One rank. Only for models sharded by FSDP2 does it know what verl's engine holds."""
+    """One training rank. Its own checkpoints support only models that FSDP2 has sharded."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def init_model(self) -> None:
@@ -33,20 +33,21 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def load_shard(self, directory: str) -> None:
-        """Take up what `save_shard` wrote.
+        """Load the shard that `save_shard` wrote.
 
         Raises:
-            CheckpointError: it is not there, as where machines do not share the folder, or of another model.
+            CheckpointError: the shard is missing (for example if machines do not share the folder), or it belongs to a
+                different model.
         """
         file = self._file(directory)
         if not file.is_file():
             raise CheckpointError(
                 "checkpoint-not-shared",
-                f"{file} is not there on the machine of worker {self.rank}.",
-                "Let rllm.trainer.output_dir be a folder that all machines share.",
+                f"{file} does not exist on the machine of worker {self.rank}.",
+                "Set rllm.trainer.output_dir to a folder that all machines share.",
             )
         engine = self.actor.engine
-        # In this mode everything is where it is when a step is made, whatever is put away between steps.
+        # In this mode all tensors are on the training device, even if they are offloaded between steps.
         with engine.train_mode(zero_grad_on_exit=False):
             random = load_shard(file, engine.module, engine.optimizer)
         BaseCheckpointManager.load_rng_state(_random() | random)
@@ -56,6 +57,6 @@ class TrainingWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]  # verl
 
 
 def _random() -> dict[str, object]:
-    """States of the generators of this process, torch's by device."""
+    """Return the states of this process's random generators. torch's generators are listed by device."""
     states: dict[str, object] = BaseCheckpointManager.get_rng_state()
     return states

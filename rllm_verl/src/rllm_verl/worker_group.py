@@ -17,19 +17,19 @@ from rllm_verl.processes import Process, process_of
 from rllm_verl.worker import TrainingWorker
 
 GROUPS_PER_GPU = 1
-"""Training, reference and the sender of weights are one process."""
+"""One process contains training, the reference model and the sender of weights."""
 
 
 class WorkerGroup:
-    """verl's workers as `rllm_verl.workers.Workers`; every call blocks until all of them are done."""
+    """verl's workers as `rllm_verl.workers.Workers`. Every call blocks until all workers are done."""
 
     def __init__(self, config: Any, wanted: Wanted, *, with_reference: bool) -> None:
-        """Begin to start the processes; `wait` until they have.
+        """Start the processes without waiting for them. Call `wait` next.
 
         Args:
             config: verl's whole configuration (DictConfig).
-            wanted: GPUs.
-            with_reference: whether a frozen copy of the model is kept for reference log-probs.
+            wanted: the run's GPUs.
+            with_reference: True to keep a frozen copy of the model for reference log-probs.
         """
         role = "actor_rollout_ref" if with_reference else "actor_rollout"
         name = f"rllm-{uuid.uuid4().hex[:12]}"  # runs may share a cluster
@@ -50,8 +50,8 @@ class WorkerGroup:
 
     def init_model(self) -> None:
         self.group.init_model()
-        # Asked for once, so that rows can be dealt to ranks: data parallel ranks are fewer than workers where a model
-        # is split otherwise (tensor, pipeline or sequence parallel).
+        # Queried once, because rows are distributed over data parallel ranks. There are fewer of them than workers if
+        # the model is also split by tensor, pipeline or sequence parallelism.
         self.data_parallel_size = max(self.group._query_dispatch_info("actor")) + 1
 
     def set_loss_fn(self, loss: Any) -> None:
@@ -86,7 +86,7 @@ class WorkerGroup:
         self.group.load_checkpoint(directory)
 
     def kill(self) -> None:
-        """End the processes at once."""
+        """Kill the processes at once."""
         for handle in self.group.workers:
             ray.kill(handle)
         for placement_group in self.pool.pgs or ():
@@ -94,5 +94,5 @@ class WorkerGroup:
 
 
 def _got(answer: Any) -> TensorDict:
-    """Calls that do not block give a future."""
+    """Return the result. Calls that do not block return a future, which is awaited here."""
     return answer if isinstance(answer, TensorDict) else answer.get()

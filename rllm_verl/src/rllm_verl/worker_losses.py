@@ -1,4 +1,4 @@
-"""In a worker: the losses of an update, resolved by name from what is installed there, each for its role's tokens."""
+"""Worker code for an update's losses. It resolves them by name, and applies each loss to its role's tokens."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rllm_core.contracts.loss import LossInput
 
 CLIPPED = ("actor/pg_clipfrac", "actor/pg_clipfrac_lower")
-"""Shares of tokens that verl's losses clip, at one side and at the other; no token is in both."""
+"""verl's metrics for the fraction of tokens that are clipped at the upper and lower side. No token is in both."""
 
 
 class WorkerLosses:
-    """Ours give a number per token, verl's own a share of the loss of the minibatch."""
+    """An update's losses. rllm's losses return one number per token, verl's own a share of the minibatch's loss."""
 
     def __init__(self, roles: tuple[str, ...], losses: Mapping[str, NamedLoss], plan: UpdatePlan) -> None:
         choices = {role: loss.resolve() for role, loss in losses.items()}
@@ -44,10 +44,10 @@ class WorkerLosses:
                 self._of_verl[roles.index(role)] = loss, actor_fields(choice.params)
 
     def per_token(self, tokens: SampledTokens, inputs: LossInput) -> Tensor:
-        """(n_sampled,) what our losses say of the tokens of their roles, 0 at those of verl's.
+        """Return the values of rllm's losses, (n_sampled,). Tokens of roles with verl's losses get 0.
 
         Raises:
-            LossError: a loss failed, or returned something else than one finite number per token.
+            LossError: a loss failed, or did not return one finite number per token.
         """
         rows = _RowRoles.of(self._roles, tokens)
         if not self._of_verl:
@@ -59,11 +59,11 @@ class WorkerLosses:
         return losses.masked_scatter(ours, self._role_losses(rows, inputs.at(ours), self.plan))
 
     def note_clipping(self, tokens: SampledTokens, inputs: LossInput, means: Means) -> None:
-        """Note the share of tokens that our losses clip; verl's say theirs in `of_verl`."""
+        """Record the fraction of tokens that rllm's losses clip. `of_verl` records it for verl's losses."""
         note_clipping(means, _RowRoles.of(self._roles, tokens), inputs, self.plan)
 
     def of_verl(self, tokens: SampledTokens, terms: LossTerms, aggregation: Aggregation, means: Means) -> Tensor | None:
-        """() what verl's losses add to the loss, scaled by the number of ranks; None where no role has one.
+        """Return verl's losses (), multiplied by the number of ranks. None if no role uses a verl loss.
 
         Raises:
             LossError: a loss failed or is not finite.
@@ -76,14 +76,14 @@ class WorkerLosses:
             who = f"verl's loss {loss.name!r} for role {self._roles[index]!r}"
             try:
                 share, noted = loss.share(tokens, chosen, options, terms.weights, aggregation)
-            except Exception as error:  # whatever it is: its name and role are not in it
-                hint = "Look at its options; add --debug to see where it failed."
+            except Exception as error:  # add the loss's name and role, which no exception from verl contains
+                hint = "Check the loss's options. Add --debug to see the traceback."
                 raise LossError("plugin-failed", f"{who} failed: {type(error).__name__}: {error}.", hint) from error
             if not torch.isfinite(share):
                 raise LossError(
                     "loss-not-finite",
                     f"{who} is NaN or infinite.",
-                    "Look at actor/ratio_mean and the advantages of the steps before.",
+                    "Check actor/ratio_mean and the advantages of the previous steps.",
                 )
             shares.append(share)
             if CLIPPED[0] in noted:
@@ -95,7 +95,7 @@ class WorkerLosses:
 
 @dataclass(frozen=True, eq=False)
 class _RowRoles:
-    """What `RoleLosses` asks of a batch, for the rows of a micro-batch."""
+    """The attributes of a batch that `RoleLosses` reads, for a micro-batch's rows."""
 
     roles: tuple[str, ...]
     role: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""What training needs of verl's workers, whoever holds them: Ray in a run, a process of its own in a test."""
+"""The interface to verl's workers for training. Ray runs them in a run, and a separate process runs them in tests."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ if TYPE_CHECKING:
 
 
 class Workers(Protocol):
-    """The data-parallel ranks of one model. Every call blocks until all of them have answered.
+    """The data-parallel ranks of one model. Every call blocks until all ranks have answered.
 
-    A batch is dealt to ranks in equal parts, in order: see `rllm_verl.rows`. Answers are in the order of the batch.
+    A batch is split over the ranks in equal parts, in order; see `rllm_verl.rows`. Results are in the batch's order.
     """
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of ranks that are given different rows."""
+        """Number of ranks that receive different rows."""
 
     def set_loss_fn(self, loss: Any) -> None:
-        """Give every rank the loss of the next `forward_backward` calls; see `rllm_verl.policy_loss.ShippedLoss`."""
+        """Send the loss of the next `forward_backward` calls to all ranks; see `rllm_verl.policy_loss.ShippedLoss`."""
 
     def compute_log_prob(self, data: TensorDict) -> TensorDict:
-        """Nested ``log_probs``, and ``entropy`` or ``sum_pi_squared`` where `data` asks for them."""
+        """Return nested ``log_probs``, and ``entropy`` or ``sum_pi_squared`` if `data` requests them."""
 
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
-        """Nested ``log_probs`` of the reference model."""
+        """Return nested ``log_probs`` of the reference model."""
 
     def optimizer_zero_grad(self) -> None:
-        """Forget gradients."""
+        """Clear the gradients."""
 
     def forward_backward(self, data: TensorDict) -> TensorDict:
-        """Add the gradient of a minibatch. The answer's ``metrics`` hold the ``loss``, summed over ranks, and what the
-        loss noted."""
+        """Add a minibatch's gradient. The result's ``metrics`` contain the ``loss``, summed over ranks, and the loss's
+        notes."""
 
     def optimizer_step(self, parameters: dict[str, float]) -> dict[str, float]:
-        """Clip, step with these values for the optimiser's parameter groups, and forget gradients.
+        """Clip, step with these values for the optimiser's parameter groups, clear the gradients, and return metrics.
 
-        Returns ``grad_norm`` from before the clipping. Where it is not finite verl makes no step.
+        ``grad_norm`` is the norm before clipping. If it is not finite, verl makes no step.
         """

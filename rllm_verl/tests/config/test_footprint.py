@@ -56,7 +56,7 @@ def test_a_reference_model_is_counted_and_an_adapter_is_small(estimate: Any) -> 
 def test_what_does_not_fit_names_the_keys_that_help(estimate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_gpu", lambda: 1 << 20)
     (warning,) = estimate().warnings
-    assert "training takes 1." in warning
+    assert "training needs 1." in warning
     assert "actor_rollout_ref.model.lora_rank" in warning
 
 

@@ -57,9 +57,9 @@ def test_rollout_correction_is_refused_where_vllm_has_no_log_probs_before_trunca
     correction = "rllm.algorithm.rollout_correction.tis_mode=token"
     check_logprobs(run(*words).backend_config.native())
     check_logprobs(run(words[0], correction).backend_config.native())
-    with pytest.raises(ConfigError, match=r"tis_mode=token needs the log-probs .*temperature=0.7"):
+    with pytest.raises(ConfigError, match=r"tis_mode=token needs the sampler's log-probs.*temperature=0.7"):
         check_logprobs(run(*words, correction).backend_config.native())
-    with pytest.raises(ConfigError, match=rf"(?s)`{LOGPROBS_MODE}` {PROCESSED}.*Leave .* out"):
+    with pytest.raises(ConfigError, match=rf"(?s)`{LOGPROBS_MODE}` {PROCESSED}.*Remove .* derived from sampling"):
         check_logprobs(run(words[0], correction, f"{LOGPROBS_MODE}={PROCESSED}").backend_config.native())
 
 
@@ -68,5 +68,5 @@ def test_the_sampler_s_log_probs_as_old_ones_are_refused_where_vllm_has_none(run
     words = ("sampling.train.top_p=0.9", "rllm.algorithm.rollout_correction.bypass_mode=true")
     check_logprobs(run(*words).backend_config.native())
     check_logprobs(run(*words, "sampling.train.temperature=0.7", "rllm.profile=cpu").backend_config.native())
-    with pytest.raises(ConfigError, match=r"bypass_mode=true needs the log-probs .*temperature=0.7"):
+    with pytest.raises(ConfigError, match=r"bypass_mode=true needs the sampler's log-probs.*temperature=0.7"):
         check_logprobs(run(*words, "sampling.train.temperature=0.7").backend_config.native())

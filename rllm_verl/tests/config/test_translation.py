@@ -208,7 +208,7 @@ def test_keys_of_verl_become_ours(converted: Convert, given: dict[str, Any], key
         ({"data.train_files": ["a", "b"]}, "data.train_files", "folder"),
         ({"custom_reward_function.path": "r.py", "custom_reward_function.reward_kwargs.x": 1},
          "custom_reward_function.reward_kwargs.x", "as defaults"),
-        ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode", "asynchronously"),
+        ({f"{ROLLOUT}.mode": "sync"}, f"{ROLLOUT}.mode", "async mode"),
         ({f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1},
          f"{ACTOR}.ppo_micro_batch_size_per_gpu", "filled with tokens"),
         ({"--config-name": "my_trainer"}, "--config-name", "Convert"),

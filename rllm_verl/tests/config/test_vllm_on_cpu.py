@@ -20,7 +20,7 @@ def test_the_cpu_profile_with_vllm_names_the_profile_that_has_its_settings(run: 
 
 
 def test_a_model_that_vllms_kernels_do_not_know_is_refused(run: Any) -> None:
-    with pytest.raises(ConfigError, match="those of `tiny` have 16"):
+    with pytest.raises(ConfigError, match="`tiny` has size 16"):
         check_vllm_on_cpu(run("rllm.profile=cpu_vllm").backend_config.native())
     check_vllm_on_cpu(
         run("rllm.profile=cpu_vllm", "actor_rollout_ref.model.path=someone/model").backend_config.native()

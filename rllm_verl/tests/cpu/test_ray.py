@@ -207,7 +207,7 @@ def assert_addresses_answer(trained: Trained) -> None:
 def assert_errors_arrive(trained: Trained) -> None:
     """What the server refuses, its caller is told in our words, also when other processes stand between."""
     client = trained.servers.get_client()
-    with pytest.raises(RolloutError, match="60 tokens leaves no room for a reply in a context of 48"):
+    with pytest.raises(RolloutError, match="60 tokens leaves no room for a response in a context of 48"):
         asyncio.run(client.generate("long", prompt_ids=[10] * 60, sampling_params={}))
 
 

@@ -177,7 +177,7 @@ def test_weights_that_do_not_fit_are_named_and_change_nothing(settings: ServerSe
         before = await server.generate(PROMPT, ASKED, "a")
         with pytest.raises(BackendError, match=r"has no weights critic\.weight"):
             await server.stage_weights({"critic.weight": norm})
-        with pytest.raises(BackendError, match=r"model\.norm\.weight has shape \(63,\), and \(64,\)"):
+        with pytest.raises(BackendError, match=r"model\.norm\.weight has shape \(63,\), but \(64,\)"):
             await server.stage_weights({"model.norm.weight": norm[:63]})
         await server.stage_weights({"model.norm.weight": norm})
         with pytest.raises(BackendError, match=r"lacks weights .*embed_tokens\.weight.* and \d+ more"):
@@ -231,8 +231,8 @@ def test_without_a_seed_requests_differ_and_the_same_request_does_not(settings: 
 def test_a_request_that_cannot_be_served_harms_no_other(settings: ServerSettings) -> None:
     wrong: list[tuple[list[int], dict[str, Any], str]] = [
         ([], {}, "has no tokens"),
-        (list(range(4, 68)), {}, "64 tokens leaves no room for a reply in a context of 64"),
-        ([10, 9999], {}, "token 9999; the model knows 0 to"),
+        (list(range(4, 68)), {}, "64 tokens leaves no room for a response in a context of 64"),
+        ([10, 9999], {}, "token 9999, but the model's tokens are 0 to"),
         (PROMPT, {"max_tokens": 0}, "max_tokens=0"),
         (PROMPT, {"temperature": -1.0}, "temperature=-1"),
         (PROMPT, {"top_p": 0.0}, "top_p=0"),
@@ -246,7 +246,7 @@ def test_a_request_that_cannot_be_served_harms_no_other(settings: ServerSettings
         for prompt, asked, message in wrong:
             with pytest.raises(RolloutError, match=message):
                 await server.generate(prompt, asked, "bad")
-        with pytest.raises(RolloutError, match="Images"):
+        with pytest.raises(RolloutError, match="images"):
             await server.generate(PROMPT, ASKED, "bad", image_data=[b""])
         assert (await good).stop_reason == "completed"
 
@@ -254,5 +254,5 @@ def test_a_request_that_cannot_be_served_harms_no_other(settings: ServerSettings
 
 
 def test_a_folder_without_a_model_is_refused(settings: ServerSettings, tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+    with pytest.raises(ConfigError, match=r"contains no config\.json"):
         RolloutServer(dataclasses.replace(settings, model=str(tmp_path)))

@@ -67,7 +67,9 @@ class TestOnACluster:
     def test_more_workers_than_ray_counts_cpus_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         node = {"Alive": True, "Resources": {"GPU": 4.0, "CPU": 2.0}}
         monkeypatch.setattr(ray, "nodes", lambda: [node])
-        with expect_error(ConfigError, "too-few-cpus", "1 nodes must have 4 each, 0 do", "--num-cpus"):
+        with expect_error(
+            ConfigError, "too-few-cpus", "1 nodes need 4 CPUs each, but only 0 nodes have them", "--num-cpus"
+        ):
             Cluster.connect({}, {}).check(Wanted(per_node=4, nodes=1))
 
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How much a forward pass keeps for the backward pass, found by a pass over tensors that have shapes and no numbers."""
+"""Memory that a forward pass stores for the backward pass, measured with fake tensors (shapes without values)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from rllm_local.settings import TrainedModelSection
 
 WIDTH = 256
-"""Tokens of the pass; what is kept grows with them linearly."""
+"""Number of tokens in the measured pass. The stored memory grows linearly with it."""
 
 
 def kept_per_token(config: Any, settings: TrainedModelSection) -> tuple[float, float]:
-    """Bytes that a token keeps in each layer, and outside of the layers (logits aside).
+    """Return the bytes per token that are stored in each layer, and outside the layers (without logits).
 
     Args:
         config: `transformers.PretrainedConfig` of a causal language model.
-        settings: its type and its adapter.
+        settings: the model's type and adapter.
     """
     one, two = (_kept(config, settings, n_layer) / WIDTH for n_layer in (1, 2))
     return two - one, one - (two - one)
@@ -39,7 +39,7 @@ def _kept(config: Any, settings: TrainedModelSection, n_layer: int) -> int:
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         kept[storage._cdata] = storage.nbytes()
-        alive.append(tensor)  # so that no other storage gets its address
+        alive.append(tensor)  # so that its address is not reused by a different storage
         return tensor
 
     with FakeTensorMode():
@@ -62,7 +62,7 @@ def _adapt(model: Any, settings: TrainedModelSection) -> None:
 
 
 class _Adapted(nn.Module):
-    """Computes as a layer of peft does, whose own does not take tensors without numbers."""
+    """A layer with the same computation as peft's LoRA layer, which does not accept fake tensors."""
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()

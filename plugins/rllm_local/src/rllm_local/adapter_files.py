@@ -1,4 +1,4 @@
-"""A LoRA adapter on disk: a folder as peft writes it, and beside it which base model it was trained on."""
+"""A LoRA adapter on disk: a folder in peft's format, with an additional file that describes its base model."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ BASE = "base.json"
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The model below an adapter."""
+    """An adapter's base model."""
 
     name: str
     """`tiny`, an absolute path, or a hub id."""
     seed: int = 0
-    """Of the weights of `tiny`."""
+    """Seed for the weights of `tiny`."""
     dtype: str | None = None
-    """Type of the weights that `sha256` is of; None: unknown."""
+    """Weight type for which `sha256` was computed. None if unknown."""
     sha256: str | None = None
-    """See `rllm_local.fingerprints.fingerprint`; None: unknown."""
+    """The weights' fingerprint, see `rllm_local.fingerprints.fingerprint`. None if unknown."""
 
 
 def adapter_directory(name: str) -> Path | None:
-    """The folder of the adapter that a model's name stands for: itself, or the model inside a run's checkpoint."""
+    """Return the adapter folder for a model name: the folder itself, or the model in a run's checkpoint. None if the
+    name is not an adapter."""
     path = Path(name).expanduser()
     for directory in (path, path / "backend" / "model"):
         if (directory / CONFIG).is_file() and not (directory / "config.json").is_file():
@@ -37,10 +38,10 @@ def adapter_directory(name: str) -> Path | None:
 
 
 def read_base(directory: Path) -> BaseModel:
-    """The model below the adapter in `directory`. Adapters of other programs do not know its weights.
+    """Return the base model of the adapter in `directory`. Adapters of other programs do not record its weights.
 
     Raises:
-        ConfigError: the files do not say which model it is.
+        ConfigError: the files do not specify the base model.
     """
     try:
         name = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
@@ -52,11 +53,11 @@ def read_base(directory: Path) -> BaseModel:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "bad-adapter",
-            f"model.name={str(directory)!r} is a LoRA adapter that does not say which model it belongs to ({error!r}).",
+            f"model.name={str(directory)!r} is a LoRA adapter that does not specify its base model ({error!r}).",
             f"Set base_model_name_or_path in its {CONFIG}.",
         ) from error
 
 
 def write_base(directory: Path, base: BaseModel) -> None:
-    """Write what `read_base` reads."""
+    """Write the file that `read_base` reads."""
     (directory / BASE).write_text(json.dumps(asdict(base)), encoding="utf-8")

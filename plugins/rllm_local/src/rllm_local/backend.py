@@ -84,8 +84,8 @@ class TrainingHere:
 
 
 class LocalBackend(Backend):
-    """Passes that sample run on one worker thread: the event loop stays free for environments. Updates run on it too,
-    or in another process."""
+    """The `local` backend. Sampling passes run on one worker thread, so the event loop stays free for environments.
+    Updates run on the same thread or in a separate process."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-local")
@@ -127,7 +127,7 @@ class LocalBackend(Backend):
         await training.load(directory)
 
     async def close(self) -> None:
-        async with AsyncExitStack() as ends:  # each ends, whatever the others raise
+        async with AsyncExitStack() as ends:  # closes each part, even if another part raises
             ends.callback(self._executor.shutdown, wait=True, cancel_futures=True)
             for half in (self._training, self._sampling):
                 if half is not None:
@@ -151,7 +151,7 @@ class LocalBackend(Backend):
 
     async def _start_apart(self, run: RunContext) -> SamplingHalf:
         self._training = process = TrainingProcess(self._training_ended)
-        # Both load at once.
+        # Both processes load the model at the same time.
         _, loaded = await asyncio.gather(process.start(run), self._in_worker(load_to_sample, run))
         model = loaded.model
         engines = Engines(run, loaded, self._executor, await self._shape(run, model))
@@ -161,7 +161,7 @@ class LocalBackend(Backend):
         return ServedVersions(model, trained, engines.on, self._in_worker, versions=run.versions_served)
 
     async def _shape(self, run: RunContext, model: Any) -> PassShape:
-        """Choose the shape of the passes that sample."""
+        """Choose the shape of the sampling passes."""
         if run.engine is not None or not is_batch_invariant(run):
             return AS_NEEDED
         fewest = await self._in_worker(find_fewest_rows, model)
@@ -170,13 +170,13 @@ class LocalBackend(Backend):
         return PassShape(fewest or 1, positions_to_read)
 
     def _training_ended(self, error: BackendError) -> None:
-        # At once, and not when the next batch is ready: rounds that are played are for nothing.
+        # Fail at once instead of after the next batch, because the running rollouts can no longer be used.
         if self._sampling is not None:
             self._sampling.fail(error)
 
     def _started(self) -> tuple[Training, SamplingHalf]:
         if self._training is None or self._sampling is None:
-            raise RllmError("not-started", "The local backend has not been started.", "Call start() first.")
+            raise RllmError("not-started", "The local backend is not started.", "Call start() first.")
         return self._training, self._sampling
 
     async def _in_worker(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -1,4 +1,4 @@
-"""What a child process prints, said by this one."""
+"""Prints a child process's output in this process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ WARNING = "warning: "
 
 
 class ChildLog:
-    """A log that grows, and may have lost its name. Lines are said whole, between the lines of this process."""
+    """A growing log file, which may be deleted while it is open. Only complete lines are printed, between this
+    process's own lines."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open(encoding="utf-8", errors="replace")
         self._begun = ""
 
     def tell(self) -> None:
-        """Say the lines that are new; a warning that this process has given already is not given again."""
+        """Print the new lines. A warning that this process has already printed is not repeated."""
         *lines, self._begun = (self._begun + self._file.read()).split("\n")
         for line in lines:
             if line.startswith(WARNING):
@@ -26,13 +27,13 @@ class ChildLog:
                 say(line)
 
     def last_lines(self, count: int) -> list[str]:
-        """Of those that are there, said or not; `tell` goes on behind them."""
+        """Print the new lines, and return the last `count` lines of the whole log."""
         self.tell()
         self._file.seek(0)
         return self._file.read().strip().splitlines()[-count:]
 
     def close(self) -> None:
-        """Say what is left, also of a line that did not end."""
+        """Print the remaining lines, including an incomplete last line, and close the file."""
         self.tell()
         if self._begun:
             say(self._begun)

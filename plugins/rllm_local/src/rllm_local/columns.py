@@ -1,4 +1,4 @@
-"""Filling batch columns that need a forward pass: log-probs, the critic's values, and what else estimators look at."""
+"""Batch columns that need a forward pass: log-probs, the critic's values, and other inputs of estimators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Column = Callable[[Outputs], Tensor]
 
 
 class ColumnFiller:
-    """Fills columns under the weights of the moment; `reference` and `critic` where the run needs their columns."""
+    """Computes columns with the current weights. Pass `reference` and `critic` if the run needs their columns."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class ColumnFiller:
             self._of_policy["values"] = critic.values
 
     def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
-        """(n_token,) each: `old_logprobs` and the columns of `needs`; 0 where the model sampled nothing.
+        """Return `old_logprobs` and the columns in `needs`, each (n_token,). Tokens that were not sampled get 0.
 
-        The model that sampled is the model that is trained, so its sampling log-probs are the old log-probs, unless
-        they are to be recomputed or are unknown.
+        The trained model also samples, so its sampling log-probs serve as old log-probs. They are recomputed only if
+        the run requires that or if some are unknown.
         """
         wanted = {name: column for name, column in self._of_policy.items() if name in needs}
         if self._recompute or batch.unknown_logprobs.any():

@@ -1,4 +1,4 @@
-"""The renderer of a run, tried before its weights are loaded: they take minutes, a tokenizer takes none."""
+"""An early check of a run's renderer, before the weights are loaded. Weights take minutes, a tokenizer seconds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rllm_local.model_name import TINY, directory_of
 
 
 def try_renderer(run: RunContext, name: str, *, local_files_only: bool = False) -> None:
-    """Make the renderer of the model `name` and forget it.
+    """Create the renderer of the model `name` and discard it.
 
     Raises:
-        ConfigError: it cannot do what the run asks of it. What is wrong with the model itself is found by loading it.
+        ConfigError: the renderer does not support the run's settings. Errors of the model itself are reported when it
+            is loaded.
     """
     tokenizer = _tokenizer(name, local_files_only)
     if tokenizer is not None and tokenizer.chat_template is not None:
@@ -27,9 +28,9 @@ def try_renderer(run: RunContext, name: str, *, local_files_only: bool = False) 
 
 
 def check_renderer(run: RunContext) -> None:
-    """As `try_renderer`, if the tokenizer is on this machine. For ``--dry-run``: asks no network.
+    """Call `try_renderer` if the tokenizer is on this machine. ``--dry-run`` uses it, so it makes no network requests.
 
-    The template of `tiny` is known to be read back, so that a dry run of it need not import torch.
+    The template of `tiny` is always valid, so a dry run with it does not import torch.
     """
     if run.backend_config.model.name != TINY:
         try_renderer(run, run.backend_config.model.name, local_files_only=True)
@@ -49,4 +50,4 @@ def _tokenizer(name: str, local_files_only: bool) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source, local_files_only=local_files_only or only_cached(source))
     except (OSError, ValueError, KeyError, ImportError):
-        return None  # Loading the model says what is wrong.
+        return None  # The model loader reports the error.

@@ -1,9 +1,9 @@
-"""The sampling engine: continuous batching over a Hugging Face model, caches kept across the turns of a conversation.
+"""The sampling engine: continuous batching over a Hugging Face model, with caches that persist between turns.
 
-What several prompts begin with is computed once and copied, also for attempts at one task that begin together.
+A common prefix of several prompts is computed once and copied, also for rollouts of one task that start together.
 
-Requests join and leave between forward passes. Whatever shares a pass, a request's tokens depend on the weights, its
-prompt and its seed only (up to the rounding of floating-point sums).
+Requests join and leave between forward passes. A request's tokens depend only on the weights, its prompt and its seed,
+not on the other requests in a pass (up to the rounding of floating-point sums).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from rllm_local.sampling import Draws
 from rllm_local.slots import BLOCK, Session, SlotTable, leading
 
 FIRST_POSITIONS = 64
-"""Room per slot at first; doubled whenever a conversation outgrows it."""
+"""Initial number of positions per slot. It doubles when a conversation needs more."""
 MAX_TOKENS_PER_PASS = 8192
 QUIET_TURNS = 3
-"""Turns of the event loop without a new request after which a pass starts."""
+"""A pass starts after this many event loop iterations without a new request."""
 
 
 class LocalEngine:
@@ -80,7 +80,10 @@ class LocalEngine:
         session: str,
         stops: Stops | None = None,
     ) -> Completion:
-        """See `RolloutEngine.generate`. Without `stops`, a reply ends with a stop id of the renderer or a stop text."""
+        """Sample a completion; see `RolloutEngine.generate`.
+
+        Without `stops`, a response ends with one of the renderer's stop ids or with a stop string.
+        """
         if self._gone is not None:
             raise self._gone
         if stops is None:
@@ -91,7 +94,7 @@ class LocalEngine:
         prompt, room = checked_prompt(prompt_ids, checked, self.max_context)
         vocabulary = self._model.get_input_embeddings().num_embeddings
         if prompt.min() < 0 or prompt.max() >= vocabulary:
-            # The pass would fail for the other rows too.
+            # An invalid token would make the pass fail for the other rows too.
             raise RolloutError(
                 "unknown-token",
                 f"The prompt has tokens from {prompt.min()} to {prompt.max()}. The model's are 0 to {vocabulary - 1}.",
@@ -99,7 +102,7 @@ class LocalEngine:
             )
         grammar = None
         if self._grammars is not None and sampling.json_schema is not None:
-            # Large schemas take a while. Other requests continue meanwhile.
+            # Large schemas take a while to compile. Other requests continue during that time.
             grammar = await asyncio.to_thread(self._grammars.of_schema, sampling.json_schema, prompt)
             if self._gone is not None:
                 raise self._gone
@@ -113,25 +116,25 @@ class LocalEngine:
         return await request.future
 
     async def end_session(self, session: str) -> None:
-        """Free the conversation's slot, once no request of it is being served.
+        """Free the conversation's slot when none of its requests is running.
 
-        Until the slot is used again, other prompts may begin with what is in it.
+        Until the slot is used again, other prompts can reuse its cached prefix.
         """
         self._table.release(session)
 
     def hold(self) -> None:
-        """The model's weights are about to change: no pass begins before `sync_weights`."""
+        """Start no new pass until `sync_weights`, because the model's weights are about to change."""
         self._may_sample.clear()
 
     def sync_weights(self, version: int) -> None:
-        """The model's weights have changed: nothing cached is valid any more. Requests go on with them."""
+        """Clear the caches, because the model's weights have changed. Running requests continue with new weights."""
         self.weight_version = version
         self._published += 1
         self._table.clear()
         self._may_sample.set()
 
     def fail(self, error: BackendError) -> None:
-        """Whoever waits for a reply gets the error, and whoever asks for one from here on."""
+        """Raise the error in all waiting requests, and in all later requests."""
         self._gone = error
         for request in (*self._running, *self._waiting):
             if not request.future.done():
@@ -143,10 +146,10 @@ class LocalEngine:
         self._cache = SlotCache(layers, slots, positions, self._shape)
         self._table = SlotTable(self._cache.slots)
         self._copies: list[Copy] = []
-        """What the next pass copies from slot to slot before it computes."""
+        """Copies between slots that the next pass makes before it computes."""
 
     async def _serve(self) -> None:
-        """Serve until nothing is left to do."""
+        """Serve requests until none is left."""
         try:
             while self._waiting or self._running:
                 await self._may_sample.wait()
@@ -154,11 +157,11 @@ class LocalEngine:
                 self._admit()
                 if self._running:
                     await self._pass()
-        except Exception as error:  # noqa: BLE001  (whoever waits for an answer must learn that none will come)
+        except Exception as error:  # noqa: BLE001  (the waiting requests must receive the error)
             self._fail(error)
 
     async def _settle(self) -> None:
-        """Let other coroutines run until none submits any more: full batches, and the same ones every time."""
+        """Let other coroutines run until no new requests arrive, so that batches are full and reproducible."""
         quiet = 0
         while quiet < QUIET_TURNS:
             seen = self._submitted
@@ -168,14 +171,14 @@ class LocalEngine:
     def _admit(self) -> None:
         held: list[Request] = []
         coming: set[int] = set()
-        """Blocks that the next pass computes for requests that begin now."""
+        """Blocks that the next pass computes for the requests that start now."""
         while self._waiting and len(self._running) < self._max_concurrency:
             request = self._waiting.popleft()
             if request.future.done():
                 continue
             source, cached = self._longest_beginning(request)
             if request.keys and leading(request.keys, coming) * BLOCK >= cached + BLOCK:
-                # A sibling computes what this one would compute, too: a pass later it is there to copy.
+                # A sibling request computes the same blocks in the next pass. After that they can be copied.
                 held.append(request)
                 continue
             session = self._table.acquire(request.session_name)
@@ -183,7 +186,7 @@ class LocalEngine:
                 held.append(request)
                 break
             if session.busy:
-                # Requests of one conversation take turns; others need not wait for that.
+                # Requests of one conversation run one after the other. Other requests do not wait for them.
                 held.append(request)
                 continue
             self._begin(request, session, source, cached)
@@ -194,17 +197,17 @@ class LocalEngine:
             self._make_room(longest)
 
     def _longest_beginning(self, request: Request) -> tuple[Session | None, int]:
-        """The session whose slot holds most of the request's first tokens, and how many can be used of it."""
+        """Return the session whose slot contains the longest prefix of the request, and the prefix's usable length."""
         tokens, own = request.tokens, self._table.get(request.session_name)
         reusable = 0 if own is None else own.reusable(tokens)
         if len(tokens) < reusable + BLOCK:
             return own, reusable
         source, cached = self._table.prefixes.longest(tokens, request.block_keys())
-        # A copy of a few tokens more costs more than they do.
+        # Copying a few more tokens costs more than computing them.
         return (source, cached) if cached >= reusable + BLOCK else (own, reusable)
 
     def _begin(self, request: Request, session: Session, source: Session | None, cached: int) -> None:
-        """Serve a request from the next pass on, with the first `cached` tokens as `source` has them."""
+        """Add a request to the next passes. Its first `cached` tokens come from the cache of `source`."""
         session.busy = True
         if source is not None and source.slot != session.slot:
             self._copies.append(Copy(source.slot, [session.slot], cached))
@@ -212,18 +215,19 @@ class LocalEngine:
             self._table.prefixes.forget(session, keep=session.reusable(request.tokens))
         session.tokens = request.tokens[:cached]
         if source is not None and source.slot == session.slot:
-            # The tokens are where they were, under another conversation now: siblings still find them there.
+            # The cached tokens stay in the same slot but now belong to a different conversation. File them again so
+            # that sibling requests still find them.
             self._table.prefixes.file(session)
         request.session = session
         self._running.append(request)
 
     def _make_room(self, needed: int) -> None:
-        """Give every slot more positions. When memory allows fewer slots then, their requests wait for their turn."""
+        """Give each slot more positions. If memory then allows fewer slots, the requests of removed slots wait."""
         positions = self._cache.positions
         while positions < needed:
             positions = self._shape.positions_to_read(min(2 * positions, self.max_context))
         slots = self._slots_for(positions)
-        # Now: slots that are copied from may go.
+        # Make the copies now, because the resize can remove their source slots.
         self._cache.copy(self._copies)
         self._copies.clear()
         self._cache.grow(slots, positions)
@@ -245,23 +249,24 @@ class LocalEngine:
                 self._copies.clear()
             for part in buckets(rows, MAX_TOKENS_PER_PASS):
                 if not self._may_sample.is_set() or published != self._published:
-                    break  # the others are computed again, with the weights that come
+                    break  # the remaining rows are computed again with the new weights
                 chosen, version = [rows[index] for index in part], self.weight_version
                 draws = await loop.run_in_executor(self._executor, sample_next, self._model, self._cache, chosen)
                 self._deliver([requests[index] for index in part], draws, version)
         finally:
-            # Also when the event loop ends in the middle of a pass.
+            # This also runs if the event loop stops in the middle of a pass.
             self._retire(requests)
             if self._copies:
-                # It ended before they were made: slots hold less than their sessions say.
+                # The pass ended before the copies were made, so the slots contain fewer tokens than their sessions
+                # record.
                 self._copies.clear()
                 self._table.clear()
         if published != self._published:
-            # Weights were published meanwhile: what this pass has cached is of the old ones.
+            # Weights were published during the pass, so its cache entries come from the old weights.
             self._table.clear()
 
     def _retire(self, requests: list[Request]) -> None:
-        """Let go of requests that were answered, and of those whose asker has gone (a timeout)."""
+        """Remove requests that are finished or whose caller has stopped waiting (a timeout)."""
         self._running = [request for request in requests if not request.future.done()]
         for request in requests:
             if request.future.done():
@@ -286,15 +291,15 @@ class LocalEngine:
                 request.note_top(draws.top_ids[row], draws.top_logprobs[row])
             try:
                 self._take(request, token, logprob, version)
-            except Exception as error:  # noqa: BLE001  (the request at fault ends, and those beside it go on)
+            except Exception as error:  # noqa: BLE001  (only this request fails; the others continue)
                 request.fail(error, "Sampling stopped")
 
     def _take(self, request: Request, token: int, logprob: float, version: int) -> None:
-        """Add a token, sampled by this version of the weights, to a request.
+        """Add a token to a request. `version` is the weight version that sampled it.
 
         Raises:
-            RuntimeError: the grammar of the request allowed no token.
-            FloatingPointError: it was drawn from logits that are NaN, as after an update that diverged.
+            RuntimeError: the request's grammar allowed no token.
+            FloatingPointError: the logits are NaN, for example after an update that diverged.
         """
         if not math.isfinite(logprob):
             raise FloatingPointError("the model's logits are not finite")

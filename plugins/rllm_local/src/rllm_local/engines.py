@@ -1,4 +1,4 @@
-"""The engines of a run: made on a model that is loaded, and on copies of it."""
+"""Creates a run's engines, on the loaded model and on copies of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rllm_local.settings import LocalConfig
 
 
 def load_to_sample(run: RunContext) -> LoadedModel:
-    """The model of `load_trainer`, where another process trains it. Raises ConfigError: as that."""
+    """Load the model of `load_trainer` in a process that only samples. It raises the same ConfigErrors."""
     loaded = load_model_to_sample(run.backend_config.model, derive_seed(run.seed, "model"))
     if is_batch_invariant(run):
         fold_last_product(loaded.model)
@@ -27,13 +27,13 @@ def load_to_sample(run: RunContext) -> LoadedModel:
 
 
 class Engines:
-    """Makes engines that share a renderer, a context length and the memory for keys and values."""
+    """Creates engines that share a renderer, a context length and the memory for keys and values."""
 
     def __init__(self, run: RunContext, loaded: LoadedModel, executor: Executor, shape: PassShape) -> None:
-        """`executor` computes their forward passes, which have `shape`.
+        """Prepare the shared parts. `executor` runs the engines' forward passes, which have `shape`.
 
         Raises:
-            ConfigError: the renderer or the model's rope cannot do what the run asks.
+            ConfigError: the renderer or the model's rope does not support the run's settings.
         """
         settings: LocalConfig = run.backend_config
         thinking = options_without_thinking(loaded.tokenizer) if run.config.rllm.disable_thinking else {}
@@ -52,12 +52,12 @@ class Engines:
         self._versions = run.versions_served
         self._executor = executor
         self._shape = shape
-        # Copies of the model share it: the library's tokenizer takes seconds to make and tens of MB.
+        # Copies of the model share the grammars, because the library's tokenizer takes seconds to build and tens of MB.
         vocabulary = loaded.model.get_output_embeddings().weight.shape[0]
         self._grammars = Grammars(loaded.tokenizer, vocabulary, self.renderer)
 
     def on(self, model: Any) -> LocalEngine:
-        """An engine on a model like the one that is loaded."""
+        """Return an engine on the loaded model or on a copy of it."""
         return LocalEngine(
             model,
             self.renderer,

@@ -1,4 +1,4 @@
-"""Writing the model of a run in forms that other programs open."""
+"""Writes a run's model in formats for other programs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rllm_local.adapter_files import adapter_directory
 from rllm_local.settings import ModelSection
 
 PLUGINS = "plugins.json"
-"""Of a run: which backend it had."""
+"""A run's list of used plugins, which contains its backend."""
 
 
 def export_model(run: Path, form: str, output: Path | None, dtype: Any) -> Path:
-    """Write a model; returns the folder.
+    """Write a model and return the output folder.
 
     Args:
-        run: a run, a checkpoint, a model's folder or an adapter's.
+        run: a run, a checkpoint, a model folder or an adapter folder.
         form: `hf`, `merged` or `adapter`.
-        output: the folder to write; None: beside what is exported.
-        dtype: `float32` or `bfloat16`, of whole models.
+        output: the output folder. None to use `export-FORM` inside `run`.
+        dtype: `float32` or `bfloat16`, for whole models.
 
     Raises:
-        ConfigError: there is no such run, it has no model of this form, or the folder is taken.
-        CheckpointError: the checkpoint holds no model, and its backend cannot fetch it.
-        PluginError: the backend of the run is not installed.
+        ConfigError: the run does not exist, it cannot be written in this form, or the output folder is not empty.
+        CheckpointError: the checkpoint contains no model, and its backend cannot fetch it.
+        PluginError: the run's backend is not installed.
     """
     source = _source(run)
     if adapter_directory(str(source)) is None and model_directory(source) is None:
@@ -46,8 +46,8 @@ def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any)
     if adapter is None and form != "hf":
         raise ConfigError(
             "no-adapter",
-            f"{run} holds a whole model and no LoRA adapter, so there is nothing to write as {form!r}.",
-            "Use --to hf; runs with model.lora_rank have adapters.",
+            f"{run} contains a whole model and no LoRA adapter, so it cannot be written as {form!r}.",
+            "Use --to hf. Only runs with model.lora_rank have adapters.",
         )
     directory = _free(output or (run / f"export-{form}"))
     beside = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
@@ -65,10 +65,10 @@ def _export(source: Path, run: Path, form: str, output: Path | None, dtype: Any)
 
 
 def _source(run: Path) -> Path:
-    """The checkpoint or the model that is meant."""
+    """Return the path of the checkpoint or model to export."""
     if not run.exists():
         raise ConfigError(
-            "run-not-found", f"There is no {run}.", "Name a run's folder, such as runs/rllm-training/default."
+            "run-not-found", f"{run} does not exist.", "Pass a run folder, for example runs/rllm-training/default."
         )
     checkpoints = run / "checkpoints"
     source = checkpoints / "latest" if checkpoints.is_dir() else run
@@ -76,27 +76,27 @@ def _source(run: Path) -> Path:
         raise ConfigError(
             "no-checkpoint",
             f"{run} has no checkpoint yet.",
-            "Let it train to one (rllm.trainer.save_freq), or stop it with Ctrl-C, which saves.",
+            "Wait until the run saves a checkpoint (rllm.trainer.save_freq), or stop it with Ctrl-C, which also saves.",
         )
     return source
 
 
 def _fetch(source: Path, directory: Path) -> None:
-    """Have the backend of a run write the model of a checkpoint that does not hold it."""
+    """Let the run's backend write the model if the checkpoint does not contain it."""
     fetch = None
     if (source / "backend").is_dir() and (name := _backend_of(source)) is not None:
         fetch = resolve("backend", name).plugin.fetch_model
     if fetch is None:
         raise CheckpointError(
             "no-model-in-checkpoint",
-            f"{source} holds no model.",
-            "Name a run, one of its checkpoints, a model's folder, or an adapter's.",
+            f"{source} contains no model.",
+            "Pass a run, one of its checkpoints, a model folder, or an adapter folder.",
         )
     fetch(source / "backend", directory)
 
 
 def _backend_of(checkpoint: Path) -> str | None:
-    """The qualified name of the backend of a checkpoint's run; None where no run tells."""
+    """Return the qualified name of the backend that wrote a checkpoint. None if the run did not record it."""
     try:
         used = json.loads((checkpoint.resolve().parents[1] / PLUGINS).read_text(encoding="utf-8"))
         return next(f"{each['distribution']}/{each['name']}" for each in used if each["kind"] == "backend")
@@ -107,7 +107,9 @@ def _backend_of(checkpoint: Path) -> str | None:
 def _free(directory: Path) -> Path:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(
-            "directory-in-use", f"{directory} exists, and nothing is overwritten.", "Name another folder with --output."
+            "directory-in-use",
+            f"{directory} exists, and export does not overwrite files.",
+            "Set a different folder with --output.",
         )
     return directory
 

@@ -1,4 +1,4 @@
-"""`rllm export`: the model of a run for other programs."""
+"""`rllm export`: writes a run's model for other programs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import click
     "form",
     type=click.Choice(["hf", "merged", "adapter"]),
     required=True,
-    help="hf: a folder that from_pretrained of transformers opens. merged: the same, of a LoRA run alone. adapter: the "
-    "LoRA adapter, as peft opens it.",
+    help="hf: a folder for from_pretrained of transformers. merged: the same for a LoRA run, with the adapter merged. "
+    "adapter: the LoRA adapter, for peft.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Folder to write; by default RUN/export-FORM.")
+@click.option("--output", type=click.Path(path_type=Path), help="Output folder. Default: RUN/export-FORM.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
     default="float32",
     show_default=True,
-    help="Type of the weights of hf and merged. float32 keeps every bit of what was trained.",
+    help="Type of the weights for hf and merged. float32 keeps the trained weights exactly.",
 )
 def export(run: Path, form: str, output: Path | None, dtype: str) -> None:
-    """Write the model of RUN into a folder: a run, one of its checkpoints, or a folder of a model or of peft's.
+    """Write the model of RUN to a folder. RUN is a run, a checkpoint, a model folder, or a peft adapter folder.
 
-    A run's newest checkpoint counts. Nothing is overwritten, and nothing in RUN changes.
+    For a run, the newest checkpoint is used. Existing files are never overwritten, and RUN does not change.
 
     \b
-    For vLLM, llama.cpp, or anything that reads Hugging Face folders, in half the size:
+    For vLLM, llama.cpp, or any program that reads Hugging Face folders, at half the size:
       rllm export runs/rllm-training/default --to hf --dtype bfloat16
-    Of a run with model.lora_rank, the adapter merged into its model:
+    For a run with model.lora_rank, with the adapter merged into its model:
       rllm export runs/rllm-training/default --to merged --output ./merged
-    Or the adapter alone, for peft or for servers that switch between adapters:
+    Only the adapter, for peft or for servers that switch between adapters:
       rllm export runs/rllm-training/default --to adapter
-    What comes out is a model's name too:
+    You can use the output folder as a model:
       rllm eval guess --model ./merged
     """
     from rllm_local.export import export_model

@@ -1,4 +1,4 @@
-"""Check at load that a model computes on the local engine and in packed rows what transformers computes for a row."""
+"""A check at load: the local engine and packed rows must give the same logits as transformers for a single row."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from rllm_local.kv_cache import SlotCache
 from rllm_local.logprobs import additive
 
 NEAR = 1e-3
-"""Largest difference of logits, relative to the largest logit."""
+"""Maximum difference of logits, relative to the largest logit."""
 PROMPT, FIRST, SECOND = [1, 2, 3], [4, 5, 6], [7, 8, 9]
 """Tokens of the probe: two rows with the same prompt."""
 
 
 def check_family(model: Any, name: str) -> None:
-    """Compare logits of a few tokens, computed as the engine and as training compute them, with the plain model's.
+    """Compare logits of a few tokens from the engine and from training with the plain model's logits.
 
     Raises:
-        ConfigError: they differ, or the model cannot be asked for them.
+        ConfigError: the logits differ or cannot be computed.
     """
     config = model.config.get_text_config()
     which = f"model.name={name!r} (model type {config.model_type})"
     if config._attn_implementation != "sdpa":
         raise ConfigError(
             "unsupported-model",
-            f"{which} has the attention {config._attn_implementation!r}; the local engine needs 'sdpa'.",
-            "Use a model with torch's scaled dot product attention, such as Llama or Qwen3.",
+            f"{which} uses the attention {config._attn_implementation!r}, but the local engine needs 'sdpa'.",
+            "Use a model with torch's scaled dot product attention, for example Llama or Qwen3.",
         )
     other = layer_types(config) - {FULL, SLIDING}
     if other:
         raise ConfigError(
             "unsupported-model",
-            f"{which} has layers with {', '.join(sorted(other))}, which the local engine does not sample.",
-            "Use a model whose layers have full or sliding attention, such as Llama, Qwen3 or Gemma 3.",
+            f"{which} has layers with {', '.join(sorted(other))}, which the local engine does not support.",
+            "Use a model whose layers have full or sliding attention, for example Llama, Qwen3 or Gemma 3.",
         )
     problem = _problem(model)
     if problem is not None:
         raise ConfigError(
-            "unsupported-model", f"{which} {problem}.", "Use a model of another type, such as Llama, Qwen3 or Gemma 3."
+            "unsupported-model",
+            f"{which} {problem}.",
+            "Use a different model type, for example Llama, Qwen3 or Gemma 3.",
         )
 
 
@@ -58,19 +60,19 @@ def _problem(model: Any) -> str | None:
     try:
         with _short_window(model.config.get_text_config()):
             alone = [_logits(model, [PROMPT + row])[0] for row in (FIRST, SECOND)]
-            problem = "ignores the positions or the attention mask that it is given"
+            problem = "ignores its position ids or its attention mask"
             if _packed_rows_differ(model, alone):
                 return problem
             problem = "has attention that cannot read the engine's cache of keys and values"
             return problem if _sampling_differs(model, alone) else None
-    except Exception as error:  # noqa: BLE001  (each family fails in its own way, and all mean the same)
+    except Exception as error:  # noqa: BLE001  (each family fails differently, and every failure has the same meaning)
         why = " ".join(str(error).split())[:150].rstrip(".")
         return f"{problem} ({type(error).__name__}: {why})"
 
 
 @contextmanager
 def _short_window(config: Any) -> Iterator[None]:
-    """Within, a sliding window has 2 tokens, so that few tokens show whether the model keeps to its mask."""
+    """Set the sliding window to 2 tokens in this context, so that a few tokens show if the model uses its mask."""
     if SLIDING not in layer_types(config):
         yield
         return
@@ -99,7 +101,8 @@ def _packed_rows_differ(model: Any, alone: list[Tensor]) -> bool:
 
 def _sampling_differs(model: Any, alone: list[Tensor]) -> bool:
     cache = SlotCache(layers=model.config.get_text_config().num_hidden_layers, slots=3, positions=6)
-    # Of rows of different lengths, then of one token each in slots that are apart: the engine reads them differently.
+    # First rows of different lengths, then one token each in slots that are not adjacent. The engine reads these two
+    # cases differently.
     first = [_row(2, 0, PROMPT + FIRST[:1]), _row(0, 0, PROMPT + SECOND[:2])]
     then = [_row(2, 4, FIRST[1:2]), _row(0, 5, SECOND[2:])]
     return _differ(last_logits(model, cache, first), torch.stack([alone[0][3], alone[1][4]])) or _differ(
@@ -117,5 +120,5 @@ def _logits(model: Any, ids: list[list[int]], **options: Any) -> Tensor:
 
 
 def _differ(logits: Tensor, expected: Tensor) -> bool:
-    # Written so that NaN differs.
+    # The comparison is written so that NaN counts as a difference.
     return not bool((logits - expected).abs().max() <= NEAR * expected.abs().max())

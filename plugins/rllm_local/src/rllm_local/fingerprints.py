@@ -1,4 +1,4 @@
-"""How a model is told from others, whether or not there is an adapter on it."""
+"""Fingerprints of models, independent of an adapter on them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
-    """SHA-256, hexadecimal, of all weights of a `torch.nn.Module` with their names: of 1 GB in about a second.
+    """Return a hexadecimal SHA-256 of all weights of a `torch.nn.Module` with their names.
 
-    The weights are taken as they are or rounded to `dtype`; a LoRA adapter is left out.
+    1 GB takes about a second. The weights are rounded to `dtype` if it is not None. A LoRA adapter is not included.
     """
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
@@ -22,10 +22,10 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
 
 
 def is_adapters(name: str) -> bool:
-    """Whether a parameter of this name is the adapter's."""
+    """Return True if a parameter with this name belongs to the adapter."""
     return ".lora_A." in name or ".lora_B." in name
 
 
 def plain_name(name: str) -> str:
-    """What a tensor of the base model is called where there is no adapter."""
+    """Return the name that a tensor of the base model has without an adapter."""
     return name.replace(".base_layer.", ".")

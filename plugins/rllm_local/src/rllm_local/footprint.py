@@ -1,4 +1,4 @@
-"""What `--dry-run` says about memory: the estimate beside what the device has, and keys that help."""
+"""The memory report of `--dry-run`: the estimate, the device's memory, and keys that reduce the estimate."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> Footprint | None:
-    """Estimate the memory of a run. Reads the model's config.json and no weights; asks no network.
+    """Estimate a run's memory from the model's config.json, without its weights and without network requests.
 
-    `tiny` takes so little that nothing is said, and torch is not imported.
+    Return None for `tiny`, which needs very little memory, so that torch is not imported.
     """
     if settings.model.name == TINY:
         return None
@@ -36,7 +36,8 @@ def footprint(settings: LocalConfig, run: RunConfig, needs: frozenset[str]) -> F
     try:
         parts = _parts(config, settings, run, needs, device)
     except RuntimeError:
-        # The estimate runs the model on tensors without data. Most mixtures of experts have an operation that cannot.
+        # The estimate runs the model on tensors without data. Most mixtures of experts have an operation that does not
+        # support such tensors.
         return _unknown(f"a model of type {config.model_type!r} cannot run on tensors without data")
     finally:
         log.disabled = False
@@ -94,7 +95,7 @@ def _parts(config: Any, settings: LocalConfig, run: RunConfig, needs: frozenset[
 
 
 def _device(name: str) -> tuple[str, int]:
-    """The device that a run would take, and its bytes of memory."""
+    """Return the run's device and its memory in bytes."""
     import torch
 
     from rllm_local.model import find_device
@@ -108,7 +109,7 @@ def _device(name: str) -> tuple[str, int]:
 
 
 def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings: LocalConfig) -> str:
-    """Which keys help, the largest part first."""
+    """Return a warning with the keys that reduce memory, ordered by the size of the part that they reduce."""
     per_token = ["lower training.max_tokens_per_microbatch"]
     if not settings.training.gradient_checkpointing:
         per_token.insert(0, "set training.gradient_checkpointing=true")
@@ -132,7 +133,7 @@ def _does_not_fit(parts: Mapping[str, int], total: int, available: int, settings
     keys: dict[str, None] = {}
     for name in sorted(parts, key=lambda name: -parts[name]):
         keys.update(dict.fromkeys(helps[name]))
-    return f"the run may take {_gib(total)}, and there are {_gib(available)}: {', or '.join(keys)}."
+    return f"the run may need {_gib(total)}, but only {_gib(available)} are available: {', or '.join(keys)}."
 
 
 def _gib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""One forward pass for sampling: the new tokens of many conversations on top of their cached keys and values."""
+"""One forward pass for sampling: it computes new tokens of many conversations with their cached keys and values."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rllm_local.sampling import Draws, draw
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One conversation's share of a forward pass."""
+    """One conversation in a forward pass."""
 
     slot: int
     cached: int
-    """Tokens already in the slot."""
+    """Number of tokens already in the slot."""
     fresh: NDArray[np.int32]
-    """(n,) tokens to compute; the model's next token follows the last of them."""
+    """Tokens to compute, (n,). The sampled token follows the last of them."""
     sampling: SamplingParams
     position: int
-    """How many tokens the request has sampled already."""
+    """Number of tokens that the request has already sampled."""
     grammar: Grammar | None = None
     """The grammar that constrains the next token; None if any token may follow."""
 
 
 def cache_bytes_per_token(model: Any) -> int:
-    """Bytes of keys and values of one token over all layers."""
+    """Return the bytes of one token's keys and values over all layers."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -49,7 +49,7 @@ def cache_bytes_per_token(model: Any) -> int:
 
 
 def buckets(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-    """Indices of rows to compute together: of similar length, so that one long prompt does not pad all others."""
+    """Return groups of row indices to compute together. Rows of a group have similar lengths, to limit padding."""
     by_size: dict[int, list[int]] = {}
     for index, row in enumerate(rows):
         by_size.setdefault(max(8, 1 << (len(row.fresh) - 1).bit_length()), []).append(index)
@@ -62,7 +62,7 @@ def buckets(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
 
 @torch.inference_mode()
 def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
-    """Compute the rows' fresh tokens and draw the next token of each."""
+    """Compute the rows' fresh tokens, and draw the next token of each row."""
     logits = last_logits(model, cache, rows)
     return draw(
         logits,
@@ -74,10 +74,10 @@ def sample_next(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Draws:
 
 @torch.inference_mode()
 def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
-    """Compute the rows' fresh tokens: (n_row, n_vocabulary) logits of the token that follows each row.
+    """Compute the rows' fresh tokens, and return the logits of each row's next token, (n_row, n_vocabulary).
 
-    Fresh tokens are aligned to the right, so that the last position of every row is the one whose logits are needed;
-    any Hugging Face causal model can then be asked for these alone.
+    Fresh tokens are aligned to the right, so only the logits of the last position are needed. Any Hugging Face causal
+    model can compute only these.
     """
     device = model.device
     lengths = np.array([len(row.fresh) for row in rows])
@@ -95,7 +95,7 @@ def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
     length = int((cached + lengths).max())
     slots = np.array([row.slot for row in rows])
     view = cache.select(slots, np.where(real, positions, -1), length, device)
-    # Padding sees position 0 like any other token: a query that sees nothing would make NaN.
+    # Padding also sees position 0, because a query without visible keys gives NaN.
     queries = torch.from_numpy(positions if view.rows is None else _spread(positions, view)).to(device)
     keys = torch.arange(view.length, device=device)[None]
     visible = (keys <= queries[:, :, None])[:, None]
@@ -113,7 +113,7 @@ def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
 
 
 def _spread(positions: NDArray[np.int64], view: CacheView) -> NDArray[np.int64]:
-    """(n_slot, n_query): the rows' positions at their slots, 0 at the slots of no row."""
+    """Return the rows' positions at their slots, (n_slot, n_query), and 0 at slots without a row."""
     assert isinstance(view.slots, slice)
     assert view.rows is not None
     spread = np.zeros((view.slots.stop - view.slots.start, positions.shape[1]), np.int64)

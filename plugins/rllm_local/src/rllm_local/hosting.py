@@ -1,4 +1,4 @@
-"""A rollout engine of another package in place of the backend's own: started for this model, given its weights."""
+"""Support for a rollout engine of another package instead of the backend's own engine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GIB = 1 << 30
 
 
 class Hosting:
-    """A `SamplingHalf`: owns a `HostedEngine` and gives it every version of the model's weights.
+    """A `SamplingHalf` that owns a `HostedEngine` and sends it every version of the model's weights.
 
-    The model is read on `executor`.
+    It reads the model on the thread of `executor`.
     """
 
     def __init__(self, choice: PluginChoice[EnginePlugin[Any]], loaded: LoadedModel, executor: Executor) -> None:
@@ -36,7 +36,7 @@ class Hosting:
         self._executor = executor
 
     async def start(self, renderer: Renderer, max_context: int, settings: LocalConfig) -> None:
-        """Start the engine and give it the model's weights as version 0."""
+        """Start the engine, and send it the model's weights as version 0."""
         with ProcessDirectory("rllm-local-") as files:
             directory = files.path
             await self._in_worker(_save_without_weights, self._loaded, directory)
@@ -53,18 +53,18 @@ class Hosting:
         await self.sync_weights(0)
 
     async def sync_weights(self, version: int) -> None:
-        """The engine samples with the model's weights from here on."""
+        """Send the model's current weights to the engine, which then samples with them."""
         weights = await self._in_worker(checkpoint_weights, self._loaded.model, self._loaded.adapter)
         await self.engine.load_weights(weights.items(), version)
 
     def weights_change(self) -> None:
-        """The engine has its own."""
+        """Do nothing, because the engine has its own copy of the weights."""
 
     def fail(self, error: BackendError) -> None:
-        """Nothing that trains elsewhere is behind a hosted engine."""
+        """Do nothing, because a run with a hosted engine has no separate training process."""
 
     async def close(self) -> None:
-        """End the engine, however far it got."""
+        """Stop the engine, even if its start failed."""
         await self.engine.close()
 
     async def _in_worker(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -79,14 +79,14 @@ def _save_without_weights(loaded: LoadedModel, directory: Path) -> None:
 
 
 def checkpoint_weights(model: Any, adapter: Adapter | None = None) -> dict[str, torch.Tensor]:
-    """The model's weights, each once, as `save_pretrained` would name and shape them, an adapter merged into them.
+    """Return the model's weights, each once, with the names and shapes of `save_pretrained` and with a merged adapter.
 
-    They share the model's memory, unless there is an adapter on them.
+    They share the model's memory, unless the model has an adapter.
     """
     from transformers.core_model_loading import revert_weight_conversion
 
     state: dict[str, torch.Tensor] = model.state_dict() if adapter is None else adapter.merged_state()
-    # Tied weights are parameters under two names, of which a checkpoint has the first.
+    # Tied weights are parameters with two names. A checkpoint contains only the first name.
     every, once = (
         {plain_name(name) for name, _ in model.named_parameters(remove_duplicate=each)} for each in (False, True)
     )

@@ -1,4 +1,4 @@
-"""Keys and values of many conversations, one slot each, in the form Hugging Face models expect of a cache."""
+"""A cache for the keys and values of many conversations, one slot each, with the Hugging Face cache interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import Cache, DynamicLayer
 
 
 class Copy(NamedTuple):
-    """The first `length` positions of a slot, for others."""
+    """A copy of a slot's first `length` positions to other slots."""
 
     source: int
     targets: list[int]
@@ -22,7 +22,7 @@ class Copy(NamedTuple):
 
 
 def together(copies: Sequence[Copy]) -> list[Copy]:
-    """The same copies in the same order, neighbours from one source as one."""
+    """Return the same copies in the same order, with consecutive copies from one source merged."""
     merged: list[Copy] = []
     for copy in copies:
         if merged and merged[-1][::2] == copy[::2]:
@@ -33,27 +33,27 @@ def together(copies: Sequence[Copy]) -> list[Copy]:
 
 
 WORTH_READING = 2
-"""A range of slots is read as it is up to this many times the slots that are needed of it."""
+"""A range of slots is read without a copy if it has at most this many times the number of needed slots."""
 
 
 @dataclass(frozen=True, eq=False)
 class CacheView:
-    """Which slots one forward pass reads and where it writes."""
+    """The slots that one forward pass reads, and the positions to which it writes."""
 
     slots: Tensor | slice
-    """The slots read, ``n_slot``: a slice, of which nothing is copied, or the rows' slots."""
+    """The slots to read, ``n_slot``: a slice, which is not copied, or the rows' slots."""
     rows: Tensor | None
-    """(n_row,) int64 where each row's slot is among those read; None: they are the same, row by row."""
+    """Index of each row's slot among the slots to read, (n_row,) int64. None if they are the same, row by row."""
     write_positions: Tensor
-    """(n_row * n_query,) flat positions of the new tokens; padding goes to a slot nobody reads."""
+    """Flat positions of the new tokens, (n_row * n_query,). Padding is written to a slot that is never read."""
     length: int
-    """Positions read of each slot."""
+    """Number of positions to read in each slot."""
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, each (slots + 1, positions, heads, head size). The last slot takes padding.
+    """One layer's keys and values, each (slots + 1, positions, heads, head size). The last slot is for padding.
 
-    A subclass of a complete layer: releases of transformers add abstract methods to the base class of layers.
+    It is a subclass of a concrete layer, because transformers releases add abstract methods to the layers' base class.
     """
 
     def __init__(self, slots: int, positions: int) -> None:
@@ -70,7 +70,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the new tokens' states, (n_row, heads, n_query, size), and return all states of the rows."""
+        """Write the new tokens' states, (n_row, heads, n_query, size), and return all of the rows' states."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.view is not None
@@ -88,7 +88,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
             store[targets, :length] = store[source, :length].clone()
 
     def grow(self, slots: int, positions: int) -> None:
-        """Make room, keeping what is cached in the slots that remain."""
+        """Change the size, and keep the cached states of the remaining slots."""
         self._shape = (slots + 1, positions)
         if not self.is_initialized:
             return
@@ -108,7 +108,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def as_needed(length: int) -> int:
-    """Read the positions that the longest row needs, and no more."""
+    """Return `length`: a pass reads only the positions that its longest row needs."""
     return length
 
 
@@ -117,16 +117,16 @@ class PassShape:
     """Sizes of the products in a pass. `same_bits` chooses sizes that give a row the same bits in every pass."""
 
     fewest_rows: int = 1
-    """Minimum number of rows of a product, and of queries of an attention."""
+    """Minimum number of rows in a product, and of queries in an attention."""
     positions_to_read: Callable[[int], int] = as_needed
-    """Return how many positions a pass reads of each slot, given how many its longest row needs."""
+    """Function from the number of positions that the longest row needs to the number that a pass reads in each slot."""
 
 
 AS_NEEDED = PassShape()
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """Slots of all layers."""
+    """The slots of all layers."""
 
     def __init__(self, layers: int, slots: int, positions: int, shape: PassShape = AS_NEEDED) -> None:
         self.slots = slots
@@ -137,12 +137,12 @@ class SlotCache(Cache):  # type: ignore[misc]
     def select(
         self, slots: NDArray[np.int64], writes: NDArray[np.int64], length: int, device: torch.device
     ) -> CacheView:
-        """Say which rows the next forward pass is about.
+        """Select the rows of the next forward pass.
 
         Args:
             slots: (n_row,) slot of each row.
             writes: (n_row, n_query) position of each new token in its slot, -1 for padding.
-            length: positions that the longest row needs; the view may read more.
+            length: number of positions that the longest row needs. The view may read more.
         """
         flat = np.where(writes < 0, self.slots * self.positions, slots[:, None] * self.positions + writes)
         read, rows = _read(slots, one_query=writes.shape[1] == 1)
@@ -158,23 +158,23 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     @torch.inference_mode()
     def copy(self, copies: Sequence[Copy]) -> None:
-        """Copy the beginnings of slots to others, one after the other."""
+        """Copy the first positions of slots to other slots, in order."""
         for layer in self.layers:
             for source, targets, length in copies:
                 layer.copy(source, targets, length)
 
     def grow(self, slots: int, positions: int) -> None:
-        """Change the number of slots and positions; slots beyond the new number lose what they hold."""
+        """Change the number of slots and positions. Slots beyond the new number lose their contents."""
         self.slots, self.positions = slots, positions
         for layer in self.layers:
             layer.grow(slots, positions)
 
 
 def _read(slots: NDArray[np.int64], *, one_query: bool) -> tuple[slice | NDArray[np.int64], NDArray[np.int64] | None]:
-    """Which slots to read, and where the rows are among them.
+    """Return the slots to read, and each row's index among them.
 
-    Attention over slots that no row needs costs less than a copy of those that rows need, where most are needed and
-    every row has one query.
+    If each row has one query and most slots of a range are needed, attention over the whole range costs less than a
+    copy of the needed slots.
     """
     first = int(slots.min())
     span = int(slots.max()) + 1 - first

@@ -1,4 +1,4 @@
-"""The forward pass of training: what a model says about the sampled tokens of a micro-batch."""
+"""The forward pass for training: the model's outputs for a micro-batch's sampled tokens."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
 
 @dataclass(frozen=True, eq=False)
 class TokenOutputs:
-    """One entry per sampled token, in the order of the micro-batch; computed where the token was sampled from."""
+    """Outputs for the sampled tokens, in the micro-batch's order. Each comes from the position before its token."""
 
     log_distribution: Tensor
-    """(n_sampled, n_vocabulary) float32, log-probs of all tokens."""
+    """Log-probs of all tokens, (n_sampled, n_vocabulary) float32."""
     logprobs: Tensor
-    """(n_sampled,) float32, log-probs of the sampled tokens."""
+    """Log-probs of the sampled tokens, (n_sampled,) float32."""
     hidden: Tensor
-    """(n_sampled, width) the model's last hidden states, in its own dtype."""
+    """The model's last hidden states in its own dtype, (n_sampled, width)."""
 
     def entropies(self) -> Tensor:
-        """(n_sampled,) in nats."""
+        """Return the entropies in nats, (n_sampled,)."""
         return -(self.log_distribution.exp() * self.log_distribution).sum(dim=-1)
 
     def sum_pi_squared(self) -> Tensor:
-        """(n_sampled,) sum over the vocabulary of squared probabilities."""
+        """Return the sums of squared probabilities over the vocabulary, (n_sampled,)."""
         return (2 * self.log_distribution).exp().sum(dim=-1)
 
 
@@ -42,13 +42,14 @@ Outputs = TokenOutputs | ChunkedOutputs
 def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
     """Run a Hugging Face causal model over a micro-batch.
 
-    Logits of few tokens are kept for the gradient. Those of many are computed in chunks, and again for the gradient.
+    The logits of few tokens are stored for the gradient. The logits of many tokens are computed in chunks, and
+    recomputed for the gradient.
 
     Args:
-        model: gradients are recorded as torch's current mode says.
-        part: its rows.
-        temperature: of the sampling, which recorded the log-probs that ours are compared with; greedy sampling, at 0,
-            recorded them at 1.
+        model: a model. Gradients are recorded if torch's current mode records them.
+        part: the micro-batch.
+        temperature: the sampling temperature. The log-probs are compared with the sampler's log-probs at this
+            temperature. Greedy sampling, at 0, recorded them at 1.
     """
     temperature = temperature or 1.0
     head = model.get_output_embeddings()
@@ -65,9 +66,9 @@ def token_outputs(model: Any, part: MicroBatch, temperature: float) -> Outputs:
 
 
 def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Where sampled tokens of `part` are predicted: logits (n, n_vocabulary), last hidden states (n_sampled, width).
+    """Return logits (n, n_vocabulary) and last hidden states (n_sampled, width) at the positions before sampled tokens.
 
-    `given`: which n of these states the output layer gets.
+    `given` selects the n states that the output layer receives.
     """
     states: list[Tensor] = []
 
@@ -75,7 +76,7 @@ def _forward(model: Any, part: MicroBatch, given: Callable[[Tensor], Tensor]) ->
         states.append(inputs[0][part.places])
         return (given(states[0])[None],)
 
-    # What the output layer is given is the last hidden state at the positions asked for, in any causal model.
+    # In any causal model, the output layer receives the last hidden state at the requested positions.
     hook = model.get_output_embeddings().register_forward_pre_hook(note)
     try:
         logits = model(
@@ -98,11 +99,13 @@ def _attention_mask(model: Any, part: MicroBatch) -> Tensor | dict[str, Tensor] 
 
 
 def additive(visible: Tensor | dict[str, Tensor], dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-    """What attention adds to its scores. Made once: of a bool mask each layer makes one, and keeps it for the gradient.
+    """Return the mask that attention adds to its scores.
+
+    It is created once. From a bool mask, each layer would create its own and store it for the gradient.
 
     Args:
-        visible: bool, per type of layer if there are several.
-        dtype: of the model.
+        visible: bool mask, or one mask for each layer type.
+        dtype: the model's dtype.
     """
     if isinstance(visible, dict):
         return {kind: _additive_mask(mask, dtype) for kind, mask in visible.items()}
@@ -126,12 +129,12 @@ _ENDS_WITH_ITS_HEAD: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @torch.no_grad()
 def _ends_with_its_head(model: Any) -> bool:
-    """Whether logits are what a plain linear layer gives: some models scale or cap them, and layers have adapters."""
+    """Return True if the logits come from a plain linear layer. Some models scale or cap them or have an adapter."""
     if model not in _ENDS_WITH_ITS_HEAD:
         states: list[Tensor] = []
         head = model.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
-        # Several tokens: the embedding of padding is zero in many models, and then so are logits, scaled or not.
+        # Use several tokens. In many models the padding embedding is zero, so its logits are zero, scaled or not.
         ids = torch.arange(8, device=model.device)[None]
         try:
             logits = model(input_ids=ids, use_cache=False).logits

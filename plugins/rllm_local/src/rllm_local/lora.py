@@ -1,7 +1,7 @@
-"""LoRA: two small trained matrices beside each linear layer of a model that stays as it is.
+"""LoRA: two small trained matrices for each linear layer of a frozen model.
 
-What is added to a layer's output is alpha / rank · B A x. The adapter is float32 whatever the model computes in. The
-engine and the trainer run the same layers, so their log-probs agree as they do without an adapter.
+A layer's output gets alpha / rank · B A x added. The adapter is always float32, with any computation type of the model.
+The engine and the trainer run the same layers, so their log-probs agree as well as without an adapter.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from rllm_local.fingerprints import fingerprint, is_adapters, plain_name
 from rllm_local.settings import TrainedModelSection
 
 ADAPTER = "default"
-"""peft's name of the one adapter of a model."""
+"""peft's name for a model's only adapter."""
 INSIDE_PEFT = "base_model.model."
-"""How names begin in a file of peft."""
+"""Prefix of names in peft's files."""
 
 
 class Adapter:
-    """The adapter of a model. Made in place: the model's linear layers become peft's."""
+    """A model's adapter. It is created in place: the model's linear layers become peft layers."""
 
     def __init__(self, model: Any, settings: TrainedModelSection, base: BaseModel, seed: int) -> None:
-        """Add an adapter that changes nothing yet: B is 0, and A is drawn from the seed.
+        """Add an adapter that does not change the output yet: B is 0, and A is drawn from the seed.
 
         Args:
-            model: `transformers.PreTrainedModel` on its device, in the type that it computes in.
+            model: `transformers.PreTrainedModel` on its device, in its computation type.
             settings: rank, alpha and layers.
-            base: what `model` is.
-            seed: of A.
+            base: description of `model`.
+            seed: seed for A.
 
         Raises:
-            ConfigError: `model.lora_target_modules` names no layers, or layers that cannot have an adapter.
+            ConfigError: `model.lora_target_modules` matches no layer, or a layer that cannot have an adapter.
         """
         import peft
 
@@ -64,7 +64,7 @@ class Adapter:
             inference_mode=False,
         )
         try:
-            # peft draws from torch's global generator whatever it is told about initial weights.
+            # peft always draws from torch's global generator, with any setting for initial weights.
             with torch.random.fork_rng(devices=[]):
                 peft.inject_adapter_in_model(self.config, model, ADAPTER)
         except ValueError as error:
@@ -75,7 +75,7 @@ class Adapter:
             self._start(name, layer, seed)
 
     def _start(self, name: str, layer: Any, seed: int) -> None:
-        """Draw A of each layer from a seed of its own: a layer starts alike whichever others are adapted."""
+        """Draw a layer's A from its own seed, so that it does not depend on the other adapted layers."""
         down, up = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
         drawn = torch.empty(down.shape)
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora", name))
@@ -85,14 +85,14 @@ class Adapter:
 
     @property
     def base(self) -> BaseModel:
-        """What is below, with the SHA-256 of its weights as they compute."""
+        """The base model, with the SHA-256 of its weights in their computation type."""
         if self._sha256 is None:
             self._sha256 = fingerprint(self.model, self.model.dtype)
         return replace(self._base, dtype=str(self.model.dtype).removeprefix("torch."), sha256=self._sha256)
 
     @contextmanager
     def switched_off(self) -> Iterator[None]:
-        """The model answers as the base model does."""
+        """Make the model compute the base model's outputs in this context."""
         for layer in self.layers.values():
             layer.enable_adapters(False)
         try:
@@ -102,7 +102,7 @@ class Adapter:
                 layer.enable_adapters(True)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A, (rank, n_in), and B, (n_out, rank), of each layer, float32, by peft's names. They share memory."""
+        """Return each layer's A, (rank, n_in), and B, (n_out, rank), float32, by peft's names. They share memory."""
         return {
             f"{INSIDE_PEFT}{name}.{part}.weight": getattr(layer, part)[ADAPTER].weight.detach()
             for name, layer in self.layers.items()
@@ -111,7 +111,7 @@ class Adapter:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state_dict` gave. Raises ValueError: it is of another adapter."""
+        """Restore the values of `state_dict`. Raise ValueError if they belong to a different adapter."""
         own = self.state_dict()
         shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
         if shapes != {name: tuple(tensor.shape) for name, tensor in state.items()}:
@@ -120,14 +120,14 @@ class Adapter:
             tensor.copy_(state[name])
 
     def save(self, directory: Path) -> None:
-        """Write the adapter into a folder that `peft.PeftModel.from_pretrained` opens."""
+        """Write the adapter into a folder for `peft.PeftModel.from_pretrained`."""
         directory.mkdir(exist_ok=True)
         self.config.save_pretrained(directory)
         save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / WEIGHTS)
         write_base(directory, self.base)
 
     def load(self, directory: Path) -> None:
-        """Put back what `save` wrote, or peft. Raises ValueError: it is of another adapter."""
+        """Load an adapter that `save` or peft wrote. Raise ValueError if it is a different adapter."""
         scale = json.loads((directory / CONFIG).read_text(encoding="utf-8")).get("lora_alpha")
         if scale != self.config.lora_alpha:
             raise ValueError(f"lora_alpha is {scale}")
@@ -135,9 +135,10 @@ class Adapter:
 
     @torch.no_grad()
     def merged_state(self) -> dict[str, Tensor]:
-        """All tensors of a plain model that answers as the adapted one does, by their names in it.
+        """Return all tensors of a plain model with the same outputs, by their names in that model.
 
-        Sums are made in float32 and rounded to the type of the layer; what has no adapter shares the model's memory.
+        Sums are computed in float32 and rounded to the layer's type. Layers without an adapter share the model's
+        memory.
         """
         merged = {}
         for name, tensor in self.model.state_dict().items():
@@ -152,10 +153,10 @@ class Adapter:
 
 
 def merge_into(model: Any, directory: Path) -> Any:
-    """The plain model of a float32 model and the adapter in a folder of peft's. Changes `model`.
+    """Merge the adapter in a peft folder into a float32 model, and return the plain model. `model` is changed.
 
-    An output layer that is the embedding too becomes one of its own where it is adapted, as by the Tinker API: merged
-    into both, the adapter would change what the model reads.
+    If an adapted output layer shares its weights with the embedding (as with the Tinker API), the output layer gets its
+    own weights. Otherwise the adapter would also change the embedding.
     """
     import peft
 
@@ -172,23 +173,26 @@ def _untie(model: Any) -> None:
     layer.weight = nn.Parameter(layer.weight.detach().clone())
     for config in (model.config, model.config.get_text_config()):
         config.tie_word_embeddings = False
-    model.all_tied_weights_keys = {}  # what transformers found to be tied when it made the model
+    model.all_tied_weights_keys = {}  # the tied weights that transformers recorded when it created the model
 
 
 def _check_targets(model: Any, settings: TrainedModelSection) -> None:
-    """The output layer is often the embedding too, and log-probs are computed from its plain weight."""
+    """Raise ConfigError for targets that are the output layer or not linear.
+
+    The output layer often shares its weights with the embedding, and log-probs are computed from its plain weight.
+    """
     targets = settings.lora_target_modules
     for target in () if isinstance(targets, str) else targets:
         for name, module in model.named_modules():
             if f".{name}".endswith(f".{target}"):
                 if not isinstance(module, nn.Linear):
-                    raise _refusal(settings, f"{name} is no linear layer")
+                    raise _refusal(settings, f"{name} is not a linear layer")
                 if module is model.get_output_embeddings():
                     raise _refusal(settings, f"{name} is the output layer")
 
 
 def _targets(model: Any, layers: Mapping[str, Any]) -> list[str]:
-    """The ends of the adapted layers' names, or whole names where other layers end alike."""
+    """Return the ends of the adapted layers' names, or their whole names if other layers have the same ends."""
     ends = {name.rpartition(".")[2] for name in layers}
     alike = (name for name, module in model.named_modules() if name.rpartition(".")[2] in ends)
     return sorted(ends if set(alike) == set(layers) else layers)
@@ -198,5 +202,5 @@ def _refusal(settings: TrainedModelSection, why: str) -> ConfigError:
     return ConfigError(
         "bad-lora-target",
         f"model.lora_target_modules={settings.lora_target_modules!r} cannot be adapted: {why}.",
-        "Use all-linear, or name linear layers by the ends of their names, such as [q_proj, v_proj].",
+        "Set it to all-linear, or to the ends of linear layers' names, for example [q_proj, v_proj].",
     )

@@ -1,7 +1,7 @@
-"""A model that computes in bfloat16, and the float32 weights that its optimiser moves.
+"""Float32 weights for the optimiser of a model that computes in bfloat16.
 
-bfloat16 has 8 significant bits. A weight of 0.1 is 0.0005 from the next one, and AdamW moves a weight by about the
-learning rate: most updates would round to nothing.
+bfloat16 has 8 significant bits. The distance from a weight of 0.1 to the next value is 0.0005. AdamW moves a weight by
+about the learning rate, so most updates would round to nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.nn import Parameter
 
 
 def cast_weights(model: Any, dtype: torch.dtype) -> None:
-    """Cast a float32 model in place as `from_pretrained(dtype=…)` of transformers loads it.
+    """Cast a float32 model in place, with the same result as `from_pretrained(dtype=…)` of transformers.
 
-    Parameters and saved buffers get the type, save those that the model's class keeps in float32. Buffers that are
-    computed stay: rotary frequencies in bfloat16 would put late tokens at other positions.
+    Parameters and saved buffers are cast, except those that the model's class keeps in float32. Computed buffers are
+    not cast, because rotary frequencies in bfloat16 would change the positions of late tokens.
     """
     kept = list(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
@@ -33,14 +33,14 @@ def cast_weights(model: Any, dtype: torch.dtype) -> None:
 
 
 class Masters:
-    """The trained weights of a model in float32: what the optimiser moves and what a checkpoint holds.
+    """A model's trained weights in float32, for the optimiser and for checkpoints.
 
-    A float32 parameter is its own master. For any other the gradient moves to the master's `.grad` as soon as a
-    backward pass has it, so that micro-batches add up in float32; `write` rounds the master back into the parameter.
+    A float32 parameter is its own master. For other parameters, each backward pass moves the gradient to the master's
+    `.grad`, so that micro-batches are summed in float32. `write` rounds the master back into the parameter.
     """
 
     def __init__(self, model: Any, exact: Mapping[Parameter, Tensor] | None = None) -> None:
-        """Take the masters from `exact`, float32 by parameter; None: from the parameters as they are."""
+        """Create the masters from `exact` (float32, by parameter), or from the current parameters if it is None."""
         self.model = model
         self._masters: dict[Parameter, Parameter] = {}
         for parameter in model.parameters():
@@ -55,7 +55,7 @@ class Masters:
 
     @classmethod
     def of_float32(cls, model: Any, dtype: torch.dtype) -> Masters:
-        """Cast a float32 model in place, see `cast_weights`; the masters are the weights before."""
+        """Cast a float32 model in place, see `cast_weights`. The masters are the weights before the cast."""
         exact = {parameter: parameter.data for parameter in model.parameters()}
         cast_weights(model, dtype)
         return cls(model, exact)
@@ -66,15 +66,15 @@ class Masters:
         return list(self._masters)
 
     def __iter__(self) -> Iterator[Parameter]:
-        """The masters, in the model's order."""
+        """Iterate over the masters, in the model's order."""
         return iter(self._masters.values())
 
     def of(self, parameter: Parameter) -> Parameter:
-        """The master of a parameter; parameters of other modules are their own."""
+        """Return a parameter's master. A parameter of a different module is its own master."""
         return self._masters.get(parameter, parameter)
 
     def named(self) -> Iterator[tuple[str, Parameter]]:
-        """The masters by the names of their parameters."""
+        """Yield the masters with the names of their parameters."""
         for name, parameter in self.model.named_parameters():
             if parameter in self._masters:
                 yield name, self._masters[parameter]
@@ -87,7 +87,7 @@ class Masters:
                 parameter.copy_(master)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All tensors of the model in float32, by their names in it. Tied weights share memory."""
+        """Return all tensors of the model in float32, by their names in the model. Tied weights share memory."""
         state: dict[str, Any] = self.model.state_dict(keep_vars=True)
         return {
             name: self._masters.get(tensor, tensor).detach().float() if tensor.is_floating_point() else tensor
@@ -96,7 +96,7 @@ class Masters:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state_dict` gave. Raises RuntimeError: it is of another model."""
+        """Restore the values of `state_dict`. Raise RuntimeError if they belong to a different model."""
         self.model.load_state_dict(state)
         for name, master in self.named():
             master.copy_(state[name])

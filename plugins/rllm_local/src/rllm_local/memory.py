@@ -1,4 +1,4 @@
-"""How much memory a run takes, from the model's config.json and the settings alone."""
+"""A run's memory, estimated only from the model's config.json and the settings."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from rllm_local.vocabulary import CHUNK
 
 GIB = 1 << 30
 LOGITS_BYTES = {torch.float32: 16, torch.bfloat16: 12}
-"""What log-probs and their gradient take at their peak, per sampled token and entry of the vocabulary; by the model's
-type. Measured (tests/test_memory.py)."""
+"""Peak bytes of log-probs and their gradient, per sampled token and vocabulary entry, by the model's type. Measured in
+tests/test_memory.py."""
 CHUNK_BYTES = 16
-"""The same where the logits of many tokens are computed in chunks, per entry of a chunk."""
+"""Peak bytes per entry of a chunk, if the logits of many tokens are computed in chunks."""
 CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
-"""Keys of a model's config for what it does to logits behind its output layer; such logits are not chunked."""
+"""Keys in a model's config for changes to logits after the output layer. Such logits are not chunked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a run does with the model, as far as memory is concerned."""
+    """A run's use of the model that affects memory."""
 
     micro_batch_tokens: int
     """Padded tokens per forward and backward pass."""
     sampled_tokens: int
-    """Those of them that were sampled, at most."""
+    """Maximum number of sampled tokens among them."""
     cached_tokens: int
-    """Tokens with cached keys and values, at most."""
+    """Maximum number of tokens with cached keys and values."""
     reference: bool
     critic: bool
     widest_sequence: int = 0
-    """Positions of the longest sequence with several rows; 0: each row is one."""
+    """Positions of the longest sequence with several rows. 0 if each row is a sequence."""
     copies: int = 0
-    """Of what is trained, to sample from."""
+    """Number of copies of the trained weights for sampling."""
     apart: bool = False
-    """Whether the copies are in another process than what trains."""
+    """True if the copies are in a different process than training."""
 
 
 def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Mapping[str, int]:
-    """Bytes by what they are for, all held at once at the peak of an update.
+    """Return the bytes by purpose. All of them are in use at the same time at the peak of an update.
 
     Args:
         model_config: `transformers.PretrainedConfig` of a causal language model.
-        settings: of the backend.
-        load: what the run does.
+        settings: the backend's settings.
+        load: the run's use of the model.
     """
     dtype, size = getattr(torch, settings.model.dtype), 2 if settings.model.dtype == "bfloat16" else 4
     shapes = _shapes(model_config)
@@ -63,13 +63,13 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
     activations = load.micro_batch_tokens * (n_layer * per_layer + outside)
     if settings.training.gradient_checkpointing:
         activations = load.micro_batch_tokens * (n_layer * model_config.hidden_size * size + outside)
-        # The logits are gone when the first layer is computed again.
+        # The logits are freed before the first layer is recomputed.
         activations += max(load.micro_batch_tokens * per_layer - logits, 0)
     shapes.to(dtype)
     parts = {
         "weights": count * size,
         "float32 weights that are trained": trained * 4 if rank or size == 2 else 0,
-        # Copies share what is not trained, within a process.
+        # Copies in the same process share the untrained weights.
         "weights that sample": load.copies * trained * size + (count * size if load.apart and rank else 0),
         "weights between the processes": trained * size if load.apart else 0,
         "reference model": count * size if load.reference and not rank else 0,
@@ -78,9 +78,9 @@ def parts_of_memory(model_config: Any, settings: LocalConfig, load: Load) -> Map
         "gradients of the critic": 4 * trained if load.critic else 0,
         "activations": int(activations),
         "logits": logits,
-        # Of rows in one sequence: what each position sees, a byte, and what attention adds to its scores.
+        # For rows in one sequence: a bool mask of one byte per entry, and the mask that attention adds to its scores.
         "attention masks": load.micro_batch_tokens * load.widest_sequence * (1 + size),
-        # In chunks it is summed up beside what earlier micro-batches gave.
+        # With chunks it is summed in addition to the gradient of earlier micro-batches.
         "gradient of the output layer": 4 * model_config.vocab_size * model_config.hidden_size
         if in_chunks and not rank
         else 0,
@@ -99,7 +99,7 @@ def _logits(model_config: Any, dtype: torch.dtype, sampled_tokens: int) -> int:
 
 
 def _shapes(model_config: Any) -> Any:
-    """The model, whose tensors have shapes and no numbers."""
+    """Return the model with tensors that have shapes but no values."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -107,7 +107,7 @@ def _shapes(model_config: Any) -> Any:
 
 
 def _adapter_size(model: Any, settings: LocalConfig) -> int:
-    """Weights of an adapter."""
+    """Return the number of weights in an adapter."""
     output = model.get_output_embeddings()
     adapted = [
         module

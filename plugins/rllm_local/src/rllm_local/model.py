@@ -1,4 +1,4 @@
-"""Loading: `tiny`, a Hugging Face folder, a LoRA adapter, a checkpoint of a run, or a hub id."""
+"""Loads a model: `tiny`, a Hugging Face folder, a LoRA adapter, a run's checkpoint, or a hub id."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rllm_local.settings import ModelSection, TrainedModelSection
 
 
 def longest_context(config: Any, default: int) -> int:
-    """Return the most tokens of a row. `default` is for models without `max_position_embeddings`.
+    """Return the maximum number of tokens in a row. `default` is for models without `max_position_embeddings`.
 
-    The scale of `dynamic` rope changes beyond `max_position_embeddings` only, so it needs no separate limit.
+    The scale of `dynamic` rope changes only beyond `max_position_embeddings`, so it needs no separate limit.
     """
     longest = int(getattr(config, "max_position_embeddings", 0) or default)
     return min(longest, longrope_limit(config) or longest)
@@ -37,7 +37,7 @@ def longrope_limit(config: Any) -> int | None:
     their old angles, so log-probs beyond the length would depend on other rows and on the cache.
     """
     rope = getattr(config, "rope_parameters", None) or {}
-    # Some models have rope parameters per type of layer.
+    # Some models have rope parameters for each layer type.
     parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
     limits = [part["original_max_position_embeddings"] for part in parts if part.get("rope_type") == "longrope"]
     return min(map(int, limits)) if limits else None
@@ -48,30 +48,32 @@ def check_max_length(name: str, max_length: int, rope_changes_beyond: int | None
     if rope_changes_beyond is not None and max_length > rope_changes_beyond:
         raise ConfigError(
             "context-too-long",
-            f"training.max_length={max_length}, and model.name={name!r} has longrope: beyond {rope_changes_beyond} "
-            "tokens it rotates all tokens by other angles, so log-probs depend on the cache and on other rows.",
+            f"training.max_length={max_length}, but model.name={name!r} has longrope. Beyond {rope_changes_beyond} "
+            "tokens it changes the angles of all tokens, so log-probs would depend on the cache and on other rows.",
             f"Set training.max_length={rope_changes_beyond} or lower.",
         )
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name; `auto` is CUDA where there is one.
+    """Return the device with this name. `auto` is CUDA if available, else the CPU.
 
     Raises:
-        ConfigError: there is none of that name, or it cannot be used.
+        ConfigError: the device does not exist or cannot be used.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "no-gpu", f"model.device={name!r}, and torch finds no CUDA device.", "Use model.device=auto or =cpu."
+            "no-gpu",
+            f"model.device={name!r}, but torch finds no CUDA device.",
+            "Set model.device=auto or model.device=cpu.",
         )
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
-            "bad-value", f"model.device={name!r} cannot be used: {error}.", "Use auto, cpu or cuda."
+            "bad-value", f"model.device={name!r} cannot be used: {error}.", "Set model.device to auto, cpu or cuda."
         ) from error
     return device
 
@@ -84,22 +86,22 @@ class LoadedModel:
     """`transformers.PreTrainedModel`, in evaluation mode on its device."""
     tokenizer: Any
     stop_ids: frozenset[int]
-    """Tokens that end a reply."""
+    """Tokens that end a response."""
     max_context: int
-    """Most tokens of a row that the model computes exactly."""
+    """Maximum number of tokens in a row that the model computes exactly."""
     rope_changes_beyond: int | None = None
-    """Length from which longrope rotates all tokens of a row by other angles, None for other models."""
+    """Length beyond which longrope changes the angles of all tokens in a row. None for other models."""
     adapter: Adapter | None = None
-    """What is trained, where it is not all of the model."""
+    """The LoRA adapter to train. None if all weights are trained."""
     continues_adapter: bool = False
-    """Whether the adapter was trained before, so that the model without it is not the one that was asked for."""
+    """True if the adapter was trained before. The model without it is then not the user's starting model."""
 
 
 def load_model(settings: ModelSection, seed: int) -> LoadedModel:
-    """Load model and tokenizer by name, to compute with. `seed` is used by `tiny` alone.
+    """Load a model and its tokenizer by name, for forward passes. Only `tiny` uses `seed`.
 
     Raises:
-        ConfigError: no such folder, a folder without a model, a model that cannot be sampled from here.
+        ConfigError: the folder does not exist or contains no model, or this backend cannot sample from the model.
     """
     loaded = _load_float32(settings.name, seed)
     cast_weights(loaded.model, getattr(torch, settings.dtype))
@@ -108,10 +110,10 @@ def load_model(settings: ModelSection, seed: int) -> LoadedModel:
 
 
 def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[LoadedModel, Masters]:
-    """As `load_model`; what is trained is float32: all weights as the files have them, or a LoRA adapter.
+    """Load a model like `load_model`, with float32 weights to train: all weights from the files, or a LoRA adapter.
 
     Raises:
-        ConfigError: as `load_model`; or the adapter that is named has another shape than the one that is asked for.
+        ConfigError: an error of `load_model`, or the shape of a saved adapter differs from the settings.
     """
     if settings.lora_rank:
         loaded = _load_with_adapter(settings, seed)
@@ -122,7 +124,7 @@ def load_model_to_train(settings: TrainedModelSection, seed: int) -> tuple[Loade
 
 
 def load_model_to_sample(settings: TrainedModelSection, seed: int) -> LoadedModel:
-    """The model of `load_model_to_train`, where another process trains it. Raises ConfigError: as that."""
+    """Load the model of `load_model_to_train` in a process that only samples. It raises the same ConfigErrors."""
     return _load_with_adapter(settings, seed) if settings.lora_rank else load_model(settings, seed)
 
 
@@ -145,18 +147,19 @@ def _load_with_adapter(settings: TrainedModelSection, seed: int) -> LoadedModel:
         except ValueError as error:
             raise ConfigError(
                 "adapter-mismatch",
-                f"model.name={settings.name!r} is a LoRA adapter of another shape than model.lora_rank, lora_alpha and "
-                f"lora_target_modules say: {error}.",
-                "Set these keys to those of its adapter_config.json, or set model.lora_rank=0 to train all weights.",
+                f"model.name={settings.name!r} is a LoRA adapter that does not match model.lora_rank, lora_alpha and "
+                f"lora_target_modules: {error}.",
+                "Set these keys to the values in its adapter_config.json, or set model.lora_rank=0 to train all "
+                "weights.",
             ) from error
     return replace(loaded, adapter=adapter, continues_adapter=trained_before is not None)
 
 
 def _load_below(directory: Path) -> LoadedModel:
-    """The model that the adapter in `directory` was trained on, float32."""
+    """Return the base model of the adapter in `directory`, in float32."""
     base = read_base(directory)
     which = f"model.name={str(directory)!r} is a LoRA adapter of the model {base.name!r}"
-    hint = "Put that model back, or set base_model_name_or_path in the adapter_config.json to where it is now."
+    hint = "Restore that model, or set base_model_name_or_path in the adapter_config.json to its current path."
     try:
         loaded = _load_float32(base.name, base.seed)
     except ConfigError as error:
@@ -164,7 +167,7 @@ def _load_below(directory: Path) -> LoadedModel:
     known = base.sha256 is not None and base.dtype is not None
     if known and fingerprint(loaded.model, getattr(torch, str(base.dtype))) != base.sha256:
         raise ConfigError(
-            "adapter-base-changed", f"{which}, which has other weights now than those it was trained on.", hint
+            "adapter-base-changed", f"{which}, but the weights of that model have changed since the training.", hint
         )
     return loaded
 
@@ -219,20 +222,20 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         raise ConfigError(
             "model-not-loadable", f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name)
         ) from error
-    # transformers fills what it does not find with random numbers, and its warning is one of those we silence.
+    # transformers fills missing weights with random numbers, and `_quiet` suppresses its warning.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
     if random:
         raise ConfigError(
             "model-not-loadable",
-            f"model.name={name!r}: its files do not hold all weights of its config.json; "
-            f"{len(random)} are missing or of another shape, such as {random[0]}.",
+            f"model.name={name!r}: its files do not contain all weights of its config.json. "
+            f"{len(random)} are missing or have a different shape, for example {random[0]}.",
             "Save or download the model again.",
         )
     return model, tokenizer
 
 
 def _quiet() -> None:
-    """Progress is shown by rllm; the bars of the libraries below would break into it."""
+    """Switch off progress bars and warnings of transformers, because they would interrupt rllm's own progress lines."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

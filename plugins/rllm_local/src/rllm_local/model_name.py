@@ -1,4 +1,4 @@
-"""What ``model.name`` may be, as far as it can be seen without torch: `tiny`, a folder, or a hub id."""
+"""Checks of ``model.name`` (`tiny`, a folder, or a hub id) that do not need torch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ TINY = "tiny"
 
 
 def check_model(config: LocalConfig) -> None:
-    """Raise ConfigError for a folder that holds no model, an adapter without its model, or LoRA that cannot be."""
+    """Raise ConfigError for a folder without a model, an adapter without its base model, or LoRA keys that cannot
+    work."""
     model = config.model
     path_or_hub_id("model.name", model.name)
     adapter = adapter_directory(model.name)
     if adapter is not None:
-        _check_name(read_base(adapter).name, f"model.name={model.name!r} is a LoRA adapter. Its model: ")
+        _check_name(read_base(adapter).name, f"model.name={model.name!r} is a LoRA adapter. Its base model: ")
     else:
         _check_name(model.name)
     if (model.lora_rank or adapter is not None) and find_spec("peft") is None:
         what = f"model.name={model.name!r} is a LoRA adapter" if adapter else f"`model.lora_rank` is {model.lora_rank}"
-        raise ConfigError("missing-package", f"{what}, and peft is not installed.", "pip install 'rllm-local[lora]'")
+        raise ConfigError("missing-package", f"{what}, but peft is not installed.", "pip install 'rllm-local[lora]'")
     if not model.lora_rank:
         for key in ("lora_alpha", "lora_target_modules"):
             if getattr(model, key) != type(model).model_fields[key].default:
                 raise ConfigError(
                     "unused-key",
-                    f"`model.{key}` is {getattr(model, key)!r} and has no effect: all weights are trained.",
-                    "Set model.lora_rank to train a LoRA adapter, or leave the key out.",
+                    f"`model.{key}` is {getattr(model, key)!r} and has no effect, because the run trains all weights.",
+                    "Set model.lora_rank to train a LoRA adapter, or remove the key.",
                 )
 
 
@@ -44,10 +45,10 @@ def _check_name(name: str, before: str = "") -> None:
 
 
 def directory_of(name: str) -> Path | None:
-    """The Hugging Face folder that a name stands for; None when it is a hub id.
+    """Return the Hugging Face folder for a model name. None if the name is a hub id.
 
     Raises:
-        ConfigError: it looks like a path without a model, or it is neither a path nor a hub id.
+        ConfigError: the name is a path without a model, or it is neither a path nor a hub id.
     """
     path = path_or_hub_id("model.name", name)
     if path is None:
@@ -61,12 +62,12 @@ def directory_of(name: str) -> Path | None:
 
 
 def how_to_name_a_model(name: str) -> str:
-    """What to do about a name that cannot be loaded."""
+    """Return the hint for a model name that cannot be loaded."""
     close = did_you_mean(name, [TINY])
     return f"{close} Use `tiny`, a folder saved by Hugging Face transformers, a run's checkpoint, or a hub id.".strip()
 
 
 def _what_is_there(path: Path) -> str:
     if not path.exists():
-        return "there is no such folder."
-    return "it is a file, not a folder." if path.is_file() else "the folder holds no config.json of a model."
+        return "the folder does not exist."
+    return "it is a file, not a folder." if path.is_file() else "the folder contains no config.json of a model."

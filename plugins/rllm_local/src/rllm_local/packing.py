@@ -1,8 +1,8 @@
-"""Rows with the same prompt, in one sequence: a forward pass computes their prompt once.
+"""Packing of rows with the same prompt into one sequence, so that a forward pass computes their prompt once.
 
-The sequence is the prompt and then what follows it in each row. A mask keeps the rows apart, and each row goes on at
-the position behind the prompt, so that a row is computed from the same tokens at the same positions as by itself.
-The eight attempts at a task with a long prompt cost little more than one.
+The sequence is the prompt, followed by the rest of each row. A mask separates the rows. Each row continues at the
+position after the prompt, so it is computed from the same tokens at the same positions as in a separate sequence.
+Eight rollouts of a task with a long prompt then cost little more than one.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from numpy.typing import NDArray
 from rllm_core.data.batch import TokenBatch
 
 PAIRS = 2048
-"""Pairs of a query and a key that cost as much as a token costs elsewhere in a layer: about six times the width of the
-model's hidden states, so fewer than in any model that is trained for use. Rows are kept apart where it is close."""
+"""Number of query and key pairs that cost as much as one token in the rest of a layer. In a real model it is about six
+times the width of the hidden states, so 2048 is a low estimate. In close cases rows are therefore not packed."""
 WIDEST = 4096
-"""Most positions of several rows in one sequence. Their mask has an entry for each pair of positions."""
+"""Maximum number of positions in a sequence of several rows. The mask has an entry for each pair of positions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """A sequence of one row, or of several that begin with the same prompt."""
+    """A sequence of one row, or of several rows with the same prompt."""
 
     rows: tuple[int, ...]
     prompt: int
-    """Tokens that come first in each of them; those before the first sampled token."""
+    """Number of common first tokens: the tokens before the first sampled token."""
     width: int
-    """Input positions: the prompt, and all but the last token of what follows it in each row."""
+    """Number of input positions: the prompt, and each row's other tokens except its last token."""
 
 
 def packs(batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int) -> Iterator[Pack]:
-    """All `rows`, each in one pack of at most `max_tokens` and `WIDEST` positions, or by itself.
+    """Yield packs that contain each of the `rows` once. A pack of several rows has at most `max_tokens` and `WIDEST`
+    positions.
 
     Args:
-        batch: where they are from.
-        rows: (n_row,) each with a sampled token.
-        max_tokens: the limit.
+        batch: the rows' batch.
+        rows: (n_row,) row ids, each with a sampled token.
+        max_tokens: maximum number of positions.
     """
     alike: dict[bytes, list[int]] = {}
     for row in rows.tolist():
         start, end = batch.row_offsets[row : row + 2]
-        # A token at the very start is predicted by nothing, so what follows it begins one later.
+        # No token predicts the first token of a row, so the prompt has at least one token.
         prompt = max(1, int(batch.loss_mask[start:end].argmax()))
         alike.setdefault(batch.tokens[start : start + prompt].tobytes(), []).append(row)
     size = batch.tokens.itemsize

@@ -1,4 +1,4 @@
-"""How long a request may take before the process that should answer counts as hanging."""
+"""Time limits for requests to a process, after which the process counts as hanging."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Patience:
     """Limits that grow with the time that requests of the same name have taken."""
 
     first: float = 3600.0
-    """Seconds for the first request of a name: nothing is known about it, and it may download a model."""
+    """Limit in seconds for the first request of a name. No earlier time exists, and it may download a model."""
     least: float = 600.0
-    """Minimum number of seconds for the others."""
+    """Minimum limit in seconds for later requests."""
     times: float = 20.0
     """Multiple of the slowest request so far."""
     _slowest: dict[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Patience:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
-            # A process that was stopped itself sees one late part, and then waits for the others.
+            # If this process was itself stopped, only one part is late. It then still waits for the other parts.
             for _ in range(PARTS):
                 if (await asyncio.wait([task], timeout=limit / PARTS))[0]:
                     value = task.result()

@@ -1,4 +1,4 @@
-"""What rllm-local offers: the backend `local`."""
+"""Plugin specs of rllm-local: the backend `local`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from rllm_local.settings import LocalConfig, TrainingSection
 
 
 def check_training_process(run: RunConfig, settings: LocalConfig) -> None:
-    """Raise ConfigError where one process is asked for, and there is one anyway."""
+    """Raise ConfigError if `training_process` is false in a synchronous run, which has only one process anyway."""
     if not settings.local.training_process and not run.rllm.async_training.staleness:
         raise ConfigError(
             "unused-key",
-            "`local.training_process` is false and has no effect: rollouts and updates take turns, in one process.",
-            "Leave it out, or set rllm.async_training.enable=true and rllm.async_training.staleness_threshold=1.",
+            "`local.training_process` is false and has no effect, because a synchronous run samples and trains in one "
+            "process.",
+            "Remove the key, or set rllm.async_training.enable=true and rllm.async_training.staleness_threshold=1.",
         )
 
 
@@ -61,7 +62,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             SharedKey(native=f"training.{name}", rllm=f"rllm.algorithm.{name}", deprecated=False)
             for name in ("lr_schedule", "warmup_steps_ratio")
         ),
-        # max_length bounds conversations that are only played, too.
+        # max_length also limits conversations in evaluation.
         training_keys=frozenset(
             {"critic.*", "local.training_process", *(f"training.{name}" for name in TrainingSection.model_fields)}
         )

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: a backward pass computes the activations of each layer again instead of keeping them."""
+"""Gradient checkpointing: the backward pass recomputes each layer's activations, so they need not be stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rllm_core.errors import ConfigError
 
 @contextmanager
 def recomputing(model: Any) -> Iterator[None]:
-    """Within, forward passes of a `transformers` model keep the input of each layer alone, (n_row, width, n_hidden).
+    """Make forward passes of a `transformers` model store only each layer's input, (n_row, width, n_hidden).
 
-    `gradient_checkpointing_enable` acts on layers that train alone, and some of these draw dropout then; here the model
-    stays in evaluation mode.
+    This context manager replaces `gradient_checkpointing_enable`, which works only in training mode. In that mode some
+    layers apply dropout. Here the model stays in evaluation mode.
 
     Raises:
-        ConfigError: the model has no layers that can be computed again.
+        ConfigError: the model has no layers that support recomputation.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -28,9 +28,8 @@ def recomputing(model: Any) -> Iterator[None]:
     if not layers:
         raise ConfigError(
             "no-gradient-checkpointing",
-            f"training.gradient_checkpointing is true, and {type(model).__name__} has no layers that can be computed "
-            "again.",
-            "Leave it out; lower training.max_tokens_per_microbatch to save memory.",
+            f"training.gradient_checkpointing is true, but {type(model).__name__} has no layers that support it.",
+            "Remove the key. To save memory, lower training.max_tokens_per_microbatch.",
         )
     for layer in layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

@@ -1,4 +1,4 @@
-"""The reference model of the KL divergence: the model as the run found it."""
+"""The reference model of the KL divergence: the model with which the run started."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REFERENCE = "reference.json"
 
 
 class Reference:
-    """A frozen copy of the model that ``model.name`` stands for.
+    """A frozen copy of the model from ``model.name``.
 
-    A resumed run copies that model again, before the checkpoint's weights are loaded. The checkpoint holds its
-    fingerprint and not the model, which may be large: what `model.name` points to must be there for the whole run.
+    A resumed run copies that model again before it loads the checkpoint's weights. The checkpoint contains only the
+    model's fingerprint, because the model can be large. So the files of `model.name` must exist for the whole run.
     """
 
     def __init__(self, model: Any) -> None:
@@ -29,35 +29,35 @@ class Reference:
 
     @contextmanager
     def answering(self) -> Iterator[Any]:
-        """The model that answers as the reference does."""
+        """Yield the model with the reference's outputs."""
         yield self.model
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `fingerprint`."""
+        """The model's fingerprint; see `fingerprint`."""
         return fingerprint(self.model)
 
     def save(self, directory: Path) -> None:
         (directory / REFERENCE).write_text(json.dumps({"sha256": self.fingerprint}), encoding="utf-8")
 
     def check(self, directory: Path) -> None:
-        """Compare with what `save` wrote; a checkpoint of a run without a reference has nothing to compare with.
+        """Compare with the fingerprint that `save` wrote. A checkpoint without a reference is not checked.
 
         Raises:
-            CheckpointError: `model.name` has become another model.
+            CheckpointError: `model.name` is now a different model.
         """
         file = directory / REFERENCE
         if file.exists() and json.loads(file.read_text(encoding="utf-8"))["sha256"] != self.fingerprint:
             raise CheckpointError(
                 "reference-changed",
-                f"model.name does not stand for the model that the run of {directory} started with, and that model is "
-                "its reference for rllm.algorithm.kl_beta.",
-                "Put the model back where model.name says, or start a new run.",
+                f"model.name is not the model with which the run of {directory} started, but that model is the "
+                "reference for rllm.algorithm.kl_beta.",
+                "Restore that model at model.name, or start a new run.",
             )
 
 
 class BelowAdapter(Reference):
-    """The model that is trained, its LoRA adapter switched off: no copy is needed."""
+    """The trained model with its LoRA adapter switched off. No copy is needed."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.model = adapter.model

@@ -16,18 +16,19 @@ from rllm_core.errors import RolloutError
 from rllm_local.slots import Session, block_keys
 
 Stops = Callable[[NDArray[np.int32]], bool]
-"""Asked after every token: whether the reply, (n,) int32 with n at least 1, ends with its last one."""
+"""A function that is called after every token. It returns True if the response, (n,) int32 with n >= 1, ends there."""
 SLACK = 8
-"""Tokens looked at beyond the longest text: a text may end within a token, and characters may be cut at the first."""
+"""Additional tokens to decode beyond the longest stop string. A string can end inside a token, and the first decoded
+character can be incomplete."""
 
 
 def stop_rule(text_of: Callable[[list[int]], str], stop_ids: Collection[int], texts: Collection[str]) -> Stops:
-    """The rule for a reply that ends with one of `stop_ids`, or whose text contains one of `texts`.
+    """Return the rule for a response that ends with one of `stop_ids`, or whose text contains one of `texts`.
 
     Args:
-        text_of: decodes tokens.
-        stop_ids: tokens that end a reply.
-        texts: texts that end a reply; an empty collection costs nothing.
+        text_of: function that decodes tokens.
+        stop_ids: tokens that end a response.
+        texts: strings that end a response. An empty collection needs no decoding.
     """
 
     def at_token(sampled: NDArray[np.int32]) -> bool:
@@ -35,7 +36,7 @@ def stop_rule(text_of: Callable[[list[int]], str], stop_ids: Collection[int], te
 
     if not texts:
         return at_token
-    # The rule is asked after every token, so a text that is new to the reply ends with the last one.
+    # The rule is called after every token, so a new stop string ends with the last token.
     window = max(len(text.encode()) for text in texts) + SLACK
 
     def at_token_or_text(sampled: NDArray[np.int32]) -> bool:
@@ -49,10 +50,10 @@ def stop_rule(text_of: Callable[[list[int]], str], stop_ids: Collection[int], te
 
 @dataclass(eq=False)
 class Request:
-    """A prompt, and what has been sampled after it."""
+    """A prompt and the tokens that were sampled after it."""
 
     buffer: NDArray[np.int32]
-    """The prompt, what was sampled, and room for what may still be."""
+    """The prompt, the sampled tokens, and room for more tokens."""
     prompt_length: int
     sampling: SamplingParams
     session_name: str
@@ -64,9 +65,9 @@ class Request:
     _top_ids: list[NDArray[np.int64]] = field(default_factory=list)
     _top_logprobs: list[NDArray[np.float32]] = field(default_factory=list)
     _begun: list[tuple[int, int]] = field(default_factory=list)
-    """Versions of the weights that sampled it so far, oldest first, each with the number of tokens sampled before."""
+    """Weight versions that sampled tokens so far, oldest first, each with the number of tokens sampled before it."""
     keys: list[int] = field(default_factory=list)
-    """Of the whole blocks of `tokens`, as far as `block_keys` was called."""
+    """Keys of the whole blocks of `tokens`, as of the last call of `block_keys`."""
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -79,7 +80,7 @@ class Request:
         return self.tokens[self.prompt_length :]
 
     def block_keys(self) -> list[int]:
-        """See `block_keys`: those of `tokens`."""
+        """Return the keys of the blocks of `tokens`, see `slots.block_keys`."""
         self.keys = block_keys(self.tokens, self.keys)
         return self.keys
 
@@ -92,13 +93,13 @@ class Request:
             self.sampling.on_tokens(np.array([token], np.int32))
 
     def note_top(self, ids: NDArray[np.int64], logprobs: NDArray[np.float32]) -> None:
-        """Keep the likeliest tokens, (k,), at the place of the next token, as many as the request asks for."""
+        """Store the likeliest tokens, (k,), at the next token's position, as many as the request needs."""
         if most := self.sampling.top_logprobs:
             self._top_ids.append(ids[:most])
             self._top_logprobs.append(logprobs[:most])
 
     def finish(self, reason: FinishReason) -> None:
-        """Answer whoever waits, if anybody still does."""
+        """Return the completion to the caller, if the caller still waits."""
         if self.future.done():
             return
         self.future.set_result(
@@ -122,7 +123,7 @@ class Request:
         return tuple(VersionSpan(version, end - start) for (version, start), end in zip(self._begun, ends, strict=True))
 
     def fail(self, error: Exception, what: str) -> None:
-        """Tell whoever waits, if anybody still does, that there is no reply."""
+        """Raise an error in the caller, if the caller still waits."""
         if self.future.done():
             return
         failure = RolloutError("worker-failed", f"{what}: {type(error).__name__}: {error}")

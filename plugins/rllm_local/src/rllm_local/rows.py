@@ -1,4 +1,4 @@
-"""From a TokenBatch to what torch computes on: micro-batches of sequences of similar length, padded on the right."""
+"""Conversion of a TokenBatch to torch micro-batches: sequences of similar length, padded on the right."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from rllm_local.packing import Pack, packs
 ENOUGH = 1024
 """Padded tokens that keep a device busy. Smaller micro-batches are not cut for their padding."""
 MOST_PADDED = 1.125
-"""Most padded tokens per real token."""
+"""Maximum number of padded tokens per real token."""
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Some rows, those with the same prompt in one sequence. ``n_sampled`` counts their sampled tokens."""
+    """Rows of a batch. Rows with the same prompt share a sequence. ``n_sampled`` is the number of sampled tokens."""
 
     input_ids: Tensor
-    """(n_sequence, width) int64; of each row all but its last token."""
+    """Each row's tokens except the last, (n_sequence, width) int64."""
     position_ids: Tensor | None
-    """(n_sequence, width) int64; None: positions are columns."""
+    """Positions, (n_sequence, width) int64. None if positions are columns."""
     attention_mask: Tensor | None
-    """(n_sequence, 1, width, width) bool, what each position sees; None: everything before it. Padding is on the right
-    and needs no mask."""
+    """True for each position that a position sees, (n_sequence, 1, width, width) bool. None if each position sees all
+    earlier ones. Padding is on the right and needs no mask."""
     columns: Tensor
-    """(n_column,) positions of `input_ids` that predict a sampled token in at least one sequence."""
+    """Positions in `input_ids` that predict a sampled token in at least one sequence, (n_column,)."""
     places: tuple[Tensor, Tensor]
-    """(n_sampled,) int64 each: which sequence, and which of `columns`, predicts the sampled token. Rows with the same
-    prompt have their first one from the same place."""
+    """Indices of the sequence and of the entry in `columns` that predict each sampled token, (n_sampled,) int64 each.
+    Rows with the same prompt have the same place for their first sampled token."""
     targets: Tensor
-    """(n_sampled,) int64 the sampled tokens."""
+    """The sampled tokens, (n_sampled,) int64."""
     source: NDArray[np.int64]
-    """(n_sampled,) where each sampled token is in the TokenBatch; those of a row follow each other."""
+    """Index of each sampled token in the TokenBatch, (n_sampled,). Tokens of a row are consecutive."""
     row_ids: Tensor
-    """(n_sampled,) int64 the row each belongs to."""
+    """Each sampled token's row, (n_sampled,) int64."""
 
     def column(self, values: NDArray[np.float32]) -> Tensor:
-        """(n_sampled,) the sampled tokens' entries of a column of the TokenBatch, (n_token,)."""
+        """Return the sampled tokens' entries, (n_sampled,), in a column of the TokenBatch, (n_token,)."""
         return torch.from_numpy(values[self.source]).to(self.targets.device)
 
 
 def micro_batches(
     batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
 ) -> Iterator[MicroBatch]:
-    """Cut `rows` into micro-batches of at most `max_tokens` padded tokens (one row at least), short sequences first.
+    """Split `rows` into micro-batches of at most `max_tokens` padded tokens (at least one row), short sequences first.
 
-    A micro-batch ends earlier where a longer sequence would pad all others.
-    Rows without a sampled token would add exactly 0 to the gradient and are left out.
+    A micro-batch ends earlier if a longer sequence would add too much padding to the others. Rows without a sampled
+    token are skipped, because they would add exactly 0 to the gradient.
     """
     rows = rows[sampled_per_row(batch)[rows] > 0]
     order = sorted(packs(batch, rows, max_tokens), key=lambda pack: pack.width)
@@ -76,7 +76,7 @@ def _pad(batch: TokenBatch, sequences: Sequence[Pack], device: torch.device) -> 
     shape = len(sequences), max(pack.width for pack in sequences)
     ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     owners = np.full(shape, -1, np.int64)
-    """Which row a position is of; -1 in prompts, which all see."""
+    """Each position's row. -1 in prompts, which all rows see."""
     predicted: list[tuple[NDArray[np.int64], ...]] = []
     for number, pack in enumerate(sequences):
         at = pack.prompt
@@ -109,6 +109,6 @@ def _pad(batch: TokenBatch, sequences: Sequence[Pack], device: torch.device) -> 
 
 
 def _mask(owners: Tensor) -> Tensor:
-    """A position sees its prompt and its own row up to itself; padding sees the prompt."""
+    """Return the mask: a position sees its prompt and its own row up to itself. Padding sees the prompt."""
     keys, queries = owners[:, None, :], owners[:, :, None]
     return ((keys == queries) | (keys < 0)).tril()[:, None]

@@ -1,11 +1,13 @@
-"""Sampling whose results have the same bits in every pass: for runs whose passes depend on timing.
+"""Sampling with the same bits in every pass, for runs whose passes depend on timing.
 
-Three things make a row's logits depend on the other rows of its pass:
+Three effects make a row's logits depend on the other rows of its pass:
 
-- Libraries sum in another order if a product has few rows. MKL has one order on Intel processors in its strict mode. On
-  AMD processors it has one order from four rows on, and another order below. So passes are padded to a number of rows.
-- Attention sums over positions in blocks, and the longest row decides how many positions a pass reads.
-- The model's last product is one per row if rows have several queries, and one for all rows if each row has one query.
+- Libraries use a different order of sums if a product has few rows. In its strict mode, MKL has one order on Intel
+  processors. On AMD processors it has one order from four rows, and a different one below. So passes are padded to a
+  minimum number of rows.
+- Attention sums over positions in blocks, and the longest row determines the number of positions that a pass reads.
+- If rows have several queries, the model's last product is computed for each row. If each row has one query, it is
+  computed for all rows together.
 """
 
 from __future__ import annotations
@@ -27,29 +29,29 @@ TIMING_MATTERS = (
     "a pass. To get the same bits, train on a CPU, with a model that is not a mixture of experts"
 )
 MKL_MODE = "AUTO,STRICT"
-"""Value of MKL's variable MKL_CBWR: the fastest instructions of this processor, and sums in one order."""
+"""Value of MKL's variable MKL_CBWR: the fastest instructions of this processor, with one order of sums."""
 STEP = 16
-"""Positions are read by whole steps, so that no position of a row is among the remainder."""
+"""Positions are read in whole steps, so that no position of a row is in the remainder."""
 BLOCK = 512
-"""Torch's attention reads so many positions at a time on a CPU."""
+"""Number of positions that torch's attention reads at a time on a CPU."""
 PARTS = (192, 384, BLOCK)
-"""Ends of the parts that MKL sums in a block: of 192 positions on AMD processors, and of 384 on Intel processors."""
+"""Ends of the parts that MKL sums in a block: 192 positions on AMD processors, and 384 on Intel processors."""
 ROWS = (1, 4, 8, 16)
-"""Minimum numbers of rows to try. They divide the numbers of queries that torch's attention reads at a time."""
+"""Minimum numbers of rows to try. They divide the number of queries that torch's attention reads at a time."""
 
 
 def is_batch_invariant(run: RunContext) -> bool:
-    """True if the log-probs of the run must not depend on the rows that share a pass."""
+    """Return True if the run's log-probs must not depend on the rows that share a pass."""
     return run.versions_served > 1 or bool(run.backend_config.local.batch_invariant)
 
 
 def fix_order_of_sums() -> None:
-    """Have MKL sum in one order. It looks once, at the first product of this process; a user's own setting stays."""
+    """Make MKL use one order of sums. MKL reads the variable at the process's first product. A user's value is kept."""
     os.environ.setdefault("MKL_CBWR", MKL_MODE)
 
 
 def fold_last_product(model: Any) -> None:
-    """Have the model's last product be one for all rows. Copies of the model do the same."""
+    """Make the model compute its last product for all rows together. Copies of the model also do this."""
     output = model.get_output_embeddings()
     if output is not None:
         output.register_forward_pre_hook(_contiguous)
@@ -64,10 +66,10 @@ def positions_to_read(length: int) -> int:
 
 @torch.inference_mode()
 def find_fewest_rows(model: Any) -> int | None:
-    """Return the smallest number of rows from which a row has the same bits in every pass. It is measured.
+    """Measure the smallest number of rows from which a row has the same bits in every pass.
 
     Returns:
-        None if no such number was found: log-probs depend on the rows that share a pass.
+        The number of rows. None if there is no such number, so that log-probs depend on the rows that share a pass.
     """
     if model.device.type != "cpu":
         return None
@@ -86,7 +88,7 @@ def _products_agree(model: Any, fewest: int) -> bool:
 
 
 def _attention_agrees(model: Any, fewest: int) -> bool:
-    """Compare the numbers of positions that passes read with a whole block."""
+    """Return True if attention over each possible number of positions gives the same bits as over a whole block."""
     query, key, value = (_random(1, 1, count, 64).to(model.dtype) for count in (32, BLOCK, BLOCK))
     attention = torch.nn.functional.scaled_dot_product_attention
     for length in sorted({positions_to_read(length) for length in range(1, BLOCK)}):
@@ -129,5 +131,5 @@ def _random(*sizes: int) -> Tensor:
 
 
 def _contiguous(_: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    # The last position of several is a view with gaps, of which torch makes a product per row.
+    # The last position of several is a view with gaps, for which torch computes one product per row.
     return tuple(each.contiguous() for each in inputs)

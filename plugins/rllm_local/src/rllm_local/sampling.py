@@ -1,4 +1,4 @@
-"""Drawing tokens: a draw is a function of the request's seed and of its place, never of what else is in the batch."""
+"""Draws tokens. A draw depends on the request's seed and the token's position, never on other rows in the batch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch import Tensor
 from rllm_core.contracts.engine import SamplingParams
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""The step of SplitMix64 from one number of a stream to the next."""
+"""The increment of SplitMix64 between two numbers of a stream."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """One token per row."""
+    """One drawn token per row."""
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
-    """Under softmax(logits / temperature), before top-k, top-p and grammars; at temperature 0 under softmax(logits).
-    Not finite if the row's logits are not: its token means nothing then."""
+    """Log-probs under softmax(logits / temperature), before top-k, top-p and grammars. At temperature 0, under
+    softmax(logits). If a row's logits are not finite, its log-prob is not finite either, and its token is invalid."""
     top_ids: NDArray[np.int64] | None = None
-    """(n_row, k) the likeliest tokens, likeliest first; k is the most that a row asks for. None if no row asks."""
+    """The likeliest tokens, likeliest first, (n_row, k). k is the maximum over rows. None if no row requests any."""
     top_logprobs: NDArray[np.float32] | None = None
-    """(n_row, k) as `logprobs`."""
+    """Log-probs of `top_ids`, (n_row, k), like `logprobs`."""
 
 
 def draw(
@@ -41,9 +41,9 @@ def draw(
 
     Args:
         logits: (n_row, n_vocabulary).
-        sampling: how to draw, one per row.
-        positions: how many tokens the request has sampled already, one per row.
-        allowed: (n_vocabulary,) True for each token that a row's grammar allows, one per row; None if any may follow.
+        sampling: sampling parameters, one per row.
+        positions: number of tokens that the request has already sampled, one per row.
+        allowed: (n_vocabulary,) True for each token that a row's grammar allows, one per row. None if all are allowed.
     """
     temperatures = np.array([params.temperature for params in sampling], np.float32)
     greedy = temperatures == 0
@@ -53,16 +53,16 @@ def draw(
     probabilities = logprobs.exp().double()
     masks = {row: mask for row, mask in enumerate(allowed) if mask is not None}
     if masks:
-        # Rows without a grammar keep their bits, whichever rows share the pass.
+        # Rows without a grammar keep the same bits with any other rows in the pass.
         rows = torch.tensor(list(masks), device=logits.device)
         constrained = _constrained(scores[rows], list(masks.values()))
         scores = scores.index_copy(0, rows, constrained)
-        # Probabilities of the allowed tokens only: their share of the whole distribution may round to 0.
+        # Normalise over the allowed tokens only, because their share of the whole distribution can round to 0.
         probabilities = probabilities.index_copy(0, rows, torch.softmax(constrained, dim=-1).double())
     probabilities = truncated(probabilities, scores, sampling)
     uniform = torch.from_numpy(uniforms([params.seed for params in sampling], positions)).to(logits.device)
     cumulative = probabilities.cumsum_(dim=-1)
-    # The smallest token whose cumulative probability exceeds the draw: never one of probability 0.
+    # The first token whose cumulative probability exceeds the draw. Its probability is never 0.
     tokens = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
     tokens = tokens.clamp(max=logits.shape[-1] - 1)
     if greedy.any():
@@ -75,12 +75,12 @@ def draw(
 
 
 def _constrained(scores: Tensor, allowed: Sequence[NDArray[np.bool_]]) -> Tensor:
-    """(n_row, n_vocabulary): -inf for each token that the row's grammar does not allow."""
+    """Return the scores, (n_row, n_vocabulary), with -inf for each token that the row's grammar does not allow."""
     return scores.masked_fill(torch.from_numpy(~np.stack(allowed)).to(scores.device), -math.inf)
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """(n,) numbers in [0, 1), one per seed and position: SplitMix64 (Steele et al. 2014), a stream per seed."""
+    """Return a number in [0, 1) per seed and position, (n,), by SplitMix64 (Steele et al. 2014), a stream per seed."""
     state = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], np.uint64))
     mixed = _mix(state + np.array(positions, np.uint64) * GAMMA)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -95,36 +95,36 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def truncated(probabilities: Tensor, scores: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
-    """Set the probabilities outside top-k and top-p to 0. Rows are the same when no row asks for either.
+    """Set the probabilities outside top-k and top-p to 0. Rows without top-k and top-p do not change.
 
-    Top-k comes first and keeps every token that ties with the k-th. Top-p is a share of what top-k leaves. Hugging Face
-    transformers and vLLM do the same.
+    Top-k is applied first and keeps every token that ties with the k-th. Top-p is a fraction of the mass after top-k.
+    Hugging Face transformers and vLLM do the same.
 
     Args:
-        probabilities: (n_row, n_vocabulary) float64, those of softmax(scores).
-        scores: (n_row, n_vocabulary) float32, logits / temperature. They decide the order: probabilities may round to
-            equal numbers, or to 0.
-        sampling: one per row.
+        probabilities: (n_row, n_vocabulary) float64, softmax(scores).
+        scores: (n_row, n_vocabulary) float32, logits / temperature. They determine the order, because probabilities can
+            round to equal numbers or to 0.
+        sampling: sampling parameters, one per row.
 
     Returns:
-        (n_row, n_vocabulary) float64. A row with a cut does not sum to 1.
+        The probabilities, (n_row, n_vocabulary) float64. A truncated row does not sum to 1.
     """
     cut = [row for row, params in enumerate(sampling) if params.top_k > 0 or params.top_p < 1]
     if not cut:
         return probabilities
     if len(cut) < len(sampling):
-        # Rows that ask for neither need not be sorted.
+        # Rows without top-k and top-p need not be sorted.
         rows = torch.tensor(cut, device=scores.device)
         those = truncated(probabilities[rows], scores[rows], [sampling[row] for row in cut])
         return probabilities.index_copy(0, rows, those)
     ordered, order = scores.sort(dim=-1, descending=True, stable=True)
     size, device = scores.shape[-1], scores.device
     top_k = [min(params.top_k, size) if params.top_k > 0 else size for params in sampling]
-    # Rounded sums may exceed 1. A top-p of 1 keeps every token all the same.
+    # Rounded sums can exceed 1, but a top-p of 1 must keep every token.
     top_p = [params.top_p if params.top_p < 1 else math.inf for params in sampling]
     smallest = ordered.gather(1, torch.tensor(top_k, device=device)[:, None] - 1)
     mass = probabilities.gather(1, order).masked_fill(ordered < smallest, 0.0)
-    # A token stays when the likelier ones together have not reached top-p. The likeliest always stays.
+    # A token is kept if the sum of the likelier tokens is below top-p. The likeliest token is always kept.
     before = mass.cumsum(dim=-1) - mass
     limit = torch.tensor(top_p, dtype=torch.float64, device=device)[:, None] * mass.sum(dim=-1, keepdim=True)
     keep = before < limit

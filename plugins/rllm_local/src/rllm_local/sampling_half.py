@@ -1,6 +1,6 @@
-"""The half of the backend that samples, as the backend sees it, and its forms.
+"""The sampling half of the backend: its interface and its implementations.
 
-One model in place, a copy of it, or several versions of the weights at a time.
+They sample from the trained model itself, from a copy of it, or from several weight versions at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rllm_local.weights import copied, copy_weights, trained_weights
 
 
 class ServedVersions:
-    """A `SamplingHalf` and its `RolloutEngine`: the versions that were published last."""
+    """A `SamplingHalf` and its `RolloutEngine` with the most recently published weight versions."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class ServedVersions:
         """Serve version 0.
 
         Args:
-            first: a model with the weights as they are now, which nobody changes.
-            trained: the weights that change, by name. They are copied at every `sync_weights`.
-            make_engine: an engine on a model like `first`.
+            first: a model with the current weights, which is never changed by other code.
+            trained: the weights that change, by name. Each `sync_weights` copies them.
+            make_engine: function that creates an engine on a model like `first`.
             in_worker: see `InWorker`.
-            versions: how many are served at a time.
+            versions: maximum number of versions that are served at the same time.
         """
         self._trained = trained
         self._make_engine = make_engine
@@ -53,22 +53,22 @@ class ServedVersions:
         return self
 
     def weights_change(self) -> None:
-        """Of another model."""
+        """Do nothing, because the update changes a different model."""
 
     def fail(self, error: BackendError) -> None:
         for engine in self._engines.values():
             engine.fail(error)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there is nothing to free."""
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """As `RolloutEngine.generate`, with the weights of `sampling.weight_version`.
+        """Sample with the weights of `sampling.weight_version`; see `RolloutEngine.generate`.
 
         Raises:
-            RolloutError: that version is not served any more; or as `LocalEngine.generate`.
+            RolloutError: the version is no longer served, or an error of `LocalEngine.generate` occurs.
         """
         version = max(self._engines) if sampling.weight_version is None else sampling.weight_version
         engine = self._engines.get(version)
@@ -76,18 +76,18 @@ class ServedVersions:
             served = ", ".join(map(str, sorted(self._engines)))
             raise RolloutError(
                 "weights-gone",
-                f"Version {version} of the weights is not served any more.",
-                f"Ask for one that is: {served}.",
+                f"Weight version {version} is no longer served.",
+                f"Request a served version: {served}.",
             )
         return await engine.generate(prompt_ids, sampling, session=session)
 
     async def end_session(self, session: str) -> None:
-        """Free what is cached of a conversation."""
+        """Free a conversation's cache."""
         for engine in tuple(self._engines.values()):
             await engine.end_session(session)
 
     async def sync_weights(self, version: int) -> None:
-        """Serve the model's weights as this version; the oldest goes, if there are too many."""
+        """Serve the model's current weights as this version. If there are too many versions, remove the oldest."""
         old = [each for each in sorted(self._engines) if each <= version - self._versions]
         spare, engine = (self._copies.pop(old[0]), self._engines.pop(old[0])) if old else (None, None)
         for each in old[1:]:
@@ -101,31 +101,31 @@ class ServedVersions:
 
 
 InWorker = Callable[..., Awaitable[Any]]
-"""Awaits a function, called with arguments where forward passes run."""
+"""Runs a function with arguments on the thread of the forward passes, and awaits it."""
 
 
 class SamplingHalf(Protocol):
-    """What samples, and learns of new weights."""
+    """The half of the backend that samples and receives new weights."""
 
     @property
     def engine(self) -> RolloutEngine:
-        """What attempts sample with."""
+        """The engine that samples the rollouts."""
 
     def weights_change(self) -> None:
-        """An update of the weights is about to begin."""
+        """Prepare for an update of the weights, which starts next."""
 
     async def sync_weights(self, version: int) -> None:
-        """Sample with the weights as they are now."""
+        """Use the current weights for sampling."""
 
     def fail(self, error: BackendError) -> None:
-        """What trains is gone: whoever waits for a sample learns it, and whoever asks for one."""
+        """Raise the error in all waiting and later requests, because the training half has stopped."""
 
     async def close(self) -> None:
-        """Free what it holds."""
+        """Free its resources."""
 
 
 class SamplesInPlace:
-    """Samples from the model that is trained."""
+    """Samples from the trained model itself."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self.engine = engine
@@ -140,18 +140,20 @@ class SamplesInPlace:
         self.engine.fail(error)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there is nothing to free."""
 
 
 class SamplesFromCopy:
-    """Samples from a model that is given the weights of another: also while that one is updated."""
+    """Samples from a copy of the trained model, also during updates."""
 
     def __init__(self, engine: LocalEngine, model: Any, trained: Mapping[str, Tensor], in_worker: InWorker) -> None:
-        """Args:
-        engine: samples from `model`.
-        model: of the same class as the one that is trained.
-        trained: what is trained of that one, by name.
-        in_worker: see `InWorker`.
+        """Prepare the copies of weights.
+
+        Args:
+            engine: an engine that samples from `model`.
+            model: a model of the same class as the trained model.
+            trained: the trained model's trained weights, by name.
+            in_worker: see `InWorker`.
         """
         self.engine = engine
         self._own = trained_weights(model)
@@ -159,7 +161,7 @@ class SamplesFromCopy:
         self._in_worker = in_worker
 
     def weights_change(self) -> None:
-        """Of another model."""
+        """Do nothing, because the update changes a different model."""
 
     async def sync_weights(self, version: int) -> None:
         self.engine.hold()
@@ -170,4 +172,4 @@ class SamplesFromCopy:
         self.engine.fail(error)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because there is nothing to free."""

@@ -1,4 +1,4 @@
-"""An update plan on its way to the process that trains: its losses by name."""
+"""An update plan in the form in which it is sent to the training process: with its losses by name."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ MAIN = "__main__"
 
 @dataclass(frozen=True)
 class SentPlan:
-    """Plain data."""
+    """An update plan as plain data."""
 
     plan: UpdatePlan
-    """Without its losses."""
+    """The plan without its losses."""
     losses: Mapping[str, NamedLoss]
-    """By role."""
+    """The loss for each role."""
     modules: tuple[str, ...]
-    """Where they are written: losses that the program registers are known once these are imported."""
+    """Modules that define the losses. Importing them registers the program's own losses."""
 
     @classmethod
     def of(cls, plan: UpdatePlan) -> SentPlan:
-        """What to send."""
+        """Convert a plan to plain data."""
         losses = {role: NamedLoss.of(choice) for role, choice in plan.losses.items()}
         functions = [choice.registered.load() for choice in plan.losses.values()]
         modules = dict.fromkeys(str(getattr(function, "__module__", None) or MAIN) for function in functions)
         return cls(replace(plan, losses={}), losses, tuple(name for name in modules if name != MAIN))
 
     def plan_here(self) -> UpdatePlan:
-        """The plan, with losses of this process.
+        """Return the plan with losses of this process.
 
         Raises:
-            LossError: this process does not find one of them.
+            LossError: this process cannot find one of the losses.
         """
         try:
             for name in self.modules:
@@ -44,11 +44,11 @@ class SentPlan:
             return replace(self.plan, losses={role: named.resolve() for role, named in self.losses.items()})
         except (RllmError, ImportError) as error:
             names = " and ".join(sorted({named.qualified_name for named in self.losses.values()}))
-            # Its hint is for processes of other machines.
+            # The error's own hint is for processes on other machines, so it is not used.
             reason = error.message if isinstance(error, RllmError) else error
             raise LossError(
                 "plugin-of-other-program",
-                f"The process that trains does not find the loss {names}: {reason}",
-                "Put the loss into a module that rllm.plugins.import_modules names, or train in the process that "
-                "samples: local.training_process=false.",
+                f"The training process does not find the loss {names}: {reason}",
+                "Put the loss into a module and add that module to rllm.plugins.import_modules, or set "
+                "local.training_process=false to train in the sampling process.",
             ) from error

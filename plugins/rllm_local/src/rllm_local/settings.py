@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 DEVICE = r"auto|(cpu|cuda|mps|xpu)(:\d+)?"
-"""Names of devices that torch computes on; whether one is there is found when a model is loaded."""
+"""Pattern for the names of torch devices. The model loader checks whether the device exists."""
 PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -20,7 +20,7 @@ class Section(BaseModel):
 class ModelSection(Section):
     name: str = Field("tiny", description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
-    device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1`, …; auto means cuda where there is one.")
+    device: str = Field("auto", description="`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu.")
 
     @field_validator("device")
     @classmethod
@@ -33,21 +33,22 @@ class ModelSection(Section):
 class TrainedModelSection(ModelSection):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Type that the model computes in, for training and sampling. The optimiser moves float32 weights.",
+        description="Type in which the model computes, for training and sampling. The optimiser always updates float32 "
+        "weights.",
     )
 
     lora_rank: int = Field(0, ge=0, description="LoRA rank; 0 trains all weights. Needs `rllm-local[lora]`.")
     lora_alpha: float = Field(
-        32, gt=0, description="LoRA scaling times rank: what is added to a layer is lora_alpha / lora_rank · B A x."
+        32, gt=0, description="LoRA scaling times rank. A layer's output gets lora_alpha / lora_rank · B A x added."
     )
     lora_target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
         "all-linear",
-        description="Linear layers with an adapter, by the ends of their names, such as `[q_proj, v_proj]`; "
-        "`all-linear`: all but the output layer.",
+        description="Linear layers that get an adapter, by the ends of their names, for example `[q_proj, v_proj]`. "
+        "`all-linear`: all except the output layer.",
     )
 
     def adapts(self, layer: str) -> bool:
-        """Return True if `lora_target_modules` contains this linear layer, or stands for all layers."""
+        """Return True if `lora_target_modules` contains this linear layer or selects all layers."""
         targets = self.lora_target_modules
         return isinstance(targets, str) or any(f".{layer}".endswith(f".{target}") for target in targets)
 
@@ -56,7 +57,7 @@ class TrainedModelSection(ModelSection):
     def _not_float16(cls, value: object) -> object:
         if value == "float16":
             raise ValueError(
-                "float16 is not supported: gradients leave its range, and losses are not scaled; "
+                "float16 is not supported, because gradients leave its range and losses are not scaled; "
                 "use bfloat16 or float32"
             )
         return value
@@ -65,30 +66,36 @@ class TrainedModelSection(ModelSection):
 class TrainingSection(Section):
     learning_rate: float = Field(2e-5, gt=0, description="AdamW learning rate after warm-up.")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="How the learning rate falls to 0 over the run."
+        "constant", description="How the learning rate changes after warm-up. `linear` and `cosine` decay it to 0."
     )
-    warmup_steps_ratio: float = Field(0.0, ge=0, le=1, description="Share of the run in which the learning rate rises.")
+    warmup_steps_ratio: float = Field(
+        0.0, ge=0, le=1, description="Fraction of the run in which the learning rate rises from 0."
+    )
     beta1: Fraction = Field(0.9, description="AdamW beta1.")
     beta2: Fraction = Field(0.95, description="AdamW beta2.")
     eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay of the model.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Maximum gradient norm for clipping.")
     num_epochs: PositiveInt = Field(1, description="Passes over a step's batch.")
-    num_minibatches: PositiveInt = Field(1, description="Optimiser steps per pass, each on its share of the rows.")
-    max_length: PositiveInt = Field(32768, description="Most tokens of a conversation; the model may allow fewer.")
+    num_minibatches: PositiveInt = Field(
+        1, description="Optimiser steps per pass. Each uses an equal share of the rows."
+    )
+    max_length: PositiveInt = Field(
+        32768, description="Maximum number of tokens in a conversation. The model may allow fewer."
+    )
     max_tokens_per_microbatch: PositiveInt | None = Field(
         None,
-        description="Padded tokens per forward and backward pass; lower it when memory runs out. Null: 2,048 on a CPU, "
-        "where larger passes are slower, and 16,384 elsewhere.",
+        description="Padded tokens per forward and backward pass. Lower it if memory runs out. Null: 2,048 on a CPU, "
+        "because larger passes are slower there, and 16,384 on other devices.",
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="Compute activations again in the backward pass: updates take about a third longer, and much less "
+        description="Recompute activations in the backward pass. Updates take about a third longer, but need much less "
         "memory per token.",
     )
 
     def tokens_per_microbatch(self, device: str) -> int:
-        """`max_tokens_per_microbatch` on a type of device, such as ``cpu``."""
+        """Return `max_tokens_per_microbatch`, or its default for a device type such as ``cpu``."""
         return self.max_tokens_per_microbatch or (2048 if device == "cpu" else 16384)
 
 
@@ -98,39 +105,41 @@ class CriticSection(Section):
     learning_rate: float = Field(
         0.05,
         gt=0,
-        description="AdamW learning rate of the value head, about how far a value moves in one optimiser step; it "
+        description="AdamW learning rate of the value head: about how far a value moves in one optimiser step. It "
         "follows the schedule of `training`.",
     )
     value_loss_coeff: float = Field(
-        0.5, gt=0, description="Weight of the value loss in the gradient of the model that head and policy share."
+        0.5, gt=0, description="Weight of the value loss in the gradient of the shared model (policy and value head)."
     )
     clip: float | None = Field(
-        None, gt=0, description="How far a value may move from the old one before its loss is clipped; null: any far."
+        None,
+        gt=0,
+        description="Maximum distance from the old value before the value loss is clipped. Null: no clipping.",
     )
 
 
 class LocalSection(Section):
-    torch_threads: PositiveInt = Field(1, description="CPU threads of torch; more than one rarely helps small models.")
-    max_concurrency: PositiveInt = Field(512, description="Conversations sampled in one forward pass at most.")
+    torch_threads: PositiveInt = Field(1, description="CPU threads of torch. More threads rarely help small models.")
+    max_concurrency: PositiveInt = Field(512, description="Maximum number of conversations in one forward pass.")
     kv_cache_gib: float = Field(2.0, gt=0, description="Memory for cached keys and values, in GiB.")
     batch_invariant: bool = Field(
         False,
-        description="Make log-probs independent of the rows that share a pass, bit for bit, on a CPU. It costs CPU "
-        "time. Asynchronous runs with fixed-version weights always do so.",
+        description="Make log-probs on a CPU bitwise independent of the other rows in the same pass. This costs CPU "
+        "time. Asynchronous runs with fixed-version weights always do this.",
     )
     training_process: bool = Field(
         True,
-        description="Train in a separate process in asynchronous runs; false: in the process that samples, in turns "
-        "with it.",
+        description="Train in a separate process in asynchronous runs. False: one process alternates between sampling "
+        "and training.",
     )
 
 
 class LocalConfig(Section):
-    """Everything that only the local backend reads."""
+    """The config that only the local backend reads."""
 
     model: TrainedModelSection = Field(default_factory=TrainedModelSection, description="The model to train.")
     training: TrainingSection = Field(default_factory=TrainingSection, description="The optimiser and its batches.")
     critic: CriticSection = Field(
-        default_factory=CriticSection, description="The value head; there is one where an estimator needs `values`."
+        default_factory=CriticSection, description="The value head. It exists only if the estimator needs `values`."
     )
     local: LocalSection = Field(default_factory=LocalSection, description="This machine.")

@@ -1,4 +1,4 @@
-"""Which conversation's keys and values are in which slot, and which slot has the longest beginning of a prompt."""
+"""Assigns cache slots to conversations, and finds the slot with the longest cached prefix of a prompt."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 @dataclass(eq=False)
 class Session:
-    """A conversation and the slot that holds its keys and values."""
+    """A conversation and the slot with its keys and values."""
 
     slot: int
     tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    """(n,) the tokens whose keys and values are in the slot."""
+    """The tokens whose keys and values are in the slot, (n,)."""
     busy: bool = False
-    """Whether a request of this conversation is being served; only idle sessions may be evicted."""
+    """True while a request of this conversation runs. Only idle sessions may be evicted."""
     ended: bool = False
-    """Whether to forget the conversation as soon as its request is over."""
+    """True if the conversation must be removed when its request ends."""
     keys: list[int] = field(default_factory=list)
-    """Blocks of `tokens` by which other conversations find them (`PrefixIndex`)."""
+    """Keys of the blocks of `tokens`, by which other conversations find them (`PrefixIndex`)."""
 
     def reusable(self, prompt: NDArray[np.int32]) -> int:
-        """How many leading tokens of `prompt` need not be computed again; one token is always left to compute."""
+        """Return the number of cached leading tokens of `prompt`. At least one token always remains to be computed."""
         limit = min(len(self.tokens), len(prompt) - 1)
         if limit <= 0:
             return 0
@@ -34,11 +34,11 @@ class Session:
 
 
 BLOCK = 16
-"""Tokens per block. Shorter beginnings are computed again: a copy would not be faster."""
+"""Tokens per block. Shorter prefixes are computed again, because a copy would not be faster."""
 
 
 def block_keys(tokens: NDArray[np.int32], known: Sequence[int] = ()) -> list[int]:
-    """Keys of the whole blocks of `tokens`; `known` are those of its first blocks."""
+    """Return the keys of the whole blocks of `tokens`. `known` are the keys of its first blocks."""
     keys = list(known)
     for start in range(len(keys) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
         keys.append(hash((keys[-1] if keys else 0, tokens[start : start + BLOCK].tobytes())))
@@ -46,7 +46,7 @@ def block_keys(tokens: NDArray[np.int32], known: Sequence[int] = ()) -> list[int
 
 
 def leading(keys: Sequence[int], among: Collection[int]) -> int:
-    """How many of the first keys are among those given, without a gap."""
+    """Return the number of first keys that are in `among` without a gap."""
     count = 0
     while count < len(keys) and keys[count] in among:
         count += 1
@@ -54,13 +54,13 @@ def leading(keys: Sequence[int], among: Collection[int]) -> int:
 
 
 class PrefixIndex:
-    """Sessions by the blocks that are in their slots."""
+    """An index of sessions by the blocks in their slots."""
 
     def __init__(self) -> None:
         self._holders: dict[int, dict[Session, None]] = {}
 
     def file(self, session: Session) -> None:
-        """Note the whole blocks of `session.tokens`; call it when they are in the slot."""
+        """Add the whole blocks of `session.tokens`. Call this when they are in the slot."""
         filed = len(session.keys)
         if len(session.tokens) < (filed + 1) * BLOCK:
             return
@@ -69,7 +69,7 @@ class PrefixIndex:
             self._holders.setdefault(key, {})[session] = None
 
     def forget(self, session: Session, keep: int = 0) -> None:
-        """Take out a session's blocks beyond its first `keep` tokens."""
+        """Remove a session's blocks after its first `keep` tokens."""
         blocks = keep // BLOCK
         for key in session.keys[blocks:]:
             holders = self._holders[key]
@@ -79,7 +79,7 @@ class PrefixIndex:
         session.keys = session.keys[:blocks]
 
     def longest(self, prompt: NDArray[np.int32], keys: Sequence[int]) -> tuple[Session | None, int]:
-        """The session with the longest beginning of a prompt in its slot, and how many of its tokens can be reused."""
+        """Return the session with the longest prefix of a prompt in its slot, and the number of reusable tokens."""
         count = leading(keys, self._holders)
         if count == 0:
             return None, 0
@@ -88,9 +88,9 @@ class PrefixIndex:
 
 
 class SlotTable:
-    """Hands out slots, lowest first; evicts the conversation idle for longest when none is free.
+    """Assigns slots, lowest first. If none is free, it evicts the conversation that has been idle for the longest time.
 
-    A slot keeps its tokens until it is handed out again: prompts that begin with them find them in `prefixes`.
+    A slot keeps its tokens until it is assigned again. Until then, `prefixes` finds them for prompts with this prefix.
     """
 
     def __init__(self, slots: int) -> None:
@@ -99,14 +99,14 @@ class SlotTable:
         # Insertion order is order of last use.
         self._sessions: dict[str, Session] = {}
         self._ended: dict[int, Session] = {}
-        """By slot, what ended conversations left in free slots."""
+        """Sessions of ended conversations whose tokens are still in free slots, by slot."""
 
     def get(self, name: str) -> Session | None:
-        """The conversation's session, where it has one."""
+        """Return the conversation's session. None if it has none."""
         return self._sessions.get(name)
 
     def acquire(self, name: str) -> Session | None:
-        """The conversation's session, made if need be; None when every slot serves a request."""
+        """Return the conversation's session, and create it if needed. None if every slot serves a request."""
         session = self._sessions.pop(name, None)
         if session is None:
             slot = heapq.heappop(self._free) if self._free else self._evict()
@@ -119,7 +119,7 @@ class SlotTable:
         return session
 
     def release(self, name: str) -> None:
-        """Forget a conversation; one that is being served, when its request is over."""
+        """Remove a conversation. If its request is running, remove it when the request ends."""
         session = self._sessions.get(name)
         if session is None:
             return
@@ -131,21 +131,21 @@ class SlotTable:
             heapq.heappush(self._free, session.slot)
 
     def leave(self, name: str) -> None:
-        """The conversation's request is over."""
+        """Mark the conversation's request as ended."""
         session = self._sessions[name]
         session.busy = False
         if session.ended:
             self.release(name)
 
     def clear(self) -> None:
-        """Forget all tokens that are cached, as after a change of weights."""
+        """Remove all cached tokens, for example after a change of weights."""
         for session in (*self._sessions.values(), *self._ended.values()):
             session.tokens, session.keys = session.tokens[:0], []
         self._ended.clear()
         self.prefixes = PrefixIndex()
 
     def resize(self, slots: int) -> list[str]:
-        """Change the number of slots; returns the conversations that lost theirs."""
+        """Change the number of slots, and return the conversations that lost their slots."""
         lost = [name for name, session in self._sessions.items() if session.slot >= slots]
         for name in lost:
             self.prefixes.forget(self._sessions.pop(name))

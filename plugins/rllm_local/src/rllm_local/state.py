@@ -1,7 +1,7 @@
-"""What a checkpoint holds of the backend: the model as a Hugging Face folder, the rest as safetensors.
+"""The backend's part of a checkpoint: the model as a Hugging Face folder, and the rest as safetensors.
 
-The folder holds the float32 masters, whatever type the model computes in, so that a resumed run goes on exactly. Its
-config.json names the type that the model computes in. With LoRA it is the adapter alone, as peft writes it.
+The folder contains the float32 masters for any computation type, so that a resumed run continues exactly. Its
+config.json contains the computation type. With LoRA, the folder contains only the adapter, in peft's format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def save_state(
     critic: Critic | None = None,
     adapter: Adapter | None = None,
 ) -> None:
-    """Write into an existing empty folder. ``folder/model`` can be given to `--model`, to transformers or to peft."""
+    """Write the state into an existing empty folder. `--model`, transformers and peft can load ``directory/model``."""
     if adapter is None:
         masters.model.save_pretrained(directory / MODEL, state_dict=masters.state_dict())
     else:
@@ -56,17 +56,17 @@ def load_state(
     critic: Critic | None = None,
     adapter: Adapter | None = None,
 ) -> None:
-    """Put weights and optimiser back exactly.
+    """Restore weights and optimiser exactly.
 
     Raises:
-        CheckpointError: the folder holds another model, weights that are not float32, or no critic where there is one
-            to load.
+        CheckpointError: the folder contains a different model or weights that are not float32, or it lacks a critic
+            that the run needs.
     """
     if critic is not None and not (directory / CRITIC).exists():
         raise CheckpointError(
             "checkpoint-lacks-state",
-            f"{directory} holds no critic, and an estimator of this run needs its values.",
-            "Resume with the estimators the run was started with, or start a new run from this checkpoint's model.",
+            f"{directory} contains no critic, but an estimator of this run needs its values.",
+            "Resume with the same estimators as before, or start a new run from this checkpoint's model.",
         )
     if adapter is None:
         _load_model(directory, masters)
@@ -82,7 +82,7 @@ def load_state(
             key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{key}" in tensors
         }
         if state:
-            # torch keeps the step counter on the CPU unless the optimiser is fused.
+            # torch stores the step counter on the CPU unless the optimiser is fused.
             optimizer.state[parameter] = state | {"step": state["step"].cpu()}
 
 
@@ -92,8 +92,8 @@ def _load_model(directory: Path, masters: Masters) -> None:
     if adapter_directory(str(directory / MODEL)) is not None:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} holds a LoRA adapter, and this run trains all weights.",
-            "Resume with the model.lora_rank the run was started with.",
+            f"{directory} contains a LoRA adapter, but this run trains all weights.",
+            "Resume with the same model.lora_rank with which you started the run.",
         )
     _check_float32(directory)
     saved = AutoModelForCausalLM.from_pretrained(directory / MODEL, dtype=torch.float32)
@@ -102,8 +102,8 @@ def _load_model(directory: Path, masters: Masters) -> None:
     except RuntimeError as error:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} holds another model than the one this run trains.",
-            "Resume with the model.name the run was started with.",
+            f"{directory} contains a different model than this run trains.",
+            "Resume with the same model.name with which you started the run.",
         ) from error
 
 
@@ -111,23 +111,23 @@ def _load_adapter(directory: Path, adapter: Adapter) -> None:
     if not (directory / MODEL / CONFIG).exists():
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} holds a whole model, and this run trains a LoRA adapter.",
-            "Resume with the model.lora_rank the run was started with.",
+            f"{directory} contains a whole model, but this run trains a LoRA adapter.",
+            "Resume with the same model.lora_rank with which you started the run.",
         )
     base = read_base(directory / MODEL)
     if (base.dtype, base.sha256) != (adapter.base.dtype, adapter.base.sha256):
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} holds a LoRA adapter of other weights than those that model.name and model.dtype stand for.",
-            f"Put the model back that was at {base.name!r}, or start a new run.",
+            f"{directory} contains a LoRA adapter for a different model or dtype than model.name and model.dtype.",
+            f"Restore the model that was at {base.name!r}, or start a new run.",
         )
     try:
         adapter.load(directory / MODEL)
     except ValueError as error:
         raise CheckpointError(
             "checkpoint-of-other-model",
-            f"{directory} holds another LoRA adapter than the one this run trains: {error}.",
-            "Resume with the keys model.lora_… the run was started with.",
+            f"{directory} contains a different LoRA adapter than this run trains: {error}.",
+            "Resume with the same model.lora_… keys with which you started the run.",
         ) from error
 
 
@@ -138,8 +138,8 @@ def _check_float32(directory: Path) -> None:
         if rough := sorted(types & {"BF16", "F16"}):
             raise CheckpointError(
                 "checkpoint-too-old",
-                f"{directory} holds weights of type {rough[0]}, which an earlier version of rllm-local trained without "
-                "float32 masters; most of its small updates were lost.",
+                f"{directory} contains weights of type {rough[0]}. An earlier version of rllm-local trained them "
+                "without float32 masters, so most of its small updates were lost.",
                 "Start a new run with model.name set to this checkpoint.",
             )
 

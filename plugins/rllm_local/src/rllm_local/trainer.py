@@ -1,6 +1,6 @@
-"""The half of the backend that trains: what is computed with the model's weights, moves them, and keeps them.
+"""The training half of the backend. It computes columns, updates the model's weights, and saves and loads them.
 
-It knows nothing of sampling, and may run in another process than what samples.
+It does not depend on sampling, and can run in a different process than the sampling half.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rllm_local.update import Updater
 
 
 class Trainer:
-    """A model with all that trains it: optimiser, critic and reference. To be used on one thread.
+    """A model with its optimiser, critic and reference. Use it on one thread only.
 
     `updater` makes the updates, and `filler` computes the columns that they need.
     """
 
     def __init__(self, run: RunContext, loaded: LoadedModel, masters: Masters) -> None:
-        """Take the model as it is now as the reference, where the run needs one.
+        """Create the trainer. If the run needs a reference, it is the model in its current state.
 
         Raises:
             ConfigError: the model cannot be the reference.
@@ -58,17 +58,17 @@ class Trainer:
         )
 
     def save(self, directory: Path) -> None:
-        """Write what `load` reads into an existing empty folder."""
+        """Write the state that `load` reads into an existing empty folder."""
         loaded, updater = self._loaded, self.updater
         save_state(directory, self.masters, loaded.tokenizer, updater.optimizer, self._critic, loaded.adapter)
         if self._reference is not None:
             self._reference.save(directory)
 
     def load(self, directory: Path) -> None:
-        """Put back what `save` wrote.
+        """Restore the state that `save` wrote.
 
         Raises:
-            CheckpointError: it is of another model, or of another run.
+            CheckpointError: the state belongs to a different model or run.
         """
         if self._reference is not None:
             self._reference.check(directory)
@@ -76,10 +76,10 @@ class Trainer:
 
 
 def load_trainer(run: RunContext) -> tuple[LoadedModel, Trainer]:
-    """Load the model of a run, and make what trains it.
+    """Load a run's model, and create its trainer.
 
     Raises:
-        ConfigError: as `load_model_to_train`; or the model cannot be the reference.
+        ConfigError: an error of `load_model_to_train`, or the model cannot be the reference.
     """
     loaded, masters = load_model_to_train(run.backend_config.model, derive_seed(run.seed, "model"))
     if is_batch_invariant(run):
@@ -93,8 +93,8 @@ def _reference_of(loaded: LoadedModel) -> Reference:
     if loaded.continues_adapter:
         raise ConfigError(
             "adapter-needs-merge",
-            "model.name is a LoRA adapter that this run trains on, and rllm.algorithm.kl_beta needs the model as the "
-            "run found it, which is not the model below the adapter.",
-            "Merge the adapter first and start from that: rllm export RUN --to merged.",
+            "model.name is a LoRA adapter that this run continues to train. rllm.algorithm.kl_beta needs the run's "
+            "starting model as reference, but the adapter's base model is a different one.",
+            "Merge the adapter with `rllm export RUN --to merged`, and set model.name to the merged model.",
         )
     return BelowAdapter(loaded.adapter)

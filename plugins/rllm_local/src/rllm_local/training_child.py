@@ -1,6 +1,7 @@
-"""The process that trains in asynchronous runs: ``python -m rllm_local.training_child SOCKET MEMORY``, descriptors.
+"""The training process of asynchronous runs: ``python -m rllm_local.training_child SOCKET MEMORY``.
 
-It answers one request after the other, until the other end is closed. `training_process` is that end.
+Both arguments are file descriptors. The process answers one request after the other, until the other end of the socket
+(`training_process`) is closed.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from rllm_serving.parent import end_with_parent
 
 
 class TrainingChild:
-    """Trains, and puts the weights into shared memory whenever they have changed."""
+    """The trainer in the training process. It copies the weights to shared memory after each change."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._trainer: Trainer | None = None
 
     def start(self, path: list[str], run: RunContext) -> None:
-        """Load the model. `path`: of the other process, which can import more than this one."""
+        """Load the model. `path` is the other process's `sys.path`, which can contain more entries than this one's."""
         sys.path[:] = path
         settings: LocalConfig = run.backend_config
         torch.set_num_threads(settings.local.torch_threads)
@@ -44,7 +45,7 @@ class TrainingChild:
         self._trained = trained_weights(self._trainer.masters.model)
         self._shared = shared_weights(self._memory, self._trained)
         copy_weights(self._trained, self._shared)
-        # As the training loop does in its process.
+        # The training loop does the same in its process.
         gc.collect()
         gc.freeze()
 
@@ -54,7 +55,7 @@ class TrainingChild:
     def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
         result = self._started().updater.update(batch, sent.plan_here())
         copy_weights(self._trained, self._shared)
-        # The plan that was sent is known there; its losses cannot be sent back.
+        # The other process already has the plan, and the plan's losses cannot be sent.
         return replace(result, made_with=None)
 
     def save(self, directory: Path) -> None:
@@ -82,16 +83,16 @@ class TrainingChild:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or its text: not every error can be made again from what it keeps."""
+    """Return the error if it can be pickled, otherwise a RuntimeError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  (its class is anybody's code)
+    except Exception:  # noqa: BLE001  (the error's class can come from any package)
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
 
 
 def main(connection: int, memory: int) -> None:
-    """Answer until the other end is closed."""
+    """Answer requests until the other end is closed."""
     end_with_parent()
     serve_blocking(socket.socket(fileno=connection), TrainingChild(memory).answer)
 

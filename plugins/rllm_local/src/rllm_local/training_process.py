@@ -1,7 +1,7 @@
-"""The training half in a separate process: samples are drawn while weights are updated.
+"""The training half in a separate process, so that sampling continues during updates.
 
-`training_child` is the other end. A process, since Python's threads wait for one another: a step of `guess` took a
-third more CPU with two of them.
+`training_child` is the other end. A process is used because Python's threads block each other. With two threads, a step
+of `guess` took a third more CPU time.
 """
 
 from __future__ import annotations
@@ -32,35 +32,36 @@ from rllm_serving.child_process import ChildProcess
 from rllm_serving.connection import PICKLE, Connection
 
 SECONDS_TO_END = 10.0
-"""After its connection is closed; it ends at once unless the machine is stuck."""
+"""Seconds that the process gets to end after its connection is closed. Normally it ends at once."""
 LOG_LINES = 15
-"""Last lines of its output that an error shows."""
+"""Number of lines from the end of its output that an error shows."""
 
 
 class TrainingProcess:
-    """A `Training` in another process, which ends with this one."""
+    """A `Training` in a separate process, which ends when this process ends."""
 
     def __init__(self, died: Callable[[BackendError], None], patience: Patience | None = None) -> None:
-        """Start the process. It loads nothing before `start`.
+        """Start the process. It loads no model before `start`.
 
         Args:
-            died: called on the event loop when the process ends by itself, or is ended because it hangs.
-            patience: how long an answer may take; None: the defaults.
+            died: function that is called on the event loop if the process ends unexpectedly or is killed because it
+                hangs.
+            patience: time limits for answers. None to use the defaults.
         """
         self._died = died
         self._patience = patience or Patience()
         ours, theirs = socket.socketpair()
         self._memory = shared_memory()
         inherited = [theirs.fileno(), self._memory]
-        # -P: what lies in the folder that the run is started in is not what the process means to import.
+        # -P: do not import modules from the current folder.
         program = [sys.executable, "-P", "-m", "rllm_local.training_child", *map(str, inherited)]
-        # The folder goes at once: a process that is killed leaves none behind. Both ends have the log open.
+        # The folder is deleted at once, so that a killed process leaves no folder. Both ends keep the log open.
         with theirs, tempfile.TemporaryDirectory(prefix="rllm-training-") as directory:
             log = Path(directory) / "training.log"
             self._process = ChildProcess.spawn(program, log, {"PYTHONFAULTHANDLER": "1"}, inherited)
             self._log = ChildLog(log)
         self._asked: list[str] = []
-        """Names of the requests under way, the oldest first."""
+        """Names of the running requests, oldest first."""
         self._failure: BackendError | None = None
         self._closed = False
         self._connecting = asyncio.create_task(Connection.open(ours, PICKLE))
@@ -71,17 +72,17 @@ class TrainingProcess:
         return self._process.pid
 
     async def start(self, run: RunContext) -> None:
-        """Have it load the model.
+        """Load the model in the process.
 
         Raises:
-            ConfigError: as `load_trainer`.
+            ConfigError: an error of `load_trainer`.
         """
-        # Neither is of use there, and a record cannot be sent.
+        # The process needs neither engine nor renderer, and a plugin spec cannot be sent.
         await self._ask("start", sys.path, replace(run, engine=None, renderer=None))
 
     def weights(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that it trains: tensors on the CPU of the names, shapes and types of `like`. They change while
-        `update` or `load` is under way, and only then."""
+        """Return the trained weights: CPU tensors with the names, shapes and types of `like`. They change only while
+        `update` or `load` runs."""
         return shared_weights(self._memory, like)
 
     async def columns(self, batch: TokenBatch, needs: frozenset[str]) -> Mapping[str, NDArray[np.float32]]:
@@ -99,7 +100,7 @@ class TrainingProcess:
         await self._ask("load", directory.absolute())
 
     async def close(self) -> None:
-        """End the process, in the middle of a request if necessary. The second call does nothing."""
+        """Stop the process, even in the middle of a request. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -111,7 +112,7 @@ class TrainingProcess:
         os.close(self._memory)
 
     async def _ask(self, name: str, *arguments: object) -> Any:
-        """Return its answer. Raises its error, or BackendError if it has ended."""
+        """Return the process's answer. Raise the process's error, or BackendError if it has ended."""
         if self._failure is not None:
             raise self._failure
         connection = await self._connecting
@@ -133,16 +134,16 @@ class TrainingProcess:
         value, error, where = answer
         self._log.tell()
         if error is not None:
-            error.add_note(f"In the process that trains:\n{where}")
+            error.add_note(f"In the training process:\n{where}")
             raise error
         return value
 
     def _timeout_error(self, name: str) -> BackendError:
-        stopped = " It is stopped, as by SIGSTOP." if self._process.stopped else ""
+        stopped = " It was stopped, for example by SIGSTOP." if self._process.stopped else ""
         return BackendError(
             "process-timeout",
-            f"The process that trains (pid {self.pid}) has not answered {name!r} for {self._patience.limit(name):g} "
-            f"seconds, and was ended.{stopped}",
+            f"The training process (pid {self.pid}) did not answer {name!r} within {self._patience.limit(name):g} "
+            f"seconds and was killed.{stopped}",
             "Run again with --resume to continue from the newest checkpoint. If the machine was busy, wait first.",
         )
 
@@ -159,12 +160,13 @@ class TrainingProcess:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         doing = f"in {self._asked[0]!r}" if self._asked else "while it had nothing to do"
         out_of_memory = (
-            "Where memory runs out, the system kills so: `--dry-run` says what the run takes, and what helps. "
+            "The system may have killed it because memory ran out. `--dry-run` shows the run's memory and keys that "
+            "reduce it. "
         )
         lines = self._log.last_lines(LOG_LINES)
         return BackendError(
             "process-died",
-            f"The process that trains {how} {doing}.",
+            f"The training process {how} {doing}.",
             f"{out_of_memory if code == -signal.SIGKILL else ''}Continue from the newest checkpoint with --resume.",
-            "\n".join(["The last lines it wrote:", *lines]) if lines else "",
+            "\n".join(["The last lines of its output:", *lines]) if lines else "",
         )

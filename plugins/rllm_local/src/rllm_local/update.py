@@ -29,7 +29,7 @@ from rllm_local.settings import TrainingSection
 
 
 class Updater:
-    """Owns the optimiser. Everything random comes from `UpdatePlan.seed`, so an update is a function of its inputs."""
+    """Owns the optimiser. All random numbers come from `UpdatePlan.seed`, so an update is a function of its inputs."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Updater:
         critic: Critic | None = None,
         masters: Masters | None = None,
     ) -> None:
-        """`masters`: of the model's weights; None: made of the weights as they are."""
+        """Create the optimiser. `masters` belong to the model. None to create them from its current weights."""
         self.masters = Masters(model) if masters is None else masters
         self._model = model
         self._critic = critic
@@ -56,7 +56,7 @@ class Updater:
         groups: list[dict[str, Any]] = [{"params": list(self.masters)}]
         if critic is not None:
             self._value_gradient = ValueGradient(critic, self.masters)
-            # Decay is in proportion to the learning rate, and the critic's is many times the model's.
+            # Weight decay is proportional to the learning rate, and the critic's rate is many times the model's rate.
             groups.append({"params": list(critic.parameters()), "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(
             groups,
@@ -64,12 +64,12 @@ class Updater:
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            # On a CPU a third of the time of torch's default there; elsewhere the default.
+            # On a CPU, fused takes a third of the time of torch's default. On other devices the default is used.
             fused=True if model.device.type == "cpu" else None,
         )
 
     def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        """Make the update of one training step; metrics are means over its sampled tokens or optimiser steps."""
+        """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps."""
         means = Means()
         rates = self._set_learning_rates(plan.global_step)
         settings = self._settings
@@ -114,7 +114,8 @@ class Updater:
                 raise gradient_error(
                     batch,
                     plan.global_step,
-                    f"Look at actor/ratio_mean and {name}/grad_norm of the steps before, lower training.learning_rate.",
+                    f"Check actor/ratio_mean and {name}/grad_norm of the previous steps, and lower "
+                    "training.learning_rate.",
                     "advantages" if name == "actor" else "returns",
                 )
         if trace is not None:
@@ -130,11 +131,11 @@ class Updater:
         self.masters.write()
 
     def _clipped_norms(self) -> dict[str, Tensor]:
-        """Scale the gradients down and put them together; returns () the norms that they had."""
+        """Clip the gradients of actor and critic, add them, and return their norms before clipping, () each."""
         limit = self._settings.max_grad_norm
         norms = {"actor": torch.nn.utils.clip_grad_norm_(self.masters, limit)}
         if self._value_gradient is not None:
-            # After the policy's, by itself: how far off the critic is must not decide how far the policy goes.
+            # Clip the critic's gradient separately, so that large errors of the critic do not reduce the policy's step.
             norms["critic"] = self._value_gradient.add_clipped_to_grads(limit)
         return norms
 
@@ -148,11 +149,11 @@ class Updater:
         number: int,
         trace: UpdateTrace | None,
     ) -> float:
-        """Add a micro-batch to the gradient; returns its share of the policy's loss."""
+        """Add a micro-batch to the gradient, and return its share of the policy's loss."""
         outputs = token_outputs(self._model, part, self._temperature)
         seed = derive_seed(plan.seed, "loss", number)
         inputs = LossInput.from_batch(batch, part.source, outputs.logprobs, part.row_ids, seed)
-        # Without a bonus the entropy is only a metric: keeping a vocabulary of gradients for it would be waste.
+        # Without an entropy bonus, the entropy is only a metric, so it needs no gradients over the vocabulary.
         with torch.set_grad_enabled(plan.entropy_coeff > 0):
             entropies = outputs.entropies()
         terms = loss_terms(inputs, plan)

@@ -1,4 +1,4 @@
-"""Log-probs and entropies over a vocabulary, some tokens at a time: all their logits are never there at once."""
+"""Log-probs and entropies over a vocabulary, computed in chunks of tokens, so that not all logits exist at once."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 CHUNK = 1 << 24
-"""Logits held at a time: 64 MB in float32, 110 tokens of a vocabulary of 152,000."""
+"""Number of logits in a chunk: 64 MB in float32, or 110 tokens with a vocabulary of 152,000."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkedOutputs:
-    """As `TokenOutputs`, for a model that puts its last hidden states through a linear layer and no further."""
+    """The same outputs as `TokenOutputs`, for a model whose output layer is a plain linear layer."""
 
     logprobs: Tensor
-    """(n_sampled,) float32."""
+    """Log-probs of the sampled tokens, (n_sampled,) float32."""
     hidden: Tensor
-    """(n_sampled, width) in the model's type."""
+    """Last hidden states in the model's type, (n_sampled, width)."""
     entropy: Tensor
-    """(n_sampled,) float32."""
+    """Entropies in nats, (n_sampled,) float32."""
     head: torch.nn.Linear
     temperature: float
 
     def entropies(self) -> Tensor:
-        """(n_sampled,) in nats; with a gradient where torch records them."""
+        """Return the entropies in nats, (n_sampled,). They have a gradient if torch records gradients."""
         return self.entropy if torch.is_grad_enabled() else self.entropy.detach()
 
     @torch.no_grad()
     def sum_pi_squared(self) -> Tensor:
-        """(n_sampled,) sum over the vocabulary of squared probabilities. Without a gradient."""
+        """Return the sums of squared probabilities over the vocabulary, (n_sampled,), without a gradient."""
         weight, bias = self.head.weight, self.head.bias
         return torch.cat(
             [
@@ -44,13 +44,13 @@ class ChunkedOutputs:
 
 
 def chunked_outputs(head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temperature: float) -> ChunkedOutputs:
-    """What the output layer says about sampled tokens.
+    """Compute the output layer's results for sampled tokens.
 
     Args:
         head: the model's output layer.
-        hidden: (n_sampled, width) what it is given.
-        targets: (n_sampled,) int64 the sampled tokens.
-        temperature: above 0.
+        hidden: (n_sampled, width) inputs of the output layer.
+        targets: (n_sampled,) int64, the sampled tokens.
+        temperature: a number above 0.
     """
     logprobs, entropy = _LogprobsAndEntropies.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, targets, temperature
@@ -59,7 +59,7 @@ def chunked_outputs(head: torch.nn.Linear, hidden: Tensor, targets: Tensor, temp
 
 
 class _LogprobsAndEntropies(torch.autograd.Function):
-    """Keeps hidden states for the gradient, and computes the logits again."""
+    """A function that stores only hidden states for the gradient, and recomputes the logits."""
 
     @staticmethod
     def forward(
@@ -80,7 +80,7 @@ class _LogprobsAndEntropies(torch.autograd.Function):
         hidden, weight, bias, targets, entropies = ctx.saved_tensors
         of_hidden, of_weight, of_bias, *_ = ctx.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if of_hidden else None
-        # Sums of parts in float32, whatever the model computes in.
+        # Sum the chunks in float32, with any computation type of the model.
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if of_weight else None
         bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if of_bias else None
         for part in _chunks(len(hidden), weight.shape[0]):
@@ -115,7 +115,10 @@ def _of_logits(
     of_logprobs: Tensor | None,
     of_entropies: Tensor | None,
 ) -> Tensor:
-    """(n, n_vocabulary): d log p(y) / d z = [y] - p, and d H / d z = -p (log p + H), times what comes from above."""
+    """Return the gradient of the logits, (n, n_vocabulary).
+
+    d log p(y) / d z = [y] - p, and d H / d z = -p (log p + H), each times the incoming gradient.
+    """
     probabilities = log_distribution.exp()
     if of_entropies is None:
         assert of_logprobs is not None
@@ -139,7 +142,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
     size = max(1, CHUNK // vocabulary)
-    # Of equal size, so that none is left with a few tokens.
+    # Use chunks of equal size, so that the last chunk does not have only a few tokens.
     count = -(-tokens // size)
     size = -(-tokens // max(1, count))
     for start in range(0, tokens, max(1, size)):

@@ -1,4 +1,4 @@
-"""The weights that a run trains, by the names of a model's parameters; in this process or shared with another."""
+"""A run's trained weights by parameter name, in this process or shared with a second process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import torch
 from torch import Tensor
 
 ALIGNED = 64
-"""Bytes: where a tensor of shared memory begins is a multiple of it."""
+"""Alignment in bytes of each tensor's start in shared memory."""
 
 
 def trained_weights(model: Any) -> dict[str, Tensor]:
-    """What is trained of a model, by name, in its order: the parameters themselves."""
+    """Return a model's trained parameters (not copies), by name, in the model's order."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 @torch.no_grad()
 def copy_weights(trained: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
-    """Copy tensors into others of the same names, from and to any device."""
+    """Copy tensors into other tensors with the same names, from and to any device."""
     for name, tensor in trained.items():
         into[name].copy_(tensor)
 
 
 def copied(model: Any, trained: Collection[str]) -> Any:
-    """A copy of a model to sample from. What is not trained is shared.
+    """Return a copy of a model for sampling. The copy shares the untrained parameters.
 
     Args:
         model: `transformers.PreTrainedModel`.
-        trained: names of the parameters that are.
+        trained: names of the trained parameters.
     """
     frozen = {id(parameter): parameter for name, parameter in model.named_parameters() if name not in trained}
     made = copy.deepcopy(model, memo=frozen)
@@ -42,9 +42,9 @@ def copied(model: Any, trained: Collection[str]) -> Any:
 
 
 def shared_memory() -> int:
-    """The descriptor of a file of no name, empty, in memory where the system has such files.
+    """Return the descriptor of an empty file without a name, in memory if the system supports that.
 
-    Not POSIX shared memory: what is left of that outlives a process that is killed, and a container has 64 MiB of it.
+    POSIX shared memory is not used, because it remains after a process is killed, and containers have only 64 MiB.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create("rllm-weights")
@@ -53,7 +53,7 @@ def shared_memory() -> int:
 
 
 def shared_weights(descriptor: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors on the CPU, of the names, shapes and types of `like`, in a file that another process maps too."""
+    """Return CPU tensors with the names, shapes and types of `like`, in a file that a second process also maps."""
     offsets, size = {}, 0
     for name, tensor in like.items():
         offsets[name] = size

@@ -1,1 +1,1 @@
-"""verl on a machine without a GPU, as plugins of verl and vLLM. Nothing outside this package looks at the device."""
+"""verl on a machine without a GPU, as plugins of verl and vLLM. No code outside this package checks the device."""

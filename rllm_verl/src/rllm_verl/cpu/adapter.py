@@ -1,4 +1,4 @@
-"""The trainer's side of a rollout server: lives in a worker and pushes the worker's weights to its server."""
+"""The trainer's side of a rollout server. It runs in a worker and sends the worker's weights to its server."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
     """verl's handle on the server of this worker."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
-        """See verl. `replica_rank`: -1 for the server that goes with this process's rank."""
+        """Create the handle; see verl. A `replica_rank` of -1 selects the server for this process's rank."""
         super().__init__(config, model_config, device_mesh)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        # A server holds a whole model: every worker has one of its own to push to.
+        # A server contains a whole model, so each worker has its own server and sends weights to it.
         self.is_leader_rank = True
         self._server: Any = None
 
     @property
     def server(self) -> Any:
-        """Ray's handle of the server, which is started after this process."""
+        """Ray's handle of the server, which starts after this process."""
         if self._server is None:
             self._server = ray.get_actor(server_name(ray.get_runtime_context().get_actor_id()))
         return self._server
@@ -55,16 +55,16 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
         """Replace the server's weights.
 
         Args:
-            weights: all of the model's. Taken to the end whatever happens: each is gathered from all workers, and a
-                worker that leaves off leaves the others waiting.
-            wire_format: verl's; whole tensors alone are understood.
-            global_steps: the training step that made them, the server's new weight version.
-            peft_config: of a LoRA model whose adapters are not merged.
-            base_sync_done: verl's, about adapters.
+            weights: all weights of the model. They are always read to the end, even after an error. Each weight is
+                gathered from all workers, so a worker that stops early would block the others.
+            wire_format: verl's wire format. Only whole tensors are supported.
+            global_steps: the training step of the weights, which is the server's new weight version.
+            peft_config: the config of a LoRA model whose adapters are not merged.
+            base_sync_done: verl's flag for adapters. It is not used.
 
         Raises:
-            ConfigError: the weights are adapters, or changes only.
-            BackendError: they are not those of the server's model.
+            ConfigError: the weights are adapters or differences.
+            BackendError: the weights do not match the server's model.
         """
         _check(wire_format, peft_config)
         buckets = Buckets(self.config.checkpoint_engine.update_weights_bucket_megabytes << 20)
@@ -82,7 +82,7 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
 
 
 async def _failure_of(call: Awaitable[None]) -> RayError | None:
-    """What went wrong with a call of the server, to be raised when that disturbs nobody."""
+    """Return the error of a server call, so that the caller can raise it after it has read all weights."""
     try:
         await call
     except RayError as error:
@@ -94,17 +94,17 @@ def _check(wire_format: str, peft_config: object) -> None:
     if wire_format != "named_tensors":
         raise ConfigError(
             "unsupported-weight-transfer",
-            f"The rollout server for CPUs takes whole weights, not {wire_format!r}.",
-            "Set actor_rollout_ref.rollout.checkpoint_engine.backend to naive.",
+            f"The rollout server for CPUs accepts only whole weights, not {wire_format!r}.",
+            "Set actor_rollout_ref.rollout.checkpoint_engine.backend=naive.",
         )
     if peft_config is not None:
         raise ConfigError(
             "lora-needs-merge",
-            "The rollout server for CPUs takes no LoRA adapters.",
-            "Set actor_rollout_ref.model.lora.merge=true: they are then merged into the weights that are sent.",
+            "The rollout server for CPUs does not accept LoRA adapters.",
+            "Set actor_rollout_ref.model.lora.merge=true to merge the adapter into the weights that are sent.",
         )
 
 
 def register() -> None:
-    """Offer the adapter where verl looks for one; it has no function for that."""
+    """Add the adapter to verl's registry directly, because verl has no function for that."""
     base._ROLLOUT_REGISTRY[(NAME, "async")] = f"{__name__}.{CpuRollout.__name__}"

@@ -1,4 +1,4 @@
-"""Weights gathered into messages of limited size."""
+"""Collects weights into messages of limited size."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 class Buckets:
-    """Collects weights until there are enough for a message."""
+    """Collects weights until a message is full."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` of a message; a single weight may be larger."""
+        """Start empty. `max_bytes` limits a message, but a single weight may be larger."""
         self._max_bytes = max_bytes
         self._arrays: Arrays = {}
         self._bytes = 0
 
     def add(self, name: str, weight: Tensor) -> Arrays | None:
-        """Keep a copy of a weight, in float32; returns a full message when there is one to send first."""
-        # numpy has no bfloat16. A copy: the trainer's own memory may change before the message is sent.
+        """Store a float32 copy of a weight. If the message is full, return it so that it can be sent first."""
+        # numpy has no bfloat16. A copy is needed because the trainer's memory may change before the message is sent.
         array = weight.detach().to("cpu", torch.float32, copy=True).numpy()
         full = self.rest() if self._arrays and self._bytes + array.nbytes > self._max_bytes else None
         self._arrays[name] = array
@@ -29,6 +29,6 @@ class Buckets:
         return full
 
     def rest(self) -> Arrays:
-        """What is left to send; may be empty."""
+        """Return the remaining weights, possibly none."""
         arrays, self._arrays, self._bytes = self._arrays, {}, 0
         return arrays

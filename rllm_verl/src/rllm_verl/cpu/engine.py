@@ -16,10 +16,10 @@ from rllm_verl.cpu import platform
 
 
 class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
-    """A causal language model, sharded over processes that talk by gloo."""
+    """A causal language model that is sharded over processes, which communicate through gloo."""
 
     def __init__(self, model_config: Any, engine_config: Any, *others: Any, **named_others: Any) -> None:
-        """See verl. Raises ConfigError: the strategy is FSDP1, whose streams need an accelerator."""
+        """Create the engine; see verl. Raise ConfigError for FSDP1, because its streams need an accelerator."""
         if engine_config.strategy != "fsdp2":
             raise ConfigError(
                 "not-for-cpu",
@@ -36,7 +36,7 @@ class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
 
 @contextmanager
 def _unpinned_offloading() -> Iterator[None]:
-    """verl offloads models that are not trained to pinned memory, which only a CUDA driver can pin."""
+    """Switch off pinned memory, to which verl offloads untrained models. Only a CUDA driver can pin memory."""
     policy = transformer_impl.CPUOffloadPolicy
 
     def unpinned(pin_memory: bool = True) -> Any:
@@ -50,5 +50,5 @@ def _unpinned_offloading() -> Iterator[None]:
 
 
 def register() -> None:
-    """Offer the engine under both names, so that the one which cannot run says why."""
+    """Register the engine under both names, so that the unsupported strategy raises a clear error."""
     EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=platform.NAME)(CpuEngine)

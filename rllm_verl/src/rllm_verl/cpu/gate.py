@@ -1,4 +1,4 @@
-"""Who may sample now: requests pass a gate, which is shut while weights change and after verl's abort."""
+"""A gate for sampling requests. It is closed while weights change and after verl's abort."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Counts the requests inside. Belongs to one event loop."""
+    """The gate. It counts the running requests and belongs to one event loop."""
 
     def __init__(self) -> None:
         self.aborting = False
-        """Whether requests inside shall end with the token being sampled."""
+        """True if running requests must stop after the current token."""
         self._rejecting = False
         self._shut_by = 0
         self._inside = 0
@@ -20,7 +20,7 @@ class Gate:
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[bool]:
-        """Wait until the gate is open, and be inside for the length of the block. Yields False to who must go away."""
+        """Wait until the gate is open, then count as a running request in this block. Yield False if rejected."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._shut_by == 0 or self._rejecting)
             if self._shut_by:
@@ -36,7 +36,7 @@ class Gate:
 
     @asynccontextmanager
     async def nobody_inside(self) -> AsyncIterator[None]:
-        """Let nobody in, wait until everybody has left, and hold the gate shut for the length of the block."""
+        """Close the gate for this block, and wait until no request is running."""
         self._shut_by += 1
         try:
             async with self._changed:
@@ -46,9 +46,9 @@ class Gate:
             await self._open()
 
     async def abort(self, *, rejecting: bool) -> int:
-        """Shut the gate until `resume`, end the requests inside, and return how many there were.
+        """Close the gate until `resume`, stop the running requests, and return their number.
 
-        `rejecting`: send away who comes meanwhile, instead of letting them wait.
+        If `rejecting` is True, new requests are rejected in the meantime. Otherwise they wait.
         """
         if not self.aborting:
             self._shut_by += 1
@@ -60,7 +60,7 @@ class Gate:
         return ended
 
     async def resume(self) -> None:
-        """Undo `abort`; without one, nothing."""
+        """Undo `abort`. Do nothing if there was none."""
         if self.aborting:
             self.aborting = self._rejecting = False
             await self._open()

@@ -1,4 +1,4 @@
-"""The HTTP side of a rollout server: OpenAI's completions and chat completions, with token ids and log-probs."""
+"""A rollout server's HTTP API: OpenAI's completions and chat completions, with token ids and log-probs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_BODY_BYTES = 64 << 20
 
 
 class Sampler(Protocol):
-    """What the routes need of a rollout server."""
+    """The part of a rollout server that the routes use."""
 
     settings: ServerSettings
     renderer: TemplateRenderer
@@ -36,7 +36,7 @@ class Sampler(Protocol):
 
 
 class _Body(BaseModel):
-    # What is not done here is refused rather than ignored.
+    # Reject unsupported fields instead of ignoring them.
     model_config = ConfigDict(extra="forbid")
 
     model: str | None = None
@@ -49,9 +49,9 @@ class _Body(BaseModel):
     n: Literal[1] = 1
     stream: Literal[False] = False
     user: str | None = None
-    """Requests of one user are turns of one conversation; without it, each is its own."""
+    """The conversation's name. Requests with the same user are turns of one conversation. None for a new one."""
     return_token_ids: bool = True
-    """vLLM's switch; ids are always returned."""
+    """vLLM's option. Token ids are always returned."""
 
     def sampling(self) -> dict[str, Any]:
         names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "ignore_eos")

@@ -1,4 +1,4 @@
-"""verl's platform ``cpu``: what verl asks of an accelerator, answered for a machine without one."""
+"""verl's platform ``cpu``: verl's accelerator interface for a machine without an accelerator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "cpu"
 
 
 class CpuDevice(ModuleType):
-    """`torch.cpu`, and what verl calls on `torch.cuda` that it lacks."""
+    """`torch.cpu` with the functions of `torch.cuda` that verl calls and `torch.cpu` lacks."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
@@ -43,11 +43,11 @@ class CpuDevice(ModuleType):
         torch.manual_seed(seed)
 
     def mem_get_info(self, device: object = None) -> tuple[int, int]:
-        """Free and total memory of the machine, bytes."""
+        """Return the machine's free and total memory in bytes."""
         page = os.sysconf("SC_PAGE_SIZE")
         return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
-    # torch does not count what it allocates on a CPU, and keeps no cache of it.
+    # torch does not count its CPU allocations and has no cache for them.
     def memory_allocated(self, device: object = None) -> int:
         return 0
 
@@ -67,7 +67,7 @@ class CpuDevice(ModuleType):
 
 
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
-    """Chosen by ``VERL_PLATFORM=cpu`` alone."""
+    """verl's platform for a CPU, selected only by ``VERL_PLATFORM=cpu``."""
 
     device_name = NAME
     vendor_name = NAME
@@ -77,11 +77,14 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never found by itself: verl would train on the CPUs of a GPU cluster when its head node has no GPU."""
+        """Return False, so that verl never selects it automatically.
+
+        Otherwise verl would train on a GPU cluster's CPUs if the head node has no GPU.
+        """
         return False
 
     def current_device(self) -> str:
-        """A device rather than an index: verl hands it to `Tensor.to`."""
+        """Return a device name instead of an index, because verl passes it to `Tensor.to`."""
         return NAME
 
     def device_count(self) -> int:
@@ -125,7 +128,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return None
 
     def ray_resource_name(self) -> str:
-        """verl places one worker per ``GPU`` of Ray; without any, Ray is started with as many as there are workers."""
+        """Return ``GPU``. verl places one worker per Ray GPU, so Ray is started with one logical GPU per worker."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
@@ -139,5 +142,5 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Make the platform known by its name."""
+    """Register the platform by its name."""
     PlatformRegistry.register(platform=NAME)(CpuPlatform)

@@ -1,4 +1,4 @@
-"""Process groups on a CPU: verl asks torch for ``cpu:gloo,<device>:<backend>``, where a device may stand only once."""
+"""Process groups on a CPU. verl requests ``cpu:gloo,<device>:<backend>``, but torch accepts each device only once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ BACKEND = "cpu:gloo"
 
 
 def register() -> None:
-    """Let verl's workers make gloo groups. Must be called before the modules of its workers are imported."""
-    # Imported here: the module asks for the platform, which has to be registered first.
+    """Make verl's workers create gloo groups. Call this before the modules of verl's workers are imported."""
+    # Imported here because the module reads the platform, which must be registered first.
     from verl.utils import distributed
 
     initialise = distributed.initialize_global_process_group_ray

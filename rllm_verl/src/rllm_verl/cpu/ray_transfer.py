@@ -1,6 +1,6 @@
-"""verl's checkpoint engine ``rllm_ray``: weights reach rollout replicas of their own as messages of Ray.
+"""verl's checkpoint engine ``rllm_ray``: it sends weights to separate rollout replicas as Ray messages.
 
-verl calls it in the training workers, and in the process beside each server that hands weights on to it.
+verl calls it in the training workers, and in the process next to each server that passes weights to the server.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rllm_verl.placement import BY_RAY
 
 
 class RayTransfer(CheckpointEngine):  # type: ignore[misc]
-    """One end of the transfer. The first training worker sends; every replica receives all weights."""
+    """One end of the transfer. The first training worker sends, and every replica receives all weights."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
-        """See verl. `bucket_size`: bytes of a message; `is_master`: whether this is the first training worker."""
+        """Create one end; see verl. `bucket_size` is a message's size in bytes. The first worker has `is_master`."""
         self._max_bytes = bucket_size
         self._sends = is_master
         self._receivers: Sequence[Any] = ()
 
     def prepare(self) -> Any:
-        """Begin a transfer; returns Ray's handle of this process."""
+        """Start a transfer, and return Ray's handle of this process."""
         self._arrived: asyncio.Queue[Arrays | None] = asyncio.Queue()
         return ray.get_runtime_context().current_actor
 
@@ -40,12 +40,12 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: Sequence[Any]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Tell training workers who receives. `metadata` are handles, those of the training workers first."""
+        """Return the receivers for each training worker. `metadata` are handles, first of the training workers."""
         receivers = list(metadata[actor_wg_world_size:])
         return {"receivers": [receivers] * actor_wg_world_size}, {"receivers": [[]] * rollout_world_size}
 
     def init_process_group(self, receivers: Sequence[Any]) -> None:
-        """Take what `build_topology` says."""
+        """Store the receivers from `build_topology`."""
         self._receivers = receivers
 
     def finalize(self) -> None:
@@ -53,10 +53,10 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
         self._receivers = ()
 
     async def send_weights(self, weights: Weights, global_steps: int | None = None) -> None:
-        """Send weights to all receivers. Every worker takes `weights` to the end: each is gathered from all of them.
+        """Send weights to all receivers. Each worker reads all `weights`, because each is gathered from all workers.
 
         Raises:
-            RayError: a receiver is gone.
+            RayError: a receiver has stopped.
         """
         buckets, failure = Buckets(self._max_bytes), None
         async for name, weight in ensure_async_iterator(weights):
@@ -71,14 +71,14 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
             raise failure
 
     def take(self, bucket: Arrays | None) -> None:
-        """Receive a message; None is the last of a transfer."""
+        """Receive a message. None marks the end of a transfer."""
         self._arrived.put_nowait(bucket)
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Tensor]]:
         """Yield float32 weights as they arrive."""
         while (bucket := await self._arrived.get()) is not None:
             for name, values in bucket.items():
-                # A copy: Ray's arrays are read-only views into memory that it wants back.
+                # Copy them, because Ray's arrays are read-only views into memory that Ray reuses.
                 yield name, torch.from_numpy(np.array(values))
 
     async def _failure_of_sending(self, bucket: Arrays | None) -> RayError | None:
@@ -92,5 +92,5 @@ class RayTransfer(CheckpointEngine):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Offer the engine as ``actor_rollout_ref.rollout.checkpoint_engine.backend=rllm_ray``."""
+    """Register the engine as ``actor_rollout_ref.rollout.checkpoint_engine.backend=rllm_ray``."""
     CheckpointEngineRegistry.register(BY_RAY)(RayTransfer)

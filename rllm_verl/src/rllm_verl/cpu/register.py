@@ -1,4 +1,5 @@
-"""What importing verl loads (entry point ``verl.plugins``): makes verl run on a CPU where ``VERL_PLATFORM=cpu``."""
+"""The plugin that verl loads on import (entry point ``verl.plugins``). With ``VERL_PLATFORM=cpu`` it prepares verl for
+a CPU."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ import warnings
 
 
 def wanted() -> bool:
-    """Whether this process was told to run verl on a CPU. Never guessed: head nodes of GPU clusters have no GPU."""
+    """Return True if ``VERL_PLATFORM`` is ``cpu``. It is not detected: head nodes of GPU clusters have no GPU."""
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
 
 def register() -> None:
-    """Tell verl of the platform, its process groups, training engine, rollout replica and transfer of weights."""
-    # In this order: modules of verl that the later ones import ask for the platform, and copy the function.
+    """Register the platform, process groups, training engine, rollout replica and weight transfer with verl."""
+    # The order matters. The later modules import verl modules that read the platform and copy the function.
     from rllm_verl.cpu import platform, process_group
 
     platform.register()
     process_group.register()
 
     with warnings.catch_warnings():
-        # verl warns of engines for GPUs that are not installed, and of what it uses of Ray: nobody here can act on it.
+        # verl warns about missing GPU engines and about its use of Ray. The user can do nothing about these warnings.
         warnings.simplefilter("ignore")
         from rllm_verl.cpu import adapter, engine, ray_transfer, replica, vllm_version
 
@@ -36,6 +37,6 @@ if wanted():
     try:
         register()
     except Exception:
-        # verl goes on without a plugin that fails, and says nothing.
+        # verl ignores a plugin that fails, without a message. So log the error here.
         logging.getLogger(__name__).exception("rllm-verl cannot prepare verl for the CPU")
         raise

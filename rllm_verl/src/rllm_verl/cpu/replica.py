@@ -1,4 +1,4 @@
-"""verl's rollout replica ``rllm_hf``: for each worker of the trainer, one rollout server on the worker's machine."""
+"""verl's rollout replica ``rllm_hf``: one rollout server for each training worker, on the worker's machine."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ NAME = "rllm_hf"
 
 
 def server_name(worker: str) -> str:
-    """What Ray knows the server of a worker (its actor's id) by, so that the worker finds it.
+    """Return the Ray name of a worker's server. `worker` is the actor id.
 
-    Of a worker and not of a rank: several runs may share a cluster.
+    The name contains the worker's id instead of its rank, because several runs can share a cluster.
     """
     return f"{NAME}_server_of_{worker}"
 
 
 class CpuReplica(RolloutReplica):  # type: ignore[misc]
-    """Starts a server; verl's base class passes calls on to it."""
+    """Starts a server. verl's base class forwards calls to it."""
 
     async def launch_servers(self) -> None:
         """Start the server and wait until it listens.
 
         Raises:
-            ConfigError: the model cannot be loaded, or the configuration asks for what the server cannot do.
+            ConfigError: the model cannot be loaded, or the server does not support a setting.
         """
         from verl.utils.fs import copy_to_local
 
@@ -50,5 +50,5 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Offer the replica as ``actor_rollout_ref.rollout.name=rllm_hf``."""
+    """Register the replica as ``actor_rollout_ref.rollout.name=rllm_hf``."""
     RolloutReplicaRegistry.register(NAME, lambda: CpuReplica)

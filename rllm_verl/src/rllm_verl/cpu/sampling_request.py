@@ -1,5 +1,6 @@
-"""What verl and HTTP clients ask for, checked: the engine below computes many requests at once, and one that breaks
-its forward pass breaks the others with it.
+"""Checks of requests from verl and HTTP clients.
+
+The engine computes many requests in one forward pass, so an invalid request would make the others fail too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from rllm_core.errors import RolloutError, did_you_mean
 from rllm_core.seeding import derive_seed
 
 MIN_TEMPERATURE = 1e-6
-"""Below it, but for 0, logits / temperature leave float32."""
+"""Minimum temperature above 0. Below it, logits / temperature exceed the range of float32."""
 LENGTH_NAMES = ("max_tokens", "max_new_tokens")
-"""vLLM's name and SGLang's."""
+"""The names in vLLM and in SGLang."""
 KNOWN = (
     *LENGTH_NAMES,
     "temperature",
@@ -39,12 +40,12 @@ class SamplingRequest:
     wants_logprobs: bool
     ignores_eos: bool
     stop_ids: frozenset[int]
-    """Tokens that end this reply beside the model's own."""
+    """Tokens that end this response, in addition to the model's stop tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextLimits:
-    """What the model allows."""
+    """The model's limits."""
 
     vocabulary: int
     max_context: int
@@ -59,15 +60,15 @@ def sampling_request(
     ignore_eos: bool,
     limits: ContextLimits,
 ) -> SamplingRequest:
-    """Check a request and fill in what it leaves out.
+    """Check a request and fill in missing parameters.
 
     Args:
-        request_id: with the prompt's length, what the seed of a request without one is derived from.
+        request_id: the request's id. If the request has no seed, one is derived from this id and the prompt's length.
         prompt_ids: (n,) tokens.
-        asked: verl's sampling parameters; None counts as left out.
+        asked: verl's sampling parameters. A None value counts as missing.
         defaults: see `ServerSettings.defaults`.
-        ignore_eos: whether replies go on after a stop token, where the request does not say.
-        limits: of the model.
+        ignore_eos: default of the request's `ignore_eos`: continue after a stop token.
+        limits: the model's limits.
 
     Raises:
         RolloutError: the request cannot be served.
@@ -77,14 +78,14 @@ def sampling_request(
         if name not in KNOWN:
             raise RolloutError(
                 "bad-sampling-parameter",
-                f"Sampling parameter {name!r} is not one of the rollout server for CPUs.",
-                did_you_mean(name, KNOWN) or f"It knows {', '.join(KNOWN)}.",
+                f"The rollout server for CPUs has no sampling parameter {name!r}.",
+                did_you_mean(name, KNOWN) or f"Supported parameters: {', '.join(KNOWN)}.",
             )
     if given.get("repetition_penalty", 1) != 1:
         raise RolloutError(
             "bad-sampling-parameter",
-            f"repetition_penalty={given['repetition_penalty']}: the rollout server for CPUs has none.",
-            "Leave it at 1.",
+            f"repetition_penalty={given['repetition_penalty']}, but the rollout server for CPUs does not support it.",
+            "Set repetition_penalty=1.",
         )
     prompt = [int(token) for token in prompt_ids]
     _check_prompt(prompt, limits)
@@ -100,7 +101,7 @@ def sampling_request(
     return SamplingRequest(
         prompt=prompt,
         sampling=sampling,
-        # vLLM counts alternatives: 0 means those of the sampled tokens alone.
+        # In vLLM this is the number of alternatives. 0 requests only the sampled tokens' log-probs.
         wants_logprobs=given.get("logprobs", False) is not False,
         ignores_eos=bool(given.get("ignore_eos", ignore_eos)),
         stop_ids=frozenset(map(int, given.get("stop_token_ids", ()))),
@@ -110,33 +111,33 @@ def sampling_request(
 def _check_prompt(prompt: Sequence[int], limits: ContextLimits) -> None:
     if not prompt:
         raise RolloutError(
-            "empty-prompt", "The prompt has no tokens.", "Let the environment's first observation say something."
+            "empty-prompt", "The prompt has no tokens.", "Make the environment's first observation non-empty."
         )
     if len(prompt) >= limits.max_context:
         raise RolloutError(
             "prompt-too-long",
-            f"A prompt of {len(prompt)} tokens leaves no room for a reply in a context of {limits.max_context}.",
+            f"A prompt of {len(prompt)} tokens leaves no room for a response in a context of {limits.max_context}.",
             "Shorten the prompt, or raise actor_rollout_ref.rollout.max_model_len if the model allows it.",
         )
     wrong = next((token for token in prompt if not 0 <= token < limits.vocabulary), None)
     if wrong is not None:
         raise RolloutError(
             "unknown-token",
-            f"The prompt has token {wrong}; the model knows 0 to {limits.vocabulary - 1}.",
-            "Use the tokenizer of the model that is trained.",
+            f"The prompt has token {wrong}, but the model's tokens are 0 to {limits.vocabulary - 1}.",
+            "Use the trained model's tokenizer.",
         )
 
 
 def _check_sampling(sampling: SamplingParams) -> None:
     if sampling.max_tokens < 1:
         raise RolloutError(
-            "bad-sampling-parameter", f"max_tokens={sampling.max_tokens}.", "Ask for one token at least."
+            "bad-sampling-parameter", f"max_tokens={sampling.max_tokens} is below 1.", "Set max_tokens to 1 or more."
         )
     if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < math.inf:
         raise RolloutError(
             "bad-sampling-parameter",
-            f"temperature={sampling.temperature}.",
-            f"Use 0 (greedy) or a number of {MIN_TEMPERATURE} or more.",
+            f"temperature={sampling.temperature} is not supported.",
+            f"Set temperature to 0 (greedy) or to at least {MIN_TEMPERATURE}.",
         )
     if not 0 < sampling.top_p <= 1:
         raise RolloutError("bad-sampling-parameter", f"top_p={sampling.top_p}.", "Use a number above 0, and 1 at most.")

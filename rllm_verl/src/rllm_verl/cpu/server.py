@@ -1,6 +1,6 @@
-"""The rollout server: a Ray actor that samples from a model of its own, whose weights the trainer replaces.
+"""The rollout server: a Ray actor that samples from its own model. The trainer replaces the model's weights.
 
-It never imports verl or anything for GPUs. One thread computes; the actor's event loop serves.
+It never imports verl or GPU libraries. One thread computes, and the actor's event loop serves requests.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rllm_verl.cpu.token_output import Response
 
 
 class RolloutServer:
-    """Token ids in, sampled token ids out; a reply is sampled by one set of weights from beginning to end."""
+    """The server. It takes and returns token ids. One version of the weights samples a whole response."""
 
     def __init__(self, settings: ServerSettings) -> None:
         """Load the model.
 
         Raises:
-            ConfigError: it cannot be loaded, or not be sampled from here.
+            ConfigError: the model cannot be loaded, or the local engine cannot sample from it.
         """
-        # More threads than one make tiny models slower, and whole machines of workers slower still.
+        # More than one thread makes tiny models slower, in particular with many workers on a machine.
         torch.set_num_threads(1)
         loaded = load_model(ModelSection(name=settings.model, dtype=settings.dtype, device="cpu"), seed=0)
         self.settings = settings
@@ -64,11 +64,11 @@ class RolloutServer:
 
     @property
     def weight_version(self) -> int:
-        """The training step whose weights are sampled from; 0 before the first update."""
+        """The training step of the current weights. 0 before the first update."""
         return self._engine.weight_version
 
     async def start(self) -> str:
-        """Listen for HTTP requests; returns ``host:port``."""
+        """Listen for HTTP requests, and return ``host:port``."""
         listening = listen()
         self._http = HttpServer(create_app(self), listening)
         address = url_of(listening).removeprefix("http://")
@@ -76,7 +76,7 @@ class RolloutServer:
         return address
 
     async def stop(self) -> None:
-        """Stop listening and computing. An actor needs none of it: its process ends."""
+        """Stop listening and computing. A Ray actor does not need this, because its process ends."""
         if self._http is not None:
             await self._http.stop()
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -90,7 +90,7 @@ class RolloutServer:
         video_data: object = None,
         audio_data: object = None,
     ) -> Response:
-        """Continue a prompt. Requests of one id take turns and share what is cached of their common beginning.
+        """Continue a prompt. Requests with the same id run one after the other and share a cached prefix.
 
         Raises:
             RolloutError: the request cannot be served, or a forward pass failed.
@@ -98,11 +98,15 @@ class RolloutServer:
         for kind, data in (("Images", image_data), ("Videos", video_data), ("Sounds", audio_data)):
             if data is not None:
                 raise RolloutError(
-                    "token-ids-only", f"{kind} are not for the rollout server for CPUs.", "Send token ids alone."
+                    "token-ids-only",
+                    f"The rollout server for CPUs does not support {kind.lower()}.",
+                    "Send only token ids.",
                 )
         if self._asleep:
             raise BackendError(
-                "not-started", "The rollout server sleeps: it has freed its weights.", "Sync weights to it first."
+                "not-started",
+                "The rollout server sleeps, because it has freed its weights.",
+                "Call sync_weights before sampling.",
             )
         settings = self.settings
         request = sampling_request(
@@ -137,10 +141,10 @@ class RolloutServer:
         )
 
     async def stage_weights(self, bucket: Bucket) -> None:
-        """Take a part of new weights; nothing changes yet. A part that does not fit drops those before it, too.
+        """Store a part of new weights, without using them yet. An invalid part also discards the previous parts.
 
         Raises:
-            BackendError: the model has no such weight, or one of another shape.
+            BackendError: the model has no weight with this name or shape.
         """
         staged = self._staged or StagedWeights(self._model)
         self._staged = None
@@ -148,10 +152,10 @@ class RolloutServer:
         self._staged = staged
 
     async def sync_weights(self, version: int) -> None:
-        """Replace all weights by those staged, once the replies under way are complete.
+        """Replace all weights with the staged weights, when the running responses are complete.
 
         Raises:
-            BackendError: weights are missing. Nothing has changed then.
+            BackendError: weights are missing. The model is then unchanged.
         """
         staged, self._staged = self._staged or StagedWeights(self._model), None
         staged.check_complete()
@@ -160,13 +164,13 @@ class RolloutServer:
             self._engine.sync_weights(version)
 
     async def drop_staged_weights(self) -> None:
-        """The sender has failed: what it sent belongs to no update."""
+        """Discard the staged weights, because their sender has failed."""
         self._staged = None
 
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, int]:
-        """End all replies with the token being sampled, and let or send away new requests until `resume_generation`.
+        """Stop all responses after their current token. New requests wait or are rejected until `resume_generation`.
 
-        verl asks again for the rest of what was ended.
+        verl later requests the rest of the stopped responses.
         """
         return {"aborted_count": await self._gate.abort(rejecting=reject_request)}
 
@@ -180,11 +184,11 @@ class RolloutServer:
             return
 
     async def sleep(self) -> None:
-        """Serve nobody. There is no memory to hand to the trainer, but who samples now would fail on a GPU."""
+        """Reject requests. A CPU frees no memory here, but sampling during this time would fail on a GPU."""
         self._asleep = True
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Serve again, where verl gives the cache back and not the weights alone."""
+        """Accept requests again if verl restores the cache, not only the weights."""
         if tags is None or "kv_cache" in tags:
             self._asleep = False
 
@@ -192,7 +196,7 @@ class RolloutServer:
     async def resume_kv_cache(self) -> None: ...
 
     async def clear_kv_cache(self) -> None:
-        """Nothing: what is cached is forgotten whenever weights change."""
+        """Do nothing, because the cache is cleared at every change of weights."""
 
     async def start_profile(self, **options: object) -> None: ...
     async def stop_profile(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a rollout server is told when it starts: plain data, so that its process need not import verl to read it."""
+"""A rollout server's settings as plain data, so that its process need not import verl."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class ServerSettings:
     """A Hugging Face folder or hub id."""
     dtype: Dtype = "float32"
     max_context: int
-    """Most tokens of a prompt and its reply; the model may hold fewer."""
+    """Maximum number of tokens in a prompt and its response. The model may support fewer."""
     max_concurrency: int
-    """Most replies sampled in one forward pass."""
+    """Maximum number of responses in one forward pass."""
     defaults: SamplingParams
-    """For what a request leaves out. The seed is one from which those of requests without a seed are derived."""
+    """Values for missing request parameters. The seeds of requests without a seed are derived from this seed."""
     ignore_eos: bool = False
     kv_cache_bytes: int = KV_CACHE_BYTES
 
 
 def server_settings(rollout: Any, model_path: str) -> ServerSettings:
-    """The settings of a server, from verl's `RolloutConfig`.
+    """Return a server's settings from verl's `RolloutConfig`.
 
     Raises:
-        ConfigError: something is asked for that this server cannot do.
+        ConfigError: the server does not support a setting.
     """
     _check(rollout)
     return ServerSettings(
@@ -64,12 +64,12 @@ def _check(rollout: Any) -> None:
         if size != 1:
             raise ConfigError(
                 "unsupported-parallelism",
-                f"{key}.{name}={size}: the rollout server for CPUs holds a whole model in one process.",
-                f"Set {key}.{name}=1; there is a server for each worker.",
+                f"{key}.{name}={size}, but the rollout server for CPUs keeps a whole model in one process.",
+                f"Set {key}.{name}=1. Each worker has its own server.",
             )
     if rollout.dtype not in get_args(Dtype):
         raise ConfigError(
             "bad-value",
-            f"{key}.dtype={rollout.dtype!r} is not a type of weights.",
-            f"Use {', '.join(get_args(Dtype))}.",
+            f"{key}.dtype={rollout.dtype!r} is not a supported type.",
+            f"Set {key}.dtype to one of {', '.join(get_args(Dtype))}.",
         )

@@ -1,4 +1,4 @@
-"""New weights on their way into a model: collected first, then written all at once, or not at all."""
+"""New weights for a model. They are collected first, and written only when all are complete."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor
 from rllm_core.errors import BackendError
 
 NAMED = 5
-"""How many wrong names an error tells."""
+"""Maximum number of wrong names in an error message."""
 
 Bucket = Mapping[str, NDArray[np.float32]]
-"""Weights by name, each of the shape it has in the model."""
+"""Weights by name, each with its shape in the model."""
 
 
 class StagedWeights:
-    """Weights for one model, until they are complete."""
+    """The incomplete new weights of one model."""
 
     def __init__(self, model: Any) -> None:
         self._targets: dict[str, Tensor] = model.state_dict()
         self._staged: dict[str, Tensor] = {}
 
     def add(self, bucket: Bucket) -> None:
-        """Keep a copy of some weights.
+        """Store a copy of some weights.
 
         Raises:
-            BackendError: the model has no such weight, or one of another shape.
+            BackendError: the model has no weight with this name or shape.
         """
         unknown = [name for name in bucket if name not in self._targets]
         if unknown:
@@ -42,14 +42,14 @@ class StagedWeights:
             if values.shape != wanted:
                 raise BackendError(
                     "weights-mismatch",
-                    f"Weight {name} has shape {values.shape}, and {wanted} in the server.",
+                    f"Weight {name} has shape {values.shape}, but {wanted} in the server.",
                     _SAME_MODEL,
                 )
-            # A copy: Ray's arrays are read-only views into memory that it wants back.
+            # Copy them, because Ray's arrays are read-only views into memory that Ray reuses.
             self._staged[name] = torch.from_numpy(np.array(values))
 
     def check_complete(self) -> None:
-        """Raise BackendError when a weight of the model has not been given. Of tied weights, one is enough."""
+        """Raise BackendError if a weight of the model is missing. For tied weights, one of them is enough."""
         given = {self._targets[name].data_ptr() for name in self._staged}
         missing = [name for name, target in self._targets.items() if target.numel() and target.data_ptr() not in given]
         if missing:
@@ -59,7 +59,7 @@ class StagedWeights:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Copy what was given into the model, in the model's own type."""
+        """Copy the staged weights into the model, in the model's own type."""
         for name, values in self._staged.items():
             self._targets[name].copy_(values)
 

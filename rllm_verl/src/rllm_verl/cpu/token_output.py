@@ -1,6 +1,7 @@
-"""A reply on its way from a server to verl: verl's `TokenOutput` for whoever receives it.
+"""A server's response, which becomes verl's `TokenOutput` in the process that receives it.
 
-The server's process does not import verl, which takes several seconds of CPU; only receivers do, who have it already.
+The server's process does not import verl, because that takes several seconds of CPU time. The receiving process has
+already imported it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ StopReason = Literal["completed", "aborted"]
 
 @dataclass(frozen=True)
 class Response:
-    """What was sampled after one prompt. Unpickled, it is a `verl.workers.rollout.replica.TokenOutput`."""
+    """The response to one prompt. It is unpickled as a `verl.workers.rollout.replica.TokenOutput`."""
 
     token_ids: list[int]
     log_probs: list[float] | None
-    """Under softmax(logits / temperature), before top-p and top-k; None unless they were asked for."""
+    """Log-probs under softmax(logits / temperature), before top-p and top-k. None if they were not requested."""
     stop_reason: StopReason
     weight_version: int
-    """verl's ``global_steps``: the oldest weights that sampled a token of it."""
+    """verl's ``global_steps``: the oldest weight version that sampled a token of the response."""
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return token_output, (self.token_ids, self.log_probs, self.stop_reason, self.weight_version)
@@ -29,7 +30,7 @@ class Response:
 def token_output(
     token_ids: list[int], log_probs: list[float] | None, stop_reason: StopReason, weight_version: int
 ) -> Any:
-    """Make verl's record of a reply."""
+    """Return verl's object for a response."""
     from verl.workers.rollout.replica import TokenOutput
 
     return TokenOutput(

