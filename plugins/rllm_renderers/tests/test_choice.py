@@ -66,7 +66,11 @@ def test_a_family_whose_special_tokens_the_model_lacks_is_refused() -> None:
         ({"config": "qwen"}, "has no family 'qwen'", "Did you mean"),
         ({"config": "zzz"}, "has no family 'zzz'", "Its families: deepseek-r1"),
         ({"config": "default"}, "has no family 'default'", ""),
-        ({"config": "qwen3", "options": {"thinking": 1}}, "of family 'qwen3': thinking: Extra inputs", "rllm.renderer.options"),
+        (
+            {"config": "qwen3", "options": {"thinking": 1}},
+            "of family 'qwen3': thinking: Extra inputs",
+            "rllm.renderer.options",
+        ),
         ({"options": {"thinking_retention": "all"}}, "rllm.renderer.config is not", "Set rllm.renderer.config"),
     ],
 )

@@ -118,7 +118,7 @@ class Segments:
             segment.path.unlink()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         _close_all(self._segments)
 
     def _write(self, segment: _Segment, body: bytes) -> None:
@@ -163,5 +163,5 @@ def _unwritable(path: Path, reason: str) -> JournalError:
     return JournalError(
         "not-writable",
         f"The journal {path} cannot be written: {reason}.",
-        "Make room, then go on from the newest checkpoint with --resume.",
+        "Free disk space or correct the permissions, then continue from the newest checkpoint with --resume.",
     )

@@ -111,7 +111,7 @@ def read_marks(place: Path) -> Mapping[bytes, bytes]:
 
 
 def _rows_with(column: pa.ChunkedArray, value: str) -> pa.Array:
-    """(n,) numbers of rows."""
+    """Return the (n,) row numbers at which a column contains `value`."""
     if not pa.types.is_list(column.type):
         return pc.indices_nonzero(pc.equal(column, value))
     values = pa.concat_arrays(column.chunks)
@@ -122,7 +122,7 @@ def _rows_with(column: pa.ChunkedArray, value: str) -> pa.Array:
 @contextmanager
 def _opened(place: Path) -> Iterator[pq.ParquetFile]:
     try:
-        # One file, not a data set: a column of its own must not be looked for in the path.
+        # Open it as one file. A Parquet dataset would look for some columns in the path.
         with pq.ParquetFile(place) as file:
             require_known_version(place, file.schema_arrow.metadata)
             yield file
@@ -130,7 +130,7 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
         raise RecordError(
             "no-record",
             f"There is no record at {place}.",
-            "A run keeps one with rllm.record=fates or rllm.record=tokens.",
+            "To record a run, train it with rllm.record=fates or rllm.record=tokens.",
         ) from error
     except RecordError:
         raise
@@ -139,9 +139,9 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """What an older schema did not have is null."""
+    """Add the columns that an older schema did not have. Their values are null."""
     table.validate(full=True)
     if table.schema.equals(schema):
         return table
-    # Fields inside structures are filled in by way of Python's objects alone.
+    # pyarrow can add fields inside structures only by way of Python objects.
     return pa.Table.from_pylist(table.to_pylist(), schema.with_metadata(table.schema.metadata))
