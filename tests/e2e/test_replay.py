@@ -83,7 +83,7 @@ def test_what_does_not_follow_is_named(forked_rllm: Any, trained: Path) -> None:
     file.write_bytes(content[:-1])
     replayed = forked_rllm("replay", str(trained))
     assert replayed.returncode == 1
-    assert "has no reply to the prompt in" in replayed.stderr
+    assert "has no response to the prompt in" in replayed.stderr
     assert "of round 3" in replayed.stderr
     assert file.read_bytes() == content[:-1]
 
