@@ -80,7 +80,7 @@ def assert_named(directory: Path, where: str) -> str:
     code, said = checked(directory)
     assert code == 1
     changed, *named, last = said.splitlines()
-    assert changed.endswith(".parquet is not as it was written: its digest differs")
+    assert changed.endswith(".parquet has changed since it was written: its digest differs")
     assert all(line.startswith(where) for line in named)
     assert named[0].startswith(f"{where}: loss is ")
     assert last.startswith("the record differs from the updates in ")
@@ -201,7 +201,7 @@ def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
     code, said = checked(run.directory)
 
     assert code == 0
-    assert said.startswith("compared with no loss of metrics.jsonl, which has none of them: 2 steps")
+    assert said.startswith("not compared with metrics.jsonl, which has no loss for them: 2 steps")
 
 
 def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(train: Any) -> None:
@@ -218,7 +218,7 @@ def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_na
 def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
     StepFiles(tmp_path / "record").write(0, [], [], "tokens")
 
-    with pytest.raises(RllmError, match="no step was trained on"):
+    with pytest.raises(RllmError, match="made an update"):
         checked(tmp_path)
 
 
