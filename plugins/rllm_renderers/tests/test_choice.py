@@ -50,7 +50,7 @@ def test_a_model_that_is_not_known_keeps_its_template() -> None:
 
 
 def test_renderers_alone_refuses_a_model_that_it_does_not_know() -> None:
-    with pytest.raises(ConfigError, match="does not know the model") as caught:
+    with pytest.raises(ConfigError, match="does not support the model") as caught:
         make_renderers(setup(), RenderersParams())
     assert "rllm.renderer=renderers:qwen3" in caught.value.hint
 
