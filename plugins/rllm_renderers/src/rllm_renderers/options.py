@@ -1,4 +1,4 @@
-"""Options of the renderer `renderers`. They have their own module, so that listing plugins does not import the library."""
+"""Options of the renderer `renderers`. This module does not import the library, so that plugins are listed quickly."""
 
 from __future__ import annotations
 
