@@ -31,7 +31,7 @@ def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_token
         trace: the session's calls, and how they continue each other.
         sampled: call id -> its tokens. Calls that are missing in the trace were never answered.
         uid: uid of the rollout, from which the uids of trajectories are made.
-        cut_tokens: number of sampled tokens after stop texts.
+        cut_tokens: number of sampled tokens after stop strings.
     """
     roots = roots_of(trace.calls)
     excluded: Counter[str] = Counter()

@@ -135,40 +135,40 @@ class Told:
 
 
 REASONING = "reasoning_content"
-"""Key of a message. Clients may leave it out when they repeat a message."""
+"""Key of a message's reasoning. Clients may omit it when they repeat a message."""
 MOST_CHOICES = 128
 MOST_TOP = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asked:
-    """A request, translated, with the parts of its path and headers that belong to it."""
+    """A request, independent of its API, with the data from its path and headers."""
 
     messages: Sequence[Message]
     role: str = DEFAULT_ROLE
-    """Part of the path."""
+    """Role in the request's path."""
     raw_prompt: str | tuple[int, ...] | None = None
-    """A prompt of text or tokens, which no template is applied to; None: the messages are the prompt."""
+    """A prompt of text or tokens, without a chat template. None: the messages are the prompt."""
     tools: Sequence[Tool] = ()
     n: int = 1
     max_tokens: int | None = None
-    """None: as many as the session allows."""
+    """Maximum number of tokens of a response. None: the session's limit."""
     stop: tuple[str, ...] = ()
     stream: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
-    """Number of the likeliest tokens to return with each token."""
+    """Number of most likely tokens to return with each token."""
     wanted: Wanted | None = None
-    """The form of the reply; None: the model writes what it likes."""
+    """Required form of the response. None: any form."""
     model: str = ""
-    """As the client calls it; answers repeat it."""
+    """Model name in the request, which answers repeat."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     sent: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters as they were sent, without messages."""
+    """Parameters in their original form, without messages."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """What became of each: ``honoured``, ``overruled`` or ``ignored``."""
+    """Parameter -> its outcome: ``honoured``, ``overruled`` or ``ignored``."""
     client_retry: int | None = None
-    """Which retry the client says that this is, from 0; None: it says nothing."""
+    """Number of the client's retry, from 0. None if the client sent none."""
     traceparent: str | None = None
     """Value of the ``traceparent`` header."""
 

@@ -122,10 +122,10 @@ class Work:
     async def wait(
         self, gone: asyncio.Task[None], within: float | None = None, news: asyncio.Event | None = None
     ) -> bool:
-        """Wait for the answer, for `within` seconds, or until `news` is set. Returns True if the answer is there.
+        """Wait for the answer, for `within` seconds, or until `news` is set. Return True if the answer is complete.
 
         Raises:
-            ClientGoneError: the client hung up before.
+            ClientGoneError: the client disconnected before.
         """
         told = None if news is None else asyncio.create_task(news.wait())
         try:

@@ -1,6 +1,6 @@
-"""Knowing a model by its chat template: the family that writes the same tokens.
+"""Find the family of a model that writes the same tokens as the model's chat template.
 
-The library knows models by their hub name alone; a local folder has none.
+The library itself finds a family only by the model's Hub name, but a local folder has no Hub name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may ask: the key in a header, and the names that this machine goes by."""
+"""Check the API key and the host name of requests."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::[0-9]+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRule:
-    """Which key clients send, and how."""
+    """The key of a server, and the header that contains it."""
 
     key: str | None
-    """None: any will do."""
+    """The key. None: the server accepts any key."""
     header: str
-    """Such as ``X-API-Key``."""
+    """Name of the header, such as ``X-API-Key``."""
     variable: str
-    """Where clients and the server take it from, an environment variable."""
+    """Environment variable from which clients and the server read the key."""
     example: str
-    """A key, for people."""
+    """Example of a key, for messages."""
     open_paths: tuple[str, ...] = ()
-    """Beginnings of paths that need no key."""
+    """Prefixes of paths that need no key."""
 
 
 class RequireKey:
-    """Answers 401 to requests without the key.
+    """Middleware that answers 401 to requests without the key.
 
-    Where no key is set, any is accepted but none is not: clients send one, and a web page that makes a browser on this
-    machine send requests cannot.
+    If the server has no key, requests must still contain some key. Clients always send one, but a web page that makes
+    a browser on this machine send requests cannot.
     """
 
     def __init__(self, app: ASGIApp, rule: KeyRule) -> None:

@@ -1,4 +1,4 @@
-"""Temporary directories that never outlive their process for long: the next process removes what a killed one left."""
+"""Temporary directories of a process. If the process is killed, the next process removes its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Self
 OWNER = ".owner"
 """File that the owner keeps locked. The lock ends with the process, even after SIGKILL."""
 VARIABLE = "RLLM_PROCESS_DIRECTORY"
-"""Environment variable of processes that end with the directory: its path."""
+"""Environment variable with the path of the directory. Processes that have it are killed with the directory."""
 
 
 class ProcessDirectory:
@@ -24,8 +24,8 @@ class ProcessDirectory:
         """Create the directory.
 
         Args:
-            prefix: first part of its name; it begins with ``rllm-``.
-            place: where to create it; the system's directory for temporary files if None.
+            prefix: first part of its name. It must begin with ``rllm-``.
+            place: folder to create it in. None: the system's folder for temporary files.
         """
         parent = place or Path(tempfile.gettempdir())
         remove_abandoned(parent)

@@ -109,7 +109,7 @@ class Server:
         return Started(self._engine.model_config.max_model_len)
 
     async def _counted(self, request_id: str, asked: Generate) -> Sampled:
-        # A large schema takes long, so do not block other requests.
+        # Compile the grammar in a thread, because a large schema takes long and must not block other requests.
         grammar = None if asked.json_schema is None else await asyncio.to_thread(self._grammar, asked)
         self._versions.begin(request_id)
         try:

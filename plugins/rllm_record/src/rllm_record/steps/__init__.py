@@ -7,7 +7,7 @@ You can read it after the run, and while the run continues:
     files = StepFiles(run_directory / "record")
     for step in files.steps():
         outcomes = files.outcomes(step)
-        texts = files.vocabulary(step)
+        token_text = files.vocabulary(step)
         traces = files.trace_table(step).to_pylist()
 """
 

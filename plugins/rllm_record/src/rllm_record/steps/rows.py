@@ -18,7 +18,7 @@ class Sampler:
     tokenizer: str | None = None
     """Digest of the vocabulary, from `rllm_backend_kit.portable_renderer.tokenizer_digest`. None: not recorded."""
     temperature: float | None = None
-    """Sampling temperature of the log-probs, which are those of softmax(logits / temperature). None: not recorded."""
+    """Sampling temperature. The log-probs are log softmax(logits / temperature). None: not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
