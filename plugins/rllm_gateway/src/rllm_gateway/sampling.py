@@ -50,8 +50,8 @@ def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: Row
         raise RefusedError(
             403,
             "permission",
-            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps), "
-            f"and {asked.n} more {'is' if asked.n == 1 else 'are'} asked for.",
+            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps). "
+            f"This request needs {asked.n} more.",
             code="max_calls_reached",
         )
     session.refuse_too_long(asked)

@@ -53,9 +53,10 @@ class SessionSpec:
     accumulate_reasoning: bool = False
     """Value of ``rllm.accumulate_reasoning``."""
     group_key: str | None = None
-    """Key of a request's ``metadata`` that splits trajectories further (``rllm.sdk.processing.groupby_key``)."""
+    """Key of a request's ``metadata``. Calls with different values form separate trajectories
+    (``rllm.sdk.processing.groupby_key``)."""
     name_key: str | None = None
-    """Key of a request's ``metadata`` that names them (``rllm.sdk.processing.traj_name_key``)."""
+    """Key of a request's ``metadata`` with the trajectory's name (``rllm.sdk.processing.traj_name_key``)."""
     unsupported: Literal["refuse", "ignore"] = "refuse"
     """Treatment of unsupported request parameters. ``refuse``: HTTP 400. ``ignore``: counted as ignored."""
     keeps_messages: bool = False

@@ -73,7 +73,7 @@ def schema_of(found: Mapping[str, Any], holder: Mapping[str, Any], where: str) -
 
 
 def call_in(content: str, tools: Sequence[Tool]) -> list[Json]:
-    """Return the tool call in a constrained response, as a list of one. Empty if the response is not a tool call."""
+    """Return the tool call in a constrained response, in a list. The list is empty if the response is not a call."""
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError:

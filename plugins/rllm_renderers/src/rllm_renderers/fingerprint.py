@@ -91,5 +91,5 @@ def _renders(name: str, setup: RendererSetup, expected: Sequence[tuple[Any, Any,
         )
         renderer = LibraryRenderer(made, setup)
         return all(renderer.prompt(messages, tools).tolist() == tokens for messages, tools, tokens in expected)
-    except Exception:  # noqa: BLE001  (a tokenizer of another family lacks its special tokens; each says so otherwise)
+    except Exception:  # noqa: BLE001  (each family raises a different error if special tokens are missing)
         return False

@@ -42,7 +42,7 @@ class Encoding:
 
     dump: Callable[[Any], bytes]
     load: Callable[[bytes], Any]
-    """Raises ValueError if the bytes have another format. The connection ends then."""
+    """Raises ValueError if the bytes have a different format. The connection then ends."""
 
 
 PICKLE = Encoding(partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL), pickle.loads)

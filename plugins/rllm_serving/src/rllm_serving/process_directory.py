@@ -30,18 +30,18 @@ class ProcessDirectory:
         parent = place or Path(tempfile.gettempdir())
         remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        # It gets its name once it is locked. Otherwise another process could lock it first and remove the directory.
+        # Lock the file before it gets its name. Otherwise a different process could lock it and remove the directory.
         unlocked = self.path / f"{OWNER}.new"
         self._owner = unlocked.open("w", encoding="utf-8")
         fcntl.flock(self._owner, fcntl.LOCK_EX)
         unlocked.rename(self.path / OWNER)
 
     def claim_children(self) -> None:
-        """Mark the processes that this process starts from now on: they are killed if it dies without `close`."""
+        """Mark all processes that this process starts later. They are killed if it dies without calling `close`."""
         os.environ[VARIABLE] = str(self.path)
 
     def keep(self) -> None:
-        """Leave the directory to the user, for example because an error message names a log in it."""
+        """Keep the directory for the user, for example because an error message contains the path of a log in it."""
         (self.path / OWNER).unlink(missing_ok=True)
         self._owner.close()
 

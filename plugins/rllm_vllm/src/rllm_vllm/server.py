@@ -157,7 +157,7 @@ class Server:
             tokens = tuple(response.token_ids)
             logprobs = tuple(each[token].logprob for each, token in zip(response.logprobs, tokens, strict=True))
             if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
-                # This sampler reports log-probs after top-p and top-k, which are not the ones that we need.
+                # This sampler reports log-probs after top-p and top-k. The engine needs the log-probs before them.
                 logprobs = (math.nan,) * len(tokens)
             return tokens, logprobs, "stop" if response.finish_reason == "stop" else "length"
         raise RuntimeError("vLLM ended a request without an answer")
@@ -167,7 +167,7 @@ class Server:
         await self._engine.pause_generation(mode="keep", clear_cache=False)
         await self._engine.collective_rpc("rllm_load_weights", args=(asked.directory,))
         if not await self._engine.reset_prefix_cache(reset_running_requests=True):
-            raise RuntimeError("vLLM could not forget what it had cached under other weights")
+            raise RuntimeError("vLLM could not clear its cache of the old weights")
         self._versions.change(asked.version)
         await self._engine.resume_generation()
 

@@ -87,9 +87,10 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
 
 
 def _check_thread(body: Mapping[str, Any]) -> None:
-    """Refuse conversations that the server holds, whatever the session ignores: later requests are parts of them.
+    """Reject conversations that are stored on the server, in every session.
 
-    Clients know the code, and send the whole conversation instead.
+    If the gateway ignored ``thread``, earlier messages would be lost. Clients react to the code of this error: they
+    send the whole conversation instead.
     """
     if "thread" in body:
         raise invalid(

@@ -131,7 +131,7 @@ def _parsed(source: Path | None) -> ast.Module:
         raise ConfigError(
             "syntax-error",
             f"{where}: syntax error: {getattr(error, 'msg', error)}.",
-            f"Correct that line, and check with: python -m py_compile {source}",
+            f"Correct that line. To check the file, run: python -m py_compile {source}",
         ) from error
 
 

@@ -39,8 +39,9 @@ def objective_of(plan: UpdatePlan, backend: str, max_response_length: int) -> di
     """Return the objective of an update.
 
     Returns:
-        ``backend``; ``losses``: by role, the loss's qualified ``name`` and its ``params``; ``aggregation``,
-        ``max_response_length``, ``entropy_coeff``; ``kl`` and ``rollout_correction``: as in `UpdatePlan`, or None.
+        A dict with ``backend``, ``losses``, ``aggregation``, ``max_response_length``, ``entropy_coeff``, ``kl`` and
+        ``rollout_correction``. ``losses`` contains, for each role, the loss's qualified ``name`` and its ``params``.
+        ``kl`` and ``rollout_correction`` are the fields of `UpdatePlan` as dicts, or None.
     """
     return {
         "backend": backend,
