@@ -168,7 +168,7 @@ LONGEST_ANSWER = 1 << 16
 
 
 def probe(host: str, port: int, token: str) -> None:
-    """Return if a gateway would attach a run now. Blocks for at most `SECONDS_TO_ANSWER`.
+    """Check that a gateway would attach a run now. Waits for some seconds at most.
 
     Raises:
         BackendError: no gateway runs there, or it would reject the run.

@@ -65,7 +65,7 @@ class LiveSession:
     spec: SessionSpec
     key_hash: str
     calls: dict[str, CallRow] = field(default_factory=dict)
-    """Call id -> call, in the order in which they were stored. `CallRow.sent` is empty here and only in the store."""
+    """Call id -> call, in the order in which they were stored. `CallRow.sent` is empty here. Only the store has it."""
     responses: dict[bytes, CallRow] = field(default_factory=dict)
     """Digest of a conversation that ends with a response -> call of that response."""
     tools: dict[str, Sequence[Tool]] = field(default_factory=dict)
