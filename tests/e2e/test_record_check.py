@@ -81,7 +81,7 @@ def assert_named(directory: Path, where: str) -> str:
     code, said = checked(directory)
     assert code == 1
     changed, *named, last = said.splitlines()
-    assert changed.endswith(".parquet is not as it was written: its digest differs")
+    assert changed.endswith(".parquet has changed since it was written: its digest differs")
     assert all(line.startswith(where) for line in named)
     assert named[0].startswith(f"{where}: loss is ")
     assert last.startswith("the record differs from the updates in ")

@@ -82,7 +82,7 @@ def test_a_run_attaches_with_the_token_and_opens_sessions(tmp_path: Path) -> Non
         assert gateway.is_attached
         opened = await link.open_session(SPEC, Scripted())  # type: ignore[arg-type]  # nothing is sampled
         assert opened.url == "http://127.0.0.1:1/s/a:0"
-        with expect_error(BackendError, "gateway-rejected-run", "another run"):
+        with expect_error(BackendError, "gateway-rejected-run", "a different run"):
             await attach("127.0.0.1", port, "secret", tmp_path, "tiny")
         await link.close()
         while gateway.is_attached or gateway.open_sessions:
@@ -110,7 +110,7 @@ def test_what_is_no_run_is_turned_away(tmp_path: Path, hello: bytes) -> None:
             said = await reader.read()
         except ConnectionError:
             said = b""
-        assert b"attached" not in said.replace(b"another run is attached", b"")
+        assert b"attached" not in said.replace(b"a different run is attached", b"")
         assert not gateway.is_attached
         writer.close()
 

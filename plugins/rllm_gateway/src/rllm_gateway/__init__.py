@@ -1,1 +1,1 @@
-"""A gateway between a policy and agents in anybody's code."""
+"""A gateway between a policy and a user's own agents."""

@@ -1,4 +1,7 @@
-"""The token by which runs attach to a gateway. It is in a file that only its owner reads, never on a command line."""
+"""The token with which runs attach to a gateway.
+
+It is stored in a file that only its owner can read. It is never passed on a command line.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ PRIVATE = 0o600
 
 
 def admin_token(file: Path = TOKEN_FILE) -> str:
-    """The token in a file, which is made with a new one if it is not there.
+    """Return the token in a file. If the file does not exist, create it with a new token.
 
     Raises:
-        ConfigError: it cannot be read or made, is empty, or others may read it.
+        ConfigError: the file cannot be read or created, is empty, or can be read by other users.
     """
     path = file.expanduser()
     try:
@@ -29,24 +32,34 @@ def admin_token(file: Path = TOKEN_FILE) -> str:
             token = opened.read().decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            "file-unreadable", f"The admin token in {path} cannot be read: {error}.", "Choose another file."
+            "file-unreadable",
+            f"The admin token in {path} cannot be read: {error}.",
+            "Correct the file's permissions, or use a different file with --token-file.",
         ) from error
     if mode & 0o077:
-        raise ConfigError("bad-admin-token", f"Others may read the admin token in {path}.", f"Run: chmod 600 {path}")
+        raise ConfigError(
+            "bad-admin-token", f"Other users may read the admin token in {path}.", f"Run: chmod 600 {path}"
+        )
     if not token:
         raise ConfigError(
-            "bad-admin-token", f"The file of the admin token, {path}, is empty.", "Delete it, so that one is made."
+            "bad-admin-token",
+            f"The file of the admin token, {path}, is empty.",
+            f"Run: rm {path}. rllm then creates it with a new token.",
         )
     return token
 
 
 def is_token(given: object, token: str) -> bool:
-    """Takes the same time whatever is given."""
+    """Compare two tokens in constant time. True if they are equal."""
     return isinstance(given, str) and hmac.compare_digest(given.encode(errors="replace"), token.encode())
 
 
 def _make(path: Path) -> None:
-    """Write a token beside and link it: whoever sees the file sees all of it, and of two makers one wins."""
+    """Create the file with a new token.
+
+    The token is written to a temporary file first, and then linked. So no process reads half a token, and if two
+    processes create the file at the same time, one of them wins.
+    """
     if path.exists():
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -27,16 +27,19 @@ from rllm_serving.keys import LoopbackNames
 from rllm_serving.listening import is_loopback
 
 BASE_OF_ANTHROPIC = "/s/{session}/{role}"
-"""Some clients of Anthropic's API add no ``/v1`` to their base URL."""
+"""Base path for clients of Anthropic's API that do not add ``/v1`` to their base URL."""
 BASE = f"{BASE_OF_ANTHROPIC}/v1"
 
 
 def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> ASGIApp:
-    """The application. Where it listens on a loopback address, any other name for it comes from a web page.
+    """Make the application.
+
+    If the gateway listens on a loopback address, requests with any other host name are rejected, because they come from
+    a web page.
 
     Args:
-        gateway: what answers.
-        deployed: opens and ends sessions on request; None: runs do.
+        gateway: the gateway that answers requests.
+        deployed: opens and ends sessions on request. None if only runs open sessions.
     """
     chat, responses, messages = ChatApi(), ResponsesApi(), MessagesApi()
     router = Router(
@@ -69,7 +72,7 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
         of_anthropic = "/messages" in scope["path"]
         return (messages.error if of_anthropic else error_body)(RefusedError(403, "permission", why))
 
-    return LoopbackNames(app, "Agents on other machines need a gateway that listens on another address.", refusal)
+    return LoopbackNames(app, "Agents on other machines need a gateway with a different --host.", refusal)
 
 
 def _routes_of(deployed: DeployedSessions) -> list[Route]:

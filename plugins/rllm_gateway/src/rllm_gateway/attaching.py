@@ -1,7 +1,8 @@
-"""Runs attach to a gateway that outlives them: the run connects, the gateway never does.
+"""Attach a run to a gateway that outlives it. The run opens the connection, never the gateway.
 
-The first line of a connection is JSON of the run, the first line back says whether it is attached. Frames of the link
-follow."""
+The run sends one line of JSON first. The gateway answers with one line that reports if the run is attached. After
+that, both send frames of the link.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +24,23 @@ from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 
 SECONDS_TO_SAY_HELLO = 10.0
 SECONDS_TO_ATTACH = 120.0
-"""The gateway loads the tokenizer of the run."""
+"""The gateway needs this time to load the run's tokenizer."""
 
 
 async def attach(
     host: str, port: int, token: str, renderer: Path, model: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect a run with a gateway; what is returned is the run's end of the link.
+    """Connect a run to a gateway, and return the run's end of the link.
 
     Args:
-        host: of the gateway.
-        port: where it takes runs.
-        token: its admin token.
-        renderer: folder of the run's renderer, which the gateway can read.
-        model: name of the model, for clients.
+        host: host of the gateway.
+        port: the gateway's port for runs.
+        token: the gateway's admin token.
+        renderer: folder with the run's renderer. The gateway must be able to read it.
+        model: name of the model for clients.
 
     Raises:
-        BackendError: there is no gateway, or it refuses the run.
+        BackendError: no gateway runs there, or it rejects the run.
     """
     try:
         reader, writer = await asyncio.open_connection(host, port)
@@ -49,20 +50,20 @@ async def attach(
             answer = json.loads(await reader.readline() or "{}")
     except (OSError, ValueError) as error:
         raise BackendError(
-            "no-gateway", f"No gateway takes runs at {host}:{port}: {error}.", "Start one with: rllm gateway serve"
+            "no-gateway", f"No gateway accepts runs at {host}:{port}: {error}.", "Start one with: rllm gateway serve"
         ) from error
     if not answer.get("attached"):
         writer.close()
         raise BackendError(
             "gateway-rejected-run",
-            f"The gateway at {host}:{port} refuses the run: {answer.get('refused', 'it hung up')}",
-            "`rllm gateway sessions` shows what it serves; rllm.sdk.proxy says which gateway is asked.",
+            f"The gateway at {host}:{port} rejected the run: {answer.get('refused', 'it closed the connection')}",
+            "Check `rllm.sdk.proxy`. List the sessions that the gateway serves with `rllm gateway sessions`.",
         )
     return reader, writer
 
 
 class RunSessions:
-    """The sessions of the run that is attached."""
+    """The sessions of the attached run."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -78,22 +79,22 @@ class RunSessions:
             raise SessionError(
                 "unknown-session",
                 f"This run has no open session {session!r:.80}.",
-                "A session is open while its attempt runs.",
+                "A session is open only while its rollout runs. This is a bug; please report it.",
             )
         self._open.remove(session)
         return await self._gateway.close_session(session)
 
     async def close_all(self) -> None:
-        """The run is gone, and what it sampled with it."""
+        """Close all sessions of a run that has disconnected."""
         for session in sorted(self._open):
             await self.close_session(session)
 
 
 class Door:
-    """Takes one run at a time."""
+    """Accepts connections of runs. Only one run can be attached at a time."""
 
     def __init__(self, gateway: Gateway, token: str, load: Callable[[Path], Renderer]) -> None:
-        """`load`: reads the folder of a renderer."""
+        """`load` reads a renderer from its folder."""
         self._gateway = gateway
         self._token = token
         self._load = load
@@ -107,19 +108,23 @@ class Door:
                 writer.write(json.dumps({"refused": refusal}).encode() + b"\n")
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
-            # Whoever does not say hello in time, or hangs up, is told nothing.
+            # The client sent no first line in time, or hung up, so there is no one to answer.
             return
         finally:
             writer.close()
 
     async def _attached(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-        """Why it is refused; empty after a run that was attached and has gone, or only asked (`probe`)."""
+        """Serve a run until it disconnects, or answer a `probe`.
+
+        Returns:
+            The reason if the run is rejected, else an empty string.
+        """
         async with asyncio.timeout(SECONDS_TO_SAY_HELLO):
             hello = _object(await reader.readuntil(b"\n"))
         if not is_token(hello.get("token"), self._token):
-            return "the admin token is another"
+            return "the admin token is wrong"
         if self._taken:
-            return "another run is attached"
+            return "a different run is attached"
         if hello.get("probe"):
             writer.write(b'{"free": true}\n')
             await writer.drain()
@@ -163,10 +168,10 @@ LONGEST_ANSWER = 1 << 16
 
 
 def probe(host: str, port: int, token: str) -> None:
-    """Return where a run would be attached now. Blocks for some seconds at most.
+    """Check that a gateway would attach a run now. Waits for some seconds at most.
 
     Raises:
-        BackendError: nobody listens there, it is no gateway, or it refuses the run.
+        BackendError: no gateway runs there, or it would reject the run.
     """
     where = f"{host}:{port}"
     try:
@@ -176,15 +181,15 @@ def probe(host: str, port: int, token: str) -> None:
                 answer = json.loads(said.readline(LONGEST_ANSWER))
     except OSError as error:
         raise BackendError(
-            "no-gateway", f"No gateway takes runs at {where}: {error}.", "Start one with: rllm gateway serve"
+            "no-gateway", f"No gateway accepts runs at {where}: {error}.", "Start one with: rllm gateway serve"
         ) from error
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or answer.keys().isdisjoint(("free", "refused")):
         raise BackendError(
             "no-gateway",
-            f"What listens at {where} is no gateway.",
-            "Start one with `rllm gateway serve`; runs attach at the port behind rllm.sdk.proxy.port.",
+            f"The program that listens at {where} is not a gateway.",
+            "Start a gateway with `rllm gateway serve`. Runs attach at rllm.sdk.proxy.port + 1.",
         )
     if "refused" in answer:
-        raise BackendError("gateway-rejected-run", f"The gateway at {where} refuses the run: {answer['refused']}.")
+        raise BackendError("gateway-rejected-run", f"The gateway at {where} rejected the run: {answer['refused']}.")

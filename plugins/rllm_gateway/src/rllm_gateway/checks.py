@@ -1,4 +1,4 @@
-"""What is seen to be wrong with ``rllm.sdk`` before a model is loaded."""
+"""Checks of ``rllm.sdk`` that run before a model is loaded."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rllm_serving.listening import listen
 
 LARGEST_PORT = 65535
 RUN_PORT = 1
-"""What a gateway's port for runs is more than that for agents, unless ``--run-port`` says otherwise."""
+"""Offset of a gateway's port for runs from its port for agents, unless ``--run-port`` is set."""
 
 
 def check_sdk(sdk: SdkSection) -> None:
-    """Look at the store and the ports, or at the gateway that runs already. Nothing is made.
+    """Check the store and the ports, or the external gateway. No file is created.
 
     Raises:
-        ConfigError: a key does not go with the mode, the store cannot be written, a port is taken, there is no token.
-        BackendError: no gateway runs at the port, or it refuses the run.
+        ConfigError: a key does not fit the mode, the store cannot be written, a port is in use, or there is no token.
+        BackendError: no gateway runs at the port, or it rejects the run.
     """
     if sdk.proxy.mode == "external":
         _check_external(sdk)
@@ -31,26 +31,26 @@ def _check_own(sdk: SdkSection) -> None:
     if sdk.proxy.admin_token is not None:
         raise ConfigError(
             "unused-key",
-            "rllm.sdk.proxy.admin_token is set, and the gateway of a run needs none: nothing attaches to it.",
-            "Leave it out, or set rllm.sdk.proxy.mode=external.",
+            "rllm.sdk.proxy.admin_token is set, but the run starts its own gateway, which has no admin token.",
+            "Remove rllm.sdk.proxy.admin_token, or set rllm.sdk.proxy.mode=external.",
         )
-    # The core looks at the run folder, where the store is unless the run names another.
+    # The core checks the run folder, which contains the store unless rllm.sdk.store.path is set.
     if sdk.store.path is not None:
         check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
     _check_port(sdk.proxy)
 
 
 def check_serving(store: Path, host: str, port: int) -> None:
-    """Look at the options of ``rllm gateway serve``. Nothing is made.
+    """Check the options of ``rllm gateway serve``. No file is created.
 
     Raises:
-        ConfigError: the store cannot be written, or the port is taken.
+        ConfigError: the store cannot be written, or the port is in use.
     """
     check_store(store, "--store")
     try:
         listen(host, port).close()
     except ConfigError as error:
-        raise ConfigError(error.code, error.message, "Give --port or --host another.") from error
+        raise ConfigError(error.code, error.message, "Set a different --port or --host.") from error
 
 
 def _check_external(sdk: SdkSection) -> None:
@@ -61,36 +61,40 @@ def _check_external(sdk: SdkSection) -> None:
     if sdk.store != StoreSection():
         raise ConfigError(
             "unused-key",
-            "rllm.sdk.store.path is set, and rllm.sdk.proxy.mode is external: the gateway has a store of its own.",
-            "Leave it out, and start the gateway with --store.",
+            "rllm.sdk.store.path is set, but with rllm.sdk.proxy.mode=external the gateway selects the store.",
+            "Remove rllm.sdk.store.path, and start the gateway with `rllm gateway serve --store FILE`.",
         )
     if proxy.port == LARGEST_PORT:
         raise ConfigError(
             "port-unavailable",
-            f"rllm.sdk.proxy.port is {LARGEST_PORT}, and runs attach at the next port.",
-            "Choose a smaller one.",
+            f"rllm.sdk.proxy.port is {LARGEST_PORT}, but runs attach at the next port, which does not exist.",
+            f"Set rllm.sdk.proxy.port to a value below {LARGEST_PORT}.",
         )
     if proxy.admin_token is None and not TOKEN_FILE.expanduser().exists():
         raise ConfigError(
             "missing-api-key",
-            f"There is no admin token in {TOKEN_FILE}: no gateway has run for this user.",
-            "Start one with `rllm gateway serve`, or set rllm.sdk.proxy.admin_token.",
+            f"{TOKEN_FILE}, the file with the admin token, does not exist. You have not started a gateway yet.",
+            "Start a gateway with `rllm gateway serve`, or set rllm.sdk.proxy.admin_token.",
         )
     probe(proxy.host, proxy.port + RUN_PORT, token_of(proxy))
 
 
 def token_of(proxy: ProxySection) -> str:
-    """The token to attach with: of the configuration, or of this user's file. Raises ConfigError: it cannot be read."""
+    """Return the token to attach with, from the configuration or from the user's file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     from rllm_gateway.admin_token import admin_token
 
     return admin_token() if proxy.admin_token is None else proxy.admin_token
 
 
 def check_store(path: Path, option: str) -> None:
-    """Read the pages of a store, or look at the place where it will be made. Nothing is made.
+    """Read the pages of a store. If the store does not exist, check its folder. No file is created.
 
     Raises:
-        ConfigError: the store is damaged, is something else, or cannot be written.
+        ConfigError: the store is damaged, the file is not a store, or it cannot be written.
     """
     from rllm_gateway.calls import CallReader, StoreError
 
@@ -99,19 +103,21 @@ def check_store(path: Path, option: str) -> None:
             with CallReader.open(path) as reader:
                 reader.require_whole()
         except StoreError as error:
-            raise ConfigError(error.code, error.message, f"Give {option} another file.") from error
+            raise ConfigError(error.code, error.message, f"Set {option} to a different file.") from error
     place = next(each for each in path.parents if each.exists())
     if not place.is_dir():
         raise ConfigError(
-            "directory-not-found", f"{option} is {path}, and {place} is no folder.", "Give it a file that can be made."
+            "directory-not-found",
+            f"{option} is {path}, but {place} is not a folder.",
+            f"Set {option} to a different file.",
         )
-    # SQLite writes its log beside the store.
+    # SQLite writes its log in the folder of the store.
     for each in filter(Path.exists, (path, place)):
         if not os.access(each, os.W_OK, effective_ids=True):
             raise ConfigError(
                 "not-writable",
-                f"{option} is {path}, and you may not write {each}.",
-                "Give it a file that you may write.",
+                f"{option} is {path}, but you have no permission to write {each}.",
+                f"Set {option} to a file that you may write.",
             )
 
 
@@ -122,5 +128,5 @@ def _check_port(proxy: ProxySection) -> None:
         listening_socket(proxy.host, proxy.port).close()
     except ConfigError as error:
         raise ConfigError(
-            error.code, error.message, "Set rllm.sdk.proxy.port or rllm.sdk.proxy.host to another."
+            error.code, error.message, "Set rllm.sdk.proxy.port or rllm.sdk.proxy.host to a different value."
         ) from error

@@ -1,4 +1,4 @@
-"""The gateway in a process of its own, started by a trainer: ``python -m rllm_gateway.child SETTINGS``."""
+"""The gateway's process, which a trainer starts: ``python -m rllm_gateway.child SETTINGS``."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from rllm_serving.listening import listen, url_of
 from rllm_serving.until_stopped import Stop, serve_until
 
 DEFAULT_PORT = 4000
-"""Where it is taken, and nobody asked for it, any other will do."""
+"""Default port. If it is in use, the gateway uses any free port instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSettings:
-    """What the trainer tells its gateway on the command line. No secrets."""
+    """Settings of the gateway's process. They are passed on the command line, so they must not contain secrets."""
 
     descriptor: int
-    """Of the gateway's end of the link."""
+    """File descriptor of the gateway's end of the link."""
     renderer: str
-    """The folder of the renderer."""
+    """Folder of the renderer."""
     store: str
-    """The file of the store."""
+    """File of the store."""
     host: str
     port: int
     announcement: str
-    """The file that says where it listens."""
+    """File to write the URL to."""
     model: str
     """Name of the model, for clients."""
     deployment: Mapping[str, Any] | None = None
-    """Fields of a `Deployment`; None: the trainer opens all sessions."""
+    """Fields of a `Deployment`. None if the trainer opens all sessions."""
 
     def as_argument(self) -> str:
         return json.dumps(asdict(self))
 
 
 async def serve(settings: ChildSettings) -> int:
-    """Serve until the trainer hangs up or ends. Returns the exit code."""
+    """Serve until the trainer disconnects or dies. Return the exit code."""
     from rllm_backend_kit.portable_renderer import load_renderer, tokenizer_digest
     from rllm_gateway.admin_token import admin_token
     from rllm_gateway.app import create_app
@@ -90,10 +90,10 @@ async def serve(settings: ChildSettings) -> int:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket at this port; at any, where it is the default one and taken.
+    """Return a socket that listens at a port. If the default port is in use, it listens at any free port.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is in use, and is not the default port.
     """
     try:
         return listen(host, port)
@@ -110,7 +110,7 @@ def main(settings: str) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(ChildSettings(**json.loads(settings))))
     except RllmError as error:
-        sys.stderr.write(f"{error.message}\n")  # the trainer shows it, and says which keys to change
+        sys.stderr.write(f"{error.message}\n")  # the trainer prints it, with the keys to change
         return error.exit_code
 
 

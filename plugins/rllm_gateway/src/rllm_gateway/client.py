@@ -1,4 +1,7 @@
-"""For agents that say more than environment variables can: roles, rewards, sessions of one's own."""
+"""Client library for agents: set roles and rewards, and open sessions.
+
+Simple agents do not need it, because they can use environment variables.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from typing import Any
 
 DEFAULT_ROLE = "agent"
 GATEWAY = "http://127.0.0.1:4000"
-"""Where a gateway listens unless it is told otherwise."""
+"""Default URL of a gateway."""
 TOKEN_FILE = Path("~/.rllm/gateway.token")
 METADATA_HEADER = "X-Rllm-Metadata"
-NO_GATEWAY = "what answers at {url} is no gateway: start one with `rllm gateway serve --model …`, or give another url"
+NO_GATEWAY = "no gateway answers at {url}: start one with `rllm gateway serve --model …`, or set a different url"
 ROLE = re.compile(r"(?!(?:\.{1,2}|v1)$)[A-Za-z0-9._~-]{1,64}")
 """Clients remove '.' and '..' from a path. Anthropic's clients add 'v1' to the URL of a session without a role."""
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
@@ -28,42 +31,42 @@ _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
 
 @dataclass(frozen=True)
 class Session:
-    """The session of one attempt, seen by its agent."""
+    """The session of one rollout, as its agent uses it."""
 
     url: str
-    """Without a role."""
+    """URL of the session, without a role."""
     key: str
     role: str = DEFAULT_ROLE
     metadata: Mapping[str, Any] | None = None
-    """Goes with every call of clients of `get_chat_client`; ``rllm.sdk.processing`` says which keys count."""
+    """Metadata that clients from `get_chat_client` add to every call. ``rllm.sdk.processing`` selects its keys."""
 
     @property
     def openai_url(self) -> str:
-        """``base_url`` of OpenAI's client."""
+        """The ``base_url`` for OpenAI's client."""
         return f"{self.url}/{self.role}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """``base_url`` of Anthropic's client."""
+        """The ``base_url`` for Anthropic's client."""
         return f"{self.url}/{self.role}"
 
     def with_role(self, role: str) -> Session:
-        """The same session in another role: calls of each role make a trajectory."""
+        """Return the same session with a different role. The calls of each role form a separate trajectory."""
         return replace(self, role=role)
 
     def reward(self, value: float) -> None:
-        """Say how good this role was; the last value counts.
+        """Set the reward of this role. If you call it several times, the last value applies.
 
         Raises:
-            urllib.error.HTTPError: the gateway refuses it, with its reason as the body.
+            urllib.error.HTTPError: the gateway rejects the reward. The body contains its reason.
         """
         _ask("POST", f"{self.url}/{self.role}/v1/reward", self.key, {"reward": value})
 
     def end(self) -> None:
-        """End a session that `open_session` opened: its calls and rewards are refused from here on.
+        """End a session from `open_session`. The gateway rejects its later calls and rewards.
 
         Raises:
-            urllib.error.HTTPError: as `reward`.
+            urllib.error.HTTPError: the gateway rejects the request. The body contains its reason.
         """
         _ask("DELETE", self.url, self.key)
 
@@ -71,17 +74,17 @@ class Session:
 def open_session(
     task: Mapping[str, Any] | None = None, *, task_id: str = "", url: str = GATEWAY, token: str | None = None
 ) -> Session:
-    """Open a session at a gateway that serves a model (``rllm gateway serve --model``). `Session.end` ends it.
+    """Open a session at a gateway that serves a model (``rllm gateway serve --model``). End it with `Session.end`.
 
     Args:
-        task: what the session is about, JSON data. Sessions about the same are compared with each other.
-        task_id: name of the task, where its data do not tell it.
-        url: of the gateway.
-        token: its admin token; None: that of this user's file, ``~/.rllm/gateway.token``.
+        task: data of the task, as JSON data. Sessions with equal data are compared with each other.
+        task_id: name of the task. Set it if the data do not identify the task.
+        url: URL of the gateway.
+        token: admin token of the gateway. None: read it from ``~/.rllm/gateway.token``.
 
     Raises:
-        OSError: there is no gateway, or no token.
-        urllib.error.HTTPError: the gateway refuses it, with its reason as the body.
+        OSError: no gateway answers, or the token file does not exist.
+        urllib.error.HTTPError: the gateway rejects the request. The body contains its reason.
     """
     if token is None:
         token = TOKEN_FILE.expanduser().read_text(encoding="utf-8").strip()
@@ -91,7 +94,10 @@ def open_session(
 
 @contextmanager
 def deployed_session(task: Mapping[str, Any] | None = None, **where: Any) -> Iterator[Session]:
-    """A session of `open_session`, which takes the same; clients inside belong to it, and it ends with the context."""
+    """Open a session as `open_session` does, with the same arguments, and end it with the context.
+
+    Clients that are created inside the context use this session.
+    """
     opened = open_session(task, **where)
     token = _CURRENT.set(opened)
     try:
@@ -102,10 +108,10 @@ def deployed_session(task: Mapping[str, Any] | None = None, **where: Any) -> Ite
 
 
 def current_session() -> Session:
-    """The session of this process or of the enclosing `session`.
+    """Return the session of the enclosing `session`, or else of this process.
 
     Raises:
-        RuntimeError: nobody has opened one: the agent was not started by ``rllm``.
+        RuntimeError: there is no session, because ``rllm`` did not start the agent.
     """
     if (opened := _CURRENT.get()) is not None:
         return opened
@@ -117,13 +123,15 @@ def current_session() -> Session:
 
 @contextmanager
 def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
-    """Calls inside, of clients of `get_chat_client`, have this role and this metadata; nested ones add to it.
+    """Set the role and metadata of calls inside the context. Nested contexts add to the metadata.
+
+    This works for clients from `get_chat_client`.
 
     To give the role to a different client, create it with a URL of the yielded session, for example
     ``Anthropic(base_url=made.anthropic_url)``.
 
     Raises:
-        RuntimeError: as `current_session`.
+        RuntimeError: there is no session. See `current_session`.
         ValueError: the role cannot be part of a URL.
     """
     outer = current_session()
@@ -140,20 +148,20 @@ def session(role: str | None = None, **metadata: Any) -> Iterator[Session]:
 
 
 def reward(value: float, role: str = DEFAULT_ROLE) -> None:
-    """Say how good the attempt was in a role; see `Session.reward`. A role without a call is refused."""
+    """Set the reward of a role. See `Session.reward`. The gateway rejects a role without calls."""
     current_session().with_role(role).reward(value)
 
 
 def get_chat_client(**options: Any) -> Any:
-    """An ``openai.OpenAI``. Each call belongs to the session that it is made in, whenever the client was made.
+    """Return an ``openai.OpenAI`` whose calls use the current session at the time of the call.
 
-    A call that is made in no `session`, as in a thread, belongs to that in which the client was made.
+    If there is no current `session`, for example in a thread, a call uses the session in which the client was created.
 
     Args:
-        options: of the client. ``base_url`` and ``api_key`` are those of the session, whatever is given.
+        options: options of the client. ``base_url`` and ``api_key`` are ignored, because the session sets them.
 
     Raises:
-        RuntimeError: as `current_session`.
+        RuntimeError: there is no session. See `current_session`.
     """
     from openai import DefaultHttpxClient, OpenAI
 
@@ -162,7 +170,7 @@ def get_chat_client(**options: Any) -> Any:
 
 
 def get_chat_client_async(**options: Any) -> Any:
-    """An ``openai.AsyncOpenAI``, as `get_chat_client`."""
+    """Return an ``openai.AsyncOpenAI``. See `get_chat_client`."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     made_in = current_session()
@@ -175,11 +183,11 @@ def get_chat_client_async(**options: Any) -> Any:
 
 
 def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
-    """The JSON that a gateway answers."""
+    """Send a request to a gateway, and return its JSON answer."""
     body = None if said is None else json.dumps(said).encode()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     asked = urllib.request.Request(url, body, headers, method=method)
-    # Without the proxies of the environment: the gateway is on this machine.
+    # Do not use the proxies of the environment, because the gateway is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(asked, timeout=30) as answer:
@@ -191,7 +199,7 @@ def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> OSError:
-    """The same error with the gateway's reason; another one where no gateway has answered."""
+    """Return the error with the gateway's reason, or a `ConnectionError` if no gateway has answered."""
     body = error.read()
     try:
         reason = json.loads(body)["error"]["message"]
@@ -202,10 +210,10 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> OSError:
 
 @dataclass(frozen=True)
 class _Follow:
-    """Sends a request to the session that it is made in."""
+    """Request hook that sends a request to the current session."""
 
     made_in: Session
-    """Of the client."""
+    """Session in which the client was created."""
 
     def __call__(self, request: Any) -> None:
         now = _CURRENT.get() or self.made_in

@@ -1,4 +1,4 @@
-"""A model served to deployed agents: the engine in this process, the gateway in another, until a signal."""
+"""Serve a model to deployed agents until a signal. The engine runs in this process, the gateway in a second process."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from rllm_serving.until_stopped import Stop
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOptions:
-    """Where to listen and to store."""
+    """Options of `deploy`: addresses, files and the run name."""
 
     store: str
     token_file: Path
     host: str
     port: int
     run: str
-    """What the sessions are stored under."""
+    """Run name that the sessions are stored under."""
     announcement: Path | None = None
-    """File that gets the URL as JSON."""
+    """File to write the URL to, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionContext:
-    """What samples for one session; see `SamplingContext`."""
+    """Engine, sampling parameters and limits of one session. See `SamplingContext`."""
 
     engine: RolloutEngine
     sampling: SamplingParams
@@ -52,7 +52,7 @@ class SessionContext:
 
 
 class DeployedSampler(RolloutSampler):
-    """Keeps nothing of what it sampled: the store has it, and a session may live for days."""
+    """Sampler that keeps no calls in memory. The store has them, and a session may be open for days."""
 
     async def sample(
         self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, **asked: Any
@@ -71,8 +71,8 @@ def deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], None]) 
     Tokens are sampled as in training (``sampling.train``), so that they can be trained on.
 
     Raises:
-        ConfigError: the port is taken, or no other process can load the renderer.
-        BackendError: the backend or the gateway does not start, or the gateway has ended.
+        ConfigError: the port is in use, or the gateway's process cannot load the renderer.
+        BackendError: the backend or the gateway does not start, or the gateway has stopped.
     """
     return asyncio.run(_deploy(plan, options, ready))
 
@@ -94,14 +94,17 @@ async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], 
                 stopping.cancel()
                 if not stop.event.is_set():
                     raise BackendError(
-                        "gateway-ended", "The gateway has ended.", f"Its store is {options.store}.", link.last_words
+                        "gateway-ended",
+                        f"The gateway has stopped. Answered calls are in {options.store}.",
+                        "Read its last log lines below, then start `rllm gateway serve` again.",
+                        link.last_words,
                     )
                 ended.cancel()
     return stop.exit_code
 
 
 def _spec(config: RunConfig, run: str) -> dict[str, object]:
-    """What all sessions have; see `SessionSpec`."""
+    """Return the fields that all sessions have in common. See `SessionSpec`."""
     processing = config.rllm.sdk.processing
     return {
         "run": run,

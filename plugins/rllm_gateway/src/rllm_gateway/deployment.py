@@ -1,4 +1,4 @@
-"""A gateway that serves a model to deployed agents: their sessions are opened by a request, and by no run."""
+"""A gateway that serves a model to deployed agents. Agents open their sessions with a request, without a run."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from rllm_gateway.refusals import RefusedError
 from rllm_gateway.session import OpenedSession, SessionSpec
 
 SLUG = 100
-"""Longest part of a session's id that its task gives."""
+"""Maximum number of characters of the task id in a session id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """How a gateway opens sessions itself. No secrets: it is handed to a process on its command line."""
+    """Settings for sessions that the gateway opens itself.
+
+    It must not contain secrets, because it is passed to a process on its command line.
+    """
 
     token_file: str
-    """File of the admin token."""
+    """File with the admin token."""
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of every `SessionSpec` but ``id``, ``rollout``, ``metadata`` and ``task_id``."""
+    """Fields of every `SessionSpec`, except ``id``, ``rollout``, ``metadata`` and ``task_id``."""
 
 
 class DeployedSessions:
-    """Sessions that are opened with the admin token, and ended with their own key."""
+    """Sessions that agents open with the admin token and end with the session's key."""
 
     def __init__(self, gateway: Gateway, token: str, spec: Mapping[str, Any], tell: Callable[[str], None]) -> None:
-        """`tell`: what samples is told of every session that has ended."""
+        """`tell` is called with the id of every session that has ended, to inform the sampling process."""
         self._gateway = gateway
         self._token = token
         self._spec = spec
@@ -43,16 +46,16 @@ class DeployedSessions:
 
         Args:
             token: the admin token.
-            task: what the session is about, JSON data.
-            task_id: name of the task; empty: sessions with equal data are attempts at one task.
+            task: data of the session's task, as JSON data.
+            task_id: name of the task. If it is empty, sessions with equal `task` are rollouts of the same task.
 
         Raises:
-            RefusedError: the token is another, there are too many sessions, or it cannot be stored.
+            RefusedError: the token is wrong, too many sessions are open, or the session cannot be stored.
         """
         if not is_token(token, self._token):
-            raise RefusedError(401, "authentication", "The key is not the admin token.", code="invalid_api_key")
+            raise RefusedError(401, "authentication", "The API key is not the admin token.", code="invalid_api_key")
         if self._gateway.open_sessions >= self._gateway.limits.open_sessions:
-            raise RefusedError(429, "busy", "The gateway has as many open sessions as it takes. End some.")
+            raise RefusedError(429, "busy", "The gateway has the maximum number of open sessions. End some.")
         slug = re.sub(r"[^A-Za-z0-9._~-]", "-", task_id)[:SLUG] or "session"
         rollout = f"{task_id}:0" if task_id else ""
         id_ = f"{slug}~{secrets.token_hex(6)}"
@@ -63,12 +66,16 @@ class DeployedSessions:
             raise RefusedError(500, "failed", f"The session could not be stored: {error.message}") from error
 
     async def end(self, session: str, key: str) -> None:
-        """End a session: its calls are refused from here on. Raises RefusedError: the key is another."""
+        """End a session. Later calls in it are answered with an error.
+
+        Raises:
+            RefusedError: the key is wrong.
+        """
         self._gateway.session(session, key)
         await self._end(session)
 
     async def end_all(self) -> None:
-        """The gateway stops: keys mean nothing to the next one."""
+        """End all sessions when the gateway stops. The next gateway does not accept their keys."""
         for session in self._gateway.session_ids:
             await self._end(session)
 

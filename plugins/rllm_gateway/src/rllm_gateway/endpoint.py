@@ -1,4 +1,4 @@
-"""The endpoint of one API: reads a request, waits for its answer, sends it."""
+"""The endpoint of one API. It reads a request, waits for the answer, and sends it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """An ASGI application."""
+    """ASGI application that serves one API."""
 
     def __init__(self, gateway: Gateway, api: Api) -> None:
         self._gateway = gateway
@@ -51,7 +51,7 @@ class Endpoint:
             await send_error(send, refused, self._api.error(refused))
         except ClientGoneError:
             return
-        except Exception as error:  # noqa: BLE001  (anybody's renderer or policy: the client is told)
+        except Exception as error:  # noqa: BLE001  (a renderer or a policy may raise anything)
             failed = _logged(error)
             await send_error(send, failed, self._api.error(failed))
         finally:
@@ -87,7 +87,7 @@ class Endpoint:
             gone.cancel()
 
     async def _begun(self, session: LiveSession, asked: Asked, gone: asyncio.Task[None]) -> Work:
-        """Without a policy this takes a while, and the client may go away meanwhile."""
+        """Begin the work on a request. If no policy is attached, wait for one, unless the client disconnects."""
         if self._gateway.is_attached:
             return await self._gateway.begin(session, asked)
         beginning = asyncio.create_task(self._gateway.begin(session, asked))
@@ -100,9 +100,9 @@ class Endpoint:
             beginning.cancel()
 
     async def _stream(self, work: Work, asked: Asked, gone: asyncio.Task[None], send: Send) -> bool:
-        """The events of an answer as its text becomes final; in between, comments that keep the connection alive.
+        """Send the events of an answer as soon as parts of its text are final. Comments keep the connection alive.
 
-        The headers wait for the first of them, so that a request that fails early fails with its own status.
+        The headers are sent with the first event or comment. So a request that fails early has the right HTTP status.
         """
         sending = _Sending(send)
         try:
@@ -123,12 +123,12 @@ class Endpoint:
     async def _while_sampled(
         self, work: Work, asked: Asked, gone: asyncio.Task[None], sending: _Sending
     ) -> EventStream | None:
-        """Send text until the answer is there. Returns the stream that was begun; None if no text was sent."""
+        """Send text until the answer is complete. Return the stream. None if no text was sent."""
         events: EventStream | None = None
         growing, looked = work.growing, dict[int, int]()
         seconds = self._gateway.limits.keep_alive_seconds
         while True:
-            # Before the tokens are read, so that none is missed.
+            # Get the event before the tokens are read, so that no token is missed.
             news = None if growing is None else growing.news
             if growing is not None and growing.begun is not None and not work.task.done():
                 for index, settled in growing.settled(looked).items():
@@ -141,7 +141,7 @@ class Endpoint:
 
 
 class _Sending:
-    """The start and the middle of a streamed answer."""
+    """Sends the headers and all but the last part of a streamed answer."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -161,6 +161,6 @@ class _Sending:
 
 
 def _logged(error: Exception) -> RefusedError:
-    """The renderer, the policy or the gateway has a fault: the client is told, and the log says where."""
+    """Log an unexpected error of the renderer, the policy or the gateway, and return the error for the client."""
     LOG.error("a request failed", exc_info=error)
-    return RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}. Its log says where.")
+    return RefusedError(500, "failed", f"The gateway failed: {type(error).__name__}. See the gateway's log.")

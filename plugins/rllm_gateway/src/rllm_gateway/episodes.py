@@ -1,4 +1,4 @@
-"""From a session's calls to trajectories: one per role and group, each sampled token in one row at most."""
+"""Make trajectories from a session's calls: one per role and group. A sampled token is in at most one row."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ PREFIX = "gateway"
 
 @dataclass
 class Traced:
-    """What a session gives to train on."""
+    """The trajectories of a session, for training."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
-    """How many tokens were sampled, trained and excluded, by reason; calls and rows; the gateway's counters."""
+    """Numbers of sampled, trained and excluded tokens, and of calls and rows. Also the counters of the gateway."""
     last: str | None = None
-    """The last stored call that is trained on; None if none is."""
+    """Id of the last stored call that is used for training. None if no call is used."""
 
 
 def traced(trace: SessionTrace, sampled: Mapping[str, Step], uid: str, cut_tokens: int = 0) -> Traced:
     """Return the trajectories of a session.
 
     Args:
-        trace: which calls there were, and how they continue each other.
-        sampled: the calls with their tokens. Calls that the trace does not have were never answered.
-        uid: of the attempt; trajectories are named after it.
-        cut_tokens: number of sampled tokens after stop texts.
+        trace: the session's calls, and how they continue each other.
+        sampled: call id -> its tokens. Calls that are missing in the trace were never answered.
+        uid: uid of the rollout, from which the uids of trajectories are made.
+        cut_tokens: number of sampled tokens after stop strings.
     """
     roots = roots_of(trace.calls)
     excluded: Counter[str] = Counter()
@@ -74,20 +74,20 @@ def _metrics(trace: SessionTrace, trajectories: list[Trajectory], excluded: Coun
 
 
 def roots_of(calls: Sequence[TracedCall]) -> dict[str, TracedCall]:
-    """The call that each call's lineage begins with, by the call's id."""
+    """Return call id -> first call of its lineage."""
     known = {call.id: call for call in calls}
     roots: dict[str, TracedCall] = {}
     for call in calls:
         parent = call.parent if call.parent in known else None
-        # Parents come before what continues them.
+        # A parent comes before the calls that continue it.
         roots[call.id] = call if parent is None else roots[parent]
     return roots
 
 
 def in_lineages(calls: Sequence[TracedCall], sampled: Mapping[str, Step]) -> list[TracedCall]:
-    """The calls, each behind the one that it continues as often as possible.
+    """Sort the calls, so that as many calls as possible come directly after the call that they continue.
 
-    Calls of parallel agents arrive in any order: they are ordered by what was sampled. The first call of all stays
+    Calls of parallel agents arrive in any order, so siblings are sorted by their tokens. The very first call stays
     first.
     """
     known = {call.id for call in calls}

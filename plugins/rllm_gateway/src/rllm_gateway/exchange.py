@@ -1,4 +1,4 @@
-"""One request and its answer, whichever API the client speaks."""
+"""A request and its answer, independent of the client's API."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rllm_gateway.structured import Wanted
 
 Finish = Literal["stop", "length", "tool_calls"]
 UNKNOWN_LOGPROB = -9999.0
-"""What OpenAI's API says of a token without a log-prob; JSON has no NaN."""
+"""Value of a missing log-prob in OpenAI's API, because JSON has no NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledToken:
-    """A token of a reply, for clients that ask for log-probs."""
+    """A token of a response, for clients that request log-probs."""
 
     text: str
-    """Empty for a special token."""
+    """Text of the token. Empty for a special token."""
     logprob: float
     top: tuple[SampledToken, ...] = ()
-    """The likeliest tokens at its place, likeliest first."""
+    """The most likely tokens at this position, most likely first."""
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """As OpenAI's APIs have it."""
+        """The token in the format of OpenAI's APIs."""
         shown: dict[str, Any] = {
             "token": self.text,
             "bytes": list(self.text.encode(errors="replace")),
@@ -42,26 +42,26 @@ class SampledToken:
 
     @property
     def known_logprob(self) -> float:
-        """As JSON can say it."""
+        """The log-prob as a number that JSON supports."""
         return self.logprob if math.isfinite(self.logprob) else UNKNOWN_LOGPROB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One reply of the model."""
+    """One response of the model."""
 
     call: str
-    """Id of the call, under which its tokens are kept."""
+    """Id of the call, under which its tokens are stored."""
     message: dict[str, Any]
-    """The assistant's message, with ``content``, and ``reasoning_content`` and ``tool_calls`` where there are any."""
+    """The assistant's message with ``content``. It has ``reasoning_content`` and ``tool_calls`` only if not empty."""
     finish: Finish
     stop: str | None
-    """The text that ended it."""
+    """The stop string that ended the response. None if no stop string did."""
     tokens: int
-    """How many were sampled."""
+    """Number of sampled tokens."""
     reasoning_tokens: int = 0
     sampled: Sequence[SampledToken] = ()
-    """Empty: the client has not asked for log-probs."""
+    """The tokens with log-probs. Empty if the client did not request log-probs."""
 
     @property
     def content(self) -> str:
@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought; empty where it did not."""
+        """The model's reasoning. Empty if there is none."""
         return self.message.get("reasoning_content") or ""
 
     @property
@@ -79,20 +79,20 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """The part of an answer that is known before a token is sampled."""
+    """The part of an answer that is available before a token is sampled."""
 
     id: str
-    """Of the request: hexadecimal digits."""
+    """Id of the request, hexadecimal digits."""
     created: int
-    """Seconds of Unix time."""
+    """Time of the request, as Unix time in seconds."""
     prompt_tokens: int
     cached_tokens: int
-    """Tokens of the prompt that an earlier call of the session has seen or sampled."""
+    """Number of prompt tokens that are part of the prompt or the response of an earlier call of the session."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Begun):
-    """All replies to one request."""
+    """All responses to one request."""
 
     choices: tuple[Choice, ...]
 
@@ -104,7 +104,7 @@ class Answer(Begun):
 
 @dataclass(frozen=True)
 class Settled:
-    """Text of a choice that no later token changes."""
+    """The text of a choice that later tokens cannot change."""
 
     reasoning: str = ""
     content: str = ""
@@ -113,7 +113,7 @@ class Settled:
 
 @dataclass
 class Told:
-    """The text of one choice that a client has been sent."""
+    """The text of one choice that was already sent to the client."""
 
     reasoning: str = ""
     content: str = ""
@@ -135,46 +135,46 @@ class Told:
 
 
 REASONING = "reasoning_content"
-"""Key of a message. Clients may leave it out when they repeat a message."""
+"""Key of a message's reasoning. Clients may omit it when they repeat a message."""
 MOST_CHOICES = 128
 MOST_TOP = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asked:
-    """A request, translated, with the parts of its path and headers that belong to it."""
+    """A request, independent of its API, with the data from its path and headers."""
 
     messages: Sequence[Message]
     role: str = DEFAULT_ROLE
-    """Part of the path."""
+    """Role in the request's path."""
     raw_prompt: str | tuple[int, ...] | None = None
-    """A prompt of text or tokens, which no template is applied to; None: the messages are the prompt."""
+    """A prompt of text or tokens, without a chat template. None: the messages are the prompt."""
     tools: Sequence[Tool] = ()
     n: int = 1
     max_tokens: int | None = None
-    """None: as many as the session allows."""
+    """Maximum number of tokens of a response. None: the session's limit."""
     stop: tuple[str, ...] = ()
     stream: bool = False
     logprobs: bool = False
     top_logprobs: int = 0
-    """Number of the likeliest tokens to return with each token."""
+    """Number of most likely tokens to return with each token."""
     wanted: Wanted | None = None
-    """The form of the reply; None: the model writes what it likes."""
+    """Required form of the response. None: any form."""
     model: str = ""
-    """As the client calls it; answers repeat it."""
+    """Model name in the request, which answers repeat."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     sent: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters as they were sent, without messages."""
+    """Parameters in their original form, without messages."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
-    """What became of each: ``honoured``, ``overruled`` or ``ignored``."""
+    """Parameter -> its outcome: ``honoured``, ``overruled`` or ``ignored``."""
     client_retry: int | None = None
-    """Which retry the client says that this is, from 0; None: it says nothing."""
+    """Number of the client's retry, from 0. None if the client sent none."""
     traceparent: str | None = None
-    """The header of this name."""
+    """Value of the ``traceparent`` header."""
 
     @cached_property
     def characters(self) -> int:
-        """Characters of messages and tools; thoughts of earlier turns do not count, because templates drop them."""
+        """Number of characters of messages and tools. Earlier reasoning is not counted, because templates drop it."""
         return _characters([self.messages, self.tools])
 
 
@@ -197,13 +197,13 @@ class EventStream(Protocol):
         """Return the events for the new text of a choice; empty if nothing is new.
 
         Args:
-            index: of the choice.
-            settled: its text so far, which begins with the text of the call before.
+            index: index of the choice.
+            settled: the choice's text so far. It begins with the text of the previous call of `add`.
         """
         ...
 
     def end(self, answer: Answer) -> bytes:
-        """Return the events for everything that was not sent yet, and those that end the stream.
+        """Return the events for all text that was not sent yet, and the events that end the stream.
 
         Raises:
             RefusedError: a choice does not begin with the text that was sent.
@@ -212,14 +212,18 @@ class EventStream(Protocol):
 
 
 class Api(Protocol):
-    """One API: pure translation, bytes out."""
+    """Translation of one API: requests to `Asked`, and answers to bytes."""
 
     def read(self, body: dict[str, Any], unsupported: Literal["refuse", "ignore"]) -> Asked:
-        """Raises RefusedError."""
+        """Read a request.
+
+        Raises:
+            RefusedError: the request is not valid.
+        """
         ...
 
     def answer(self, asked: Asked, answer: Answer) -> bytes:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         ...
 
     def stream(self, asked: Asked, begun: Begun) -> EventStream:
@@ -227,19 +231,19 @@ class Api(Protocol):
         ...
 
     def error(self, refused: RefusedError) -> bytes:
-        """The body of an error."""
+        """Return the body of an error."""
         ...
 
     def error_event(self, refused: RefusedError) -> bytes:
-        """The event that ends a stream which has begun."""
+        """Return the event that ends a stream with an error."""
         ...
 
 
 KEEP_ALIVE = b": waiting\n\n"
-"""A comment: clients skip it, and what is between knows that the connection lives."""
+"""A comment. Clients skip it, but it keeps proxies from closing the connection."""
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:
-    """One event; clients of OpenAI's chat API want no name."""
+    """Return the bytes of an event. Events of OpenAI's chat API have no name."""
     said = b"" if name is None else b"event: " + name.encode() + b"\n"
     return said + b"data: " + orjson.dumps(data) + b"\n\n"

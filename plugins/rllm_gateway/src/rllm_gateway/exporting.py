@@ -1,4 +1,4 @@
-"""Sessions of a store as files of episodes, which `rllm rescore` and `rllm train --stored` read."""
+"""Write the sessions of a store as episode files, which `rllm rescore` and `rllm train --stored` read."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ from rllm_gateway.session import (
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 
 ROLLOUT = "attempt"
-"""Key of a step's info: what rewards look at, `Rollout` as JSON data. The last reply of an episode has it."""
+"""Key of `Step.info`. Its value is the `Rollout` that rewards receive, as JSON data. Only the step with the last
+response of an episode has it."""
 
 
 def episode_of(stored: StoredSession, uid: str) -> Episode:
-    """The episode of a session.
+    """Return the episode of a session.
 
     Args:
-        stored: the session. What was not delivered is left out, as in a run.
-        uid: of the episode.
+        stored: the session. Calls that were not delivered are dropped, as in a run.
+        uid: id of the episode.
 
     Raises:
-        DamagedError: a call is lost.
+        DamagedError: a call is missing.
     """
     rewards = {row.role: row.value for row in stored.rewards}
     ending: Any = "closed" if stored.end is None else stored.end.ending
@@ -75,7 +76,7 @@ def _step_of(stored: StoredSession, row: CallRow) -> Step:
 
 
 def _rollout_of(stored: StoredSession, call: str, episode: Episode) -> Rollout:
-    """What rewards look at: the conversation that ends with the last reply."""
+    """Return the `Rollout` that rewards receive: the conversation that ends with the last response."""
     response = _response_of(next(row for row in stored.calls if row.id == call))
     return Rollout(
         data=stored.session.metadata.get(TASK, {}),
@@ -86,7 +87,7 @@ def _rollout_of(stored: StoredSession, call: str, episode: Episode) -> Rollout:
 
 
 def _response_of(row: CallRow) -> Response:
-    """The reply, as the gateway has taken it apart."""
+    """Return the response, with the content, reasoning and tool calls that the gateway parsed."""
     message = row.response or {}
     content = str(message.get("content") or "")
     return Response(
@@ -104,38 +105,39 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
 
 
 TASKS_OF_A_FILE = 64
-"""A file is a step of `rllm rescore`: all attempts of one step at so many tasks."""
+"""Maximum number of tasks in a file. `rllm rescore` treats each file as one step."""
 
 
 @dataclass
 class Exported:
-    """What has become of the sessions of a store."""
+    """Counts of the sessions that `export_episodes` wrote and dropped."""
 
     episodes: int = 0
     tasks: int = 0
     without_reward: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    """Sessions that are not there, by reason."""
+    """Reason -> number of sessions that were not written."""
 
 
 def export_episodes(reader: CallReader, selection: Selection, with_open: bool, directory: Path) -> Exported:
-    """Write attempts as episodes, together by the run's task batch and by task.
+    """Write rollouts as episodes, grouped by the run's task batch and by task.
 
-    A run compares the attempts of a task batch with each other, also if its weights changed between their first calls.
-    Attempts without a task batch are together by the weight version of their first call.
+    A run compares the rollouts of a task batch with each other, even if its weights changed between their first calls.
+    Rollouts without a task batch are grouped by the weight version of their first call.
 
     Args:
-        reader: of the store.
-        selection: of which sessions.
-        with_open: whether sessions that have not ended are attempts too.
-        folder: new or empty.
+        reader: reader of the store.
+        selection: the sessions to write.
+        with_open: if True, also write sessions that have not ended.
+        directory: folder for the episode files, new or empty.
 
     Raises:
-        ConfigError: the folder holds something, there is no session, or several models sampled.
-        StoreError, RecordError: something cannot be read or written.
+        ConfigError: the folder is not empty, no session is selected, or several models sampled the sessions.
+        StoreError: the store cannot be read.
+        RecordError: an episode file cannot be written.
     """
     if directory.exists() and any(directory.iterdir()):
-        raise ConfigError("directory-in-use", f"{directory} holds files already.", "Name another folder.")
+        raise ConfigError("directory-in-use", f"{directory} already contains files.", "Use a new or empty folder.")
     done = Exported()
     rollouts = list(_rollouts(sessions_of(reader, selection), with_open, done.left_out))
     sampler, files, number = _sampler_of(rollouts), StepFiles(directory), 0
@@ -155,17 +157,21 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, d
 
 
 def _step_name(reader: CallReader, row: SessionRow) -> tuple[str, str, int]:
-    """Return a name for the attempts that may be in one group with a session's; in order of time within a run."""
+    """Return the name of a session's step. Rollouts of one step may be in the same group.
+
+    Within a run, names sort by time.
+    """
     batch = row.metadata.get(BATCH)
-    # Sessions of deployed agents, and of older stores, have no task batch.
+    # Sessions of deployed agents have no task batch. Sessions in older stores have none either.
     return ("version", "", reader.first_version(row.id)) if batch is None else ("batch", row.run, batch)
 
 
 def task_of(row: SessionRow) -> str:
-    """The task that a session attempts, of its run: by its ``task_id``, by row and data, by data, else itself.
+    """Return the id of a session's task within its run.
 
-    A run names its attempts after rows, and other data have the same rows. Sessions of one task are compared with each
-    other, so that those about nothing are tasks of their own.
+    The id is made from the first of these that the session has: its ``task_id``, its row and data, its data, its own
+    id. The row is not sufficient, because rows of different datasets have the same numbers. Sessions of one task are
+    compared with each other, so each session without a task becomes its own task.
     """
     named, _, rollout = row.rollout.rpartition(":")
     name = named if rollout.isdecimal() else ""
@@ -179,7 +185,11 @@ def task_of(row: SessionRow) -> str:
 
 
 def _rollouts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Counter[str]) -> Iterator[SessionRow]:
-    """Sessions that are attempts: of several tries at one, the last. Nobody trains on what validates."""
+    """Yield the sessions to write.
+
+    If a rollout was retried, only its last try is written. Validation sessions are dropped, because they are not
+    training data.
+    """
     given_up = _given_up(sessions)
     for each in sessions:
         if each.end is None and not with_open:
@@ -195,11 +205,11 @@ def _rollouts(sessions: Sequence[SessionSummary], with_open: bool, left_out: Cou
 
 
 def _given_up(sessions: Sequence[SessionSummary]) -> set[str]:
-    """Ids of sessions that a next try followed. An attempt may be made anew later, from its first try."""
+    """Return the ids of sessions that were retried. A rollout may also be repeated later, starting at its first try."""
     given_up: set[str] = set()
     last: dict[tuple[str, str, str | None], SessionRow] = {}
     for row in (each.session for each in sessions):
-        # Training and validation of a run name their attempts alike.
+        # Training rollouts and validation rollouts of a run can have the same name.
         rollout = (task_of(row), row.rollout, row.metadata.get(LABEL))
         before = last.get(rollout)
         if before is not None and row.retry == before.retry + 1:
@@ -212,7 +222,7 @@ def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
     found = {(row.metadata.get(TOKENIZER), row.metadata.get(TEMPERATURE)) for row in rows}
     if not found:
         raise ConfigError(
-            "no-sessions", "The store has no session to export.", "`rllm gateway sessions` lists what it has."
+            "no-sessions", "The store has no session to export.", "List its sessions with `rllm gateway sessions`."
         )
     if len(found) > 1:
         raise ConfigError(

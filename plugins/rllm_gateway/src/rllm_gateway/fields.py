@@ -1,4 +1,4 @@
-"""Reading a request: its fields by type, and what becomes of each parameter. What is wrong is refused with its name."""
+"""Read the fields of a request by type, and classify its parameters. A wrong field raises an error with its name."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ SHOWN = 80
 
 
 def json_object(body: bytes, what: str = "The body") -> Json:
-    """The object that a body is, without the keys that are null: clients send these for what is not given.
+    """Parse a JSON object, and remove keys that are null. Clients send null for parameters that are not set.
 
-    `what` is how an error calls it.
+    Args:
+        body: the JSON.
+        what: name of `body` in the message of an error.
 
     Raises:
-        RefusedError: it is no JSON, no object, or nested more deeply than can be written again.
+        RefusedError: `body` is not JSON, is not an object, or is nested more deeply than orjson can write.
     """
     try:
         found = orjson.loads(body)
-        # orjson reads 1024 levels and writes 254; what is read has to be stored.
+        # orjson reads 1024 levels but writes only 254. The gateway must be able to store each request it accepts.
         orjson.dumps(found)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
-        raise invalid(f"{what} is not JSON that can be read: {error}.") from None
+        raise invalid(f"{what} cannot be read as JSON: {error}.") from None
     if not isinstance(found, dict):
         raise invalid(f"{what} is JSON, but not an object: {_name_of(found)}.")
     return {key: value for key, value in found.items() if value is not None}
 
 
 def text(found: Mapping[str, Any], key: str, where: str = "") -> str:
-    """A text that has to be there."""
+    """Return a required string."""
     value = found.get(key)
     if not isinstance(value, str):
-        raise _wrong(value, key, where, "a text")
+        raise _wrong(value, key, where, "a string")
     return value
 
 
 def optional_text(found: Mapping[str, Any], key: str, where: str = "") -> str:
-    """A text; empty where there is none."""
+    """Return an optional string. Empty if the key is missing."""
     return "" if found.get(key) is None else text(found, key, where)
 
 
 def whole(found: Mapping[str, Any], key: str, least: int, most: int) -> int | None:
-    """A whole number; None where there is none."""
+    """Return an integer from `least` to `most`. None if the key is missing."""
     value = found.get(key)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise _wrong(value, key, "", f"a whole number from {least} to {most}")
+        raise _wrong(value, key, "", f"an integer from {least} to {most}")
     return value
 
 
 def truth(found: Mapping[str, Any], key: str) -> bool:
-    """A boolean; false where there is none."""
+    """Return a boolean. False if the key is missing."""
     value = found.get(key, False)
     if not isinstance(value, bool):
         raise _wrong(value, key, "", "true or false")
@@ -65,7 +67,7 @@ def truth(found: Mapping[str, Any], key: str) -> bool:
 
 
 def objects(found: Mapping[str, Any], key: str, where: str = "") -> Sequence[Json]:
-    """A list of objects; empty where there is none."""
+    """Return a list of objects. Empty if the key is missing."""
     value = found.get(key)
     if value is None:
         return ()
@@ -75,7 +77,7 @@ def objects(found: Mapping[str, Any], key: str, where: str = "") -> Sequence[Jso
 
 
 def mapping(found: Mapping[str, Any], key: str, where: str = "") -> Json:
-    """An object; empty where there is none."""
+    """Return an object. Empty if the key is missing."""
     value = found.get(key)
     if value is None:
         return {}
@@ -85,18 +87,21 @@ def mapping(found: Mapping[str, Any], key: str, where: str = "") -> Json:
 
 
 def stop_texts(found: Mapping[str, Any], key: str, most: int) -> tuple[str, ...]:
-    """Texts that end a reply: one, or a list."""
+    """Return the stop strings of a request, which may be one string or a list of at most `most` strings."""
     value = found.get(key)
     if value is None:
         return ()
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > most or not all(isinstance(each, str) and each for each in texts):
-        raise _wrong(value, key, "", f"up to {most} texts that are not empty")
+        raise _wrong(value, key, "", f"up to {most} strings that are not empty")
     return tuple(dict.fromkeys(texts))
 
 
 def arguments(written: str, where: str) -> str:
-    """Arguments of a call of a tool in a message: the JSON of an object. Nothing written is an empty one."""
+    """Check that the arguments of a tool call in a message are a JSON object, and return them.
+
+    Returns ``{}`` if the string is blank.
+    """
     if not written.strip():
         return "{}"
     try:
@@ -105,7 +110,7 @@ def arguments(written: str, where: str) -> str:
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         found = None
     if not isinstance(found, dict):
-        raise _wrong(written, "arguments", where, "the JSON of an object")
+        raise _wrong(written, "arguments", where, "a JSON object in a string")
     return written
 
 
@@ -124,29 +129,31 @@ IGNORE = "Set rllm.workflow.workflow_args.unsupported=ignore to ignore it. The s
 SAMPLERS_OF_OTHERS = frozenset(
     ("top_k", "min_p", "typical_p", "repetition_penalty", "min_tokens", "frequency_penalty", "presence_penalty", "seed")
 )
-"""Parameters of sampling that servers beside OpenAI's know; the run decides how is sampled."""
+"""Sampling parameters that servers other than OpenAI's accept. The run's sampling settings replace them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The parameters of an API."""
+    """The classes of an API's parameters."""
 
     honoured: frozenset[str]
+    """Parameters that the gateway uses."""
     overruled: frozenset[str]
-    """The run has a value of its own, which wins."""
+    """Parameters that the run's own settings replace."""
     ignored: frozenset[str]
-    """Accepted, as they ask for nothing that changes what is sampled."""
+    """Parameters that are accepted, because they do not change the sampled tokens."""
     refused: Mapping[str, tuple[Any, ...]]
-    """Name -> values that ask for nothing. Any other is a 400, and so is every parameter that is in no class."""
+    """Parameter name -> values that have no effect and are accepted. Any other value is answered with HTTP 400.
+    A parameter that is in no class is answered with HTTP 400 too."""
     held: frozenset[str] = frozenset()
-    """What names a part of the conversation that a server keeps. A 400 in every session: ignored, it would drop that
-    part without a word."""
+    """Parameters that refer to a conversation stored on the server. They are answered with HTTP 400 in every session.
+    If the gateway ignored them, that part of the conversation would be dropped silently."""
 
     def outcomes(self, body: Mapping[str, Any], unsupported: Literal["refuse", "ignore"]) -> dict[str, Outcome]:
-        """What becomes of each parameter of a request.
+        """Return the outcome of each parameter of a request.
 
         Raises:
-            RefusedError: nothing can act on one of them, and `unsupported` is ``refuse``; or one is `held`.
+            RefusedError: a parameter is not supported and `unsupported` is ``refuse``, or a parameter is in `held`.
         """
         found = dict[str, Outcome]()
         for name, value in body.items():
@@ -165,16 +172,17 @@ class Rules:
 
 
 def refuse_held(name: str) -> NoReturn:
-    """Raise RefusedError for what names a part of the conversation that a server keeps."""
+    """Raise RefusedError for a parameter that refers to a conversation stored on the server."""
     raise invalid(
-        f"{name} is not supported: nothing of a conversation is kept for later requests. Send all messages each time.",
+        f"{name} is not supported, because the gateway stores no conversation for later requests. "
+        "Send all messages each time.",
         name,
         "unsupported_parameter",
     )
 
 
 def refuse_unless_ignored(name: str, unsupported: Literal["refuse", "ignore"]) -> None:
-    """Raise RefusedError for a part of a request that nothing can act on, unless the session ignores such parts."""
+    """Raise RefusedError for an unsupported part of a request, unless the session ignores unsupported parts."""
     if unsupported == "refuse":
         raise invalid(
             f"{name:.80} is not supported, or not with this value. {IGNORE}",

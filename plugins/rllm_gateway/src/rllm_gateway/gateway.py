@@ -1,4 +1,4 @@
-"""The gateway: its sessions, the policy that is attached, and how much it takes on."""
+"""The gateway: its sessions, the attached policy, and its limits."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from rllm_serving.listening import reachable
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayLimits:
-    """What is above is refused, never held."""
+    """Limits of a gateway. A request above a limit is rejected, not queued."""
 
     body_bytes: int = 4 << 20
-    """Of one request: a million tokens of text."""
+    """Maximum size of a request's body. The default is about a million tokens of text."""
     path_bytes: int = 1024
-    """Of a request's path."""
+    """Maximum length of a request's path."""
     in_flight: int = 4096
-    """Requests at a time."""
+    """Maximum number of concurrent requests."""
     in_flight_of_session: int = 256
-    """Requests at a time of one session."""
+    """Maximum number of concurrent requests in one session."""
     role_length: int = 64
-    """Characters of a role's name."""
+    """Maximum number of characters of a role's name."""
     policy_seconds: float = 60.0
-    """How long a request waits for a policy where none is attached."""
+    """Seconds that a request waits if no policy is attached."""
     keep_alive_seconds: float = 10.0
-    """How often a stream that waits is given a sign of life; the first comes with the headers."""
+    """Seconds between the keep-alive comments of a waiting stream. The first comment is sent with the headers."""
     open_sessions: int = 10_000
-    """Sessions at a time that clients have opened."""
+    """Maximum number of open sessions that clients have opened."""
     closed_sessions: int = 10_000
-    """How many closed sessions are remembered, so that late requests are told so."""
+    """Number of closed sessions that are remembered, so that late requests get a clear error."""
 
 
 NOBODY = hash_of("")
@@ -63,19 +63,19 @@ IDS = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~:-]{1,200}")
 
 
 class SessionError(RllmError):
-    """There is no such session, or its name cannot be used."""
+    """A session does not exist, or its id is not valid."""
 
 
 class Gateway:
-    """Lives on one event loop."""
+    """Sessions and the policy that answers their calls. All methods must be called on one event loop."""
 
     def __init__(self, store: CallStore | Path, url: str, limits: GatewayLimits | None = None) -> None:
-        """No policy is attached yet.
+        """Make a gateway without a policy.
 
         Args:
-            store: where calls are stored before they are answered; a path is opened with the first session.
-            url: where the gateway listens.
-            limits: how much it takes on.
+            store: store of calls. A call is stored before it is answered. A path is opened with the first session.
+            url: URL of the gateway.
+            limits: limits of the gateway. None: the defaults.
         """
         self.limits = limits or GatewayLimits()
         self._log = RowLog(store)
@@ -83,7 +83,7 @@ class Gateway:
         self.url = url
         self._sessions: dict[str, LiveSession] = {}
         self._closed: OrderedDict[str, str] = OrderedDict()
-        """Hashes of their keys, by id."""
+        """Session id -> hash of the session's key."""
         self._attached: AttachedPolicy | None = None
         self._is_attached = asyncio.Event()
 
@@ -93,16 +93,16 @@ class Gateway:
 
     @property
     def session_ids(self) -> list[str]:
-        """Of those that are open."""
+        """Ids of the open sessions."""
         return list(self._sessions)
 
     def attach(self, policy: AttachedPolicy) -> None:
-        """Answer calls by this policy from here on."""
+        """Answer all later calls with this policy."""
         self._attached = policy
         self._is_attached.set()
 
     def detach(self) -> None:
-        """Calls wait for another policy; those under way fail by themselves."""
+        """Remove the policy. New calls wait for the next policy. Running calls fail, because the link is closed."""
         self._attached = None
         self._is_attached.clear()
 
@@ -111,7 +111,11 @@ class Gateway:
         return self._attached is not None
 
     async def attached(self) -> AttachedPolicy:
-        """The policy, as soon as there is one. Raises RefusedError when none comes in time."""
+        """Return the policy, and wait for it if none is attached.
+
+        Raises:
+            RefusedError: no policy was attached in time.
+        """
         if self._attached is None:
             try:
                 async with asyncio.timeout(self.limits.policy_seconds):
@@ -120,7 +124,7 @@ class Gateway:
                 raise RefusedError(
                     503,
                     "busy",
-                    "No run is attached to the gateway. Send the request again when one trains.",
+                    "No run is attached to the gateway. Send the request again when a run is training.",
                     code="no_policy",
                 ) from None
         assert self._attached is not None
@@ -131,13 +135,13 @@ class Gateway:
 
         Raises:
             SessionError: the id is in use, or cannot be part of a URL.
-            StoreError: it cannot be stored.
+            StoreError: the session cannot be stored.
         """
         if spec.id in self._sessions or not IDS.fullmatch(spec.id):
             raise SessionError(
                 "wrong-value",
                 f"The session id {spec.id!r:.80} is in use, or cannot be part of a URL.",
-                "Choose another id.",
+                "Use an id that no open session has, made of letters, digits and the characters . _ ~ : -",
             )
         key = secrets.token_urlsafe(32)
         session = LiveSession(spec, hash_of(key))
@@ -151,17 +155,17 @@ class Gateway:
         return OpenedSession(id=spec.id, key=key, url=f"{reachable(self.url)}/s/{spec.id}")
 
     async def close_session(self, session: str) -> SessionTrace:
-        """Seal a session, let what is being stored end, and return what it holds.
+        """Seal a session, wait for writes to the store, and return its calls and rewards.
 
         Raises:
-            SessionError: there is no such session.
+            SessionError: the session does not exist.
         """
         live = self._sessions.get(session)
         if live is None or live.sealed:
             raise SessionError(
                 "unknown-session",
                 f"There is no open session {session!r:.80}.",
-                "A session is open while its attempt runs.",
+                "A session is open only while its rollout runs. This is a bug; please report it.",
             )
         live.sealed = True
         under_way = [work for works in live.works.values() for work in works if not work.task.done()]
@@ -180,12 +184,16 @@ class Gateway:
         return live.trace()
 
     def session(self, id_: str, key: str) -> LiveSession:
-        """The session that a key opens. Raises RefusedError: 401 for a wrong key or id, 409 once it is closed."""
+        """Return the session `id_`, after a check of its key.
+
+        Raises:
+            RefusedError: 401 if the key or the id is wrong, 409 if the session is closed.
+        """
         session = self._sessions.get(id_)
         key_hash = self._closed.get(id_, NOBODY) if session is None else session.key_hash
         if not key or not is_key(key, key_hash):
             raise RefusedError(
-                401, "authentication", "The API key is not that of this session.", code="invalid_api_key"
+                401, "authentication", "The API key does not belong to this session.", code="invalid_api_key"
             )
         if session is None or session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
@@ -194,22 +202,26 @@ class Gateway:
         return session
 
     async def begin(self, session: LiveSession, asked: Asked) -> Work:
-        """Begin to answer a request. Raises RefusedError."""
+        """Begin to answer a request.
+
+        Raises:
+            RefusedError: the request is rejected.
+        """
         attached = await self.attached()
         if session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
         return begin(session, asked, attached, self._log, self.limits.in_flight_of_session)
 
     def flush(self) -> None:
-        """Hand what waits to the store."""
+        """Pass waiting rows to the store."""
         self._log.flush()
 
     def close(self) -> None:
-        """Wait until everything is stored, and let go of the store."""
+        """Wait until everything is stored, and close the store."""
         self._log.close()
 
     def note_delivery(self, session: LiveSession, work: Work) -> None:
-        """The client has the answer."""
+        """Record that the client has received the answer."""
         answer = work.answer
         if work.delivered or answer is None:
             return
@@ -219,7 +231,11 @@ class Gateway:
             self._log.note(DeliveryRow(session=session.spec.id, call=choice.call, at=time.time()))
 
     async def add_reward(self, session: LiveSession, role: str, value: float) -> None:
-        """Note a reward; the last one of a role counts. Raises RefusedError."""
+        """Store a reward. If a role gets several rewards, the last reward applies.
+
+        Raises:
+            RefusedError: the reward is not finite, or cannot be stored.
+        """
         if not math.isfinite(value):
             raise invalid("reward is not a finite number.", "reward")
         try:

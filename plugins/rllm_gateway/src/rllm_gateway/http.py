@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP, as bytes."""
+"""Read HTTP requests, and send answers as bytes."""
 
 from __future__ import annotations
 
@@ -21,33 +21,37 @@ STREAM = [
     (b"x-accel-buffering", b"no"),
 ]
 METADATA = b"x-rllm-metadata"
-"""A JSON object: what `rllm_gateway.client.session` says of all calls inside."""
+"""Header with a JSON object: the metadata of the enclosing `rllm_gateway.client.session`."""
 TRACEPARENT_LENGTH = 128
 
 
 class ClientGoneError(Exception):
-    """The client hung up."""
+    """The client disconnected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What path and headers say."""
+    """The data in a request's path and headers."""
 
     session: str
     role: str
     model: str | None
-    """The model that the path names; None: it names none."""
+    """The model in the path. None if the path contains none."""
     key: str
-    """Empty: none was sent."""
+    """API key. Empty if the client sent none."""
     client_retry: int | None
-    """Which retry the client says that this is, from 0; None: it says nothing."""
+    """Number of the client's retry, from 0. None if the client sent none."""
     traceparent: str | None
     metadata: Mapping[str, Any]
-    """Of `METADATA`; that of the body counts where both name a key."""
+    """Value of the header `METADATA`. If the body has the same key, the body's value applies."""
 
 
 def head_of(scope: Scope) -> Head:
-    """Raises RefusedError: the name of the role cannot be used, or the metadata is no JSON object."""
+    """Read the path and headers of a request.
+
+    Raises:
+        RefusedError: the role's name is not valid, or the metadata is not a JSON object.
+    """
     headers = dict(scope["headers"])
     named = scope["path_params"]
     if not ROLE.fullmatch(named["role"]):
@@ -65,7 +69,7 @@ def head_of(scope: Scope) -> Head:
 
 
 def key_of(headers: dict[bytes, bytes]) -> str:
-    """The key of a request; empty: none was sent."""
+    """Return the API key of a request. Empty if the client sent none."""
     own = headers.get(b"x-api-key")
     if own is not None:
         return own.decode("latin-1")
@@ -74,16 +78,16 @@ def key_of(headers: dict[bytes, bytes]) -> str:
 
 
 def _number(header: bytes | None) -> int | None:
-    # isdigit of bytes knows ASCII alone, and nine digits are a number for sure.
+    # `isdigit` of bytes accepts only ASCII digits. The limit of nine digits keeps the number small.
     return int(header) if header is not None and header.isdigit() and len(header) < 10 else None
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body.
+    """Read the whole body.
 
     Raises:
-        RefusedError: it is too large, or compressed.
-        ClientGoneError: the client hung up.
+        RefusedError: the body is too large, or compressed.
+        ClientGoneError: the client disconnected.
     """
     pieces = list[bytes]()
     try:
@@ -99,13 +103,13 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def until_gone(receive: Receive) -> None:
-    """Returns when the client hangs up; to be called once the body is read."""
+    """Wait until the client disconnects. Call it after the body is read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def send_whole(send: Send, gone: asyncio.Task[None], body: bytes, status: int = 200) -> bool:
-    """Answer with JSON. Returns whether the client was still there."""
+    """Answer with JSON. Return True if the client was still connected."""
     await send_start(send, status, [JSON, (b"content-length", str(len(body)).encode())])
     return await send_rest(send, gone, body)
 
@@ -115,9 +119,9 @@ async def send_start(send: Send, status: int, headers: list[tuple[bytes, bytes]]
 
 
 async def send_rest(send: Send, gone: asyncio.Task[None], body: bytes) -> bool:
-    """The last bytes of an answer. Returns whether the client was still there."""
+    """Send the last bytes of an answer. Return True if the client was still connected."""
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    # The event loop tells of a client that has gone before the end of the answer looks like one.
+    # Let the event loop report a disconnected client first, because the end of the answer looks like a disconnection.
     await asyncio.sleep(0)
     there = not gone.done()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -125,7 +129,7 @@ async def send_rest(send: Send, gone: asyncio.Task[None], body: bytes) -> bool:
 
 
 async def send_json(send: Send, body: bytes) -> None:
-    """Answer with JSON, without a look at whether the client is still there."""
+    """Answer with JSON, without a check that the client is still connected."""
     await send_start(send, 200, [JSON, (b"content-length", str(len(body)).encode())])
     await send({"type": "http.response.body", "body": body})
 

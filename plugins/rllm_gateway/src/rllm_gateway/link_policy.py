@@ -1,4 +1,4 @@
-"""The policy that the gateway samples from: the trainer, at the other end of a link. It also opens the sessions."""
+"""The gateway's end of the link to the trainer. The trainer samples responses, and opens and closes sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
 from rllm_serving.connection import Connection, SendPart
 
 Failure = Literal["too_long", "unsupported", "gone", "error"]
-"""Why a call cannot be answered: no room for a token, an option that the engine lacks, no trainer, anything else."""
+"""Reason why a call fails: the prompt is too long, the engine lacks an option, the trainer has stopped, or other."""
 
 
 class PolicyError(Exception):
@@ -28,7 +28,7 @@ class PolicyError(Exception):
 
 
 class Policy(Protocol):
-    """Samples replies. Cancelling `sample` cancels the call."""
+    """Samples responses. If `sample` is cancelled, the call is cancelled."""
 
     async def sample(
         self,
@@ -46,18 +46,18 @@ class Policy(Protocol):
         """Continue a prompt.
 
         Args:
-            session: `SessionSpec.id`.
-            call: of this reply alone; the trainer keeps what it sampled under it until the session closes.
-            branch: the same for calls of which each continues the one before; they share a cached prefix.
-            prompt_ids: (n,) int32.
-            max_tokens: most tokens of the reply.
-            stop: texts that end it, at most a few; the tokens that complete one are its last.
-            json_schema: JSON schema, as JSON text, of a reply that must be JSON.
-            top_logprobs: how many of the likeliest tokens to name at each place.
+            session: id of the session, `SessionSpec.id`.
+            call: unique id of the call. The trainer keeps its tokens under this id until the session closes.
+            branch: id of a branch. It is the same for calls that continue each other and share a cached prefix.
+            prompt_ids: (n,) int32 tokens of the prompt.
+            max_tokens: maximum number of tokens of the response.
+            stop: stop strings, at most a few. The response ends with the tokens that complete one.
+            json_schema: JSON schema for the response, as JSON text. None: any text.
+            top_logprobs: number of most likely tokens to return at each position.
             on_tokens: see `SamplingParams.on_tokens`.
 
         Raises:
-            PolicyError: it cannot be answered.
+            PolicyError: the call cannot be answered.
         """
         ...
 
@@ -69,13 +69,13 @@ class AttachedPolicy:
     policy: Policy
     renderer: Renderer
     model: str
-    """Name of the model, for clients that ask which there are."""
+    """Name of the model, for clients that list models."""
     tokenizer: str | None = None
-    """Digest of its vocabulary, stored with every session; None: nobody knows it."""
+    """Digest of the tokenizer's vocabulary, which is stored with every session. None: unknown."""
 
 
 class SessionKeeper(Protocol):
-    """What the gateway does with sessions."""
+    """Opens and closes sessions."""
 
     async def open_session(self, spec: SessionSpec) -> OpenedSession: ...
     async def close_session(self, session: str) -> SessionTrace: ...
@@ -126,7 +126,7 @@ class LinkPolicy:
         return completion_of(answer)
 
     def end_session(self, session: str) -> None:
-        """Tell the trainer that a session which the gateway itself opened has ended."""
+        """Notify the trainer of the end of a session that the gateway itself opened."""
         self._trainer.tell({"op": "ended", "session": session})
 
     async def serve(self) -> None:
@@ -148,5 +148,5 @@ class LinkPolicy:
         closing = asyncio.ensure_future(self._keeper.close_session(body["session"]))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-        # A session that is closed in part would be neither open nor closed.
+        # Protect the task from cancellation, because a session must not be closed only in part.
         return {"trace": asdict(await asyncio.shield(closing))}

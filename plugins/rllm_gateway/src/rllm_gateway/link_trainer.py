@@ -1,4 +1,4 @@
-"""The trainer's end of the link: opens and closes sessions, and samples what their agents ask for."""
+"""The trainer's end of the link: open and close sessions, and sample responses for their agents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rllm_serving.connection import Connection, SendPart
 
 T = TypeVar("T")
 SECONDS_TO_ANSWER = 60.0
-"""Opening and closing a session takes milliseconds; a gateway that takes longer is stuck."""
+"""Time limit for opening or closing a session. This normally takes milliseconds."""
 
 
 class TrainerLink:
-    """The one that reads from and writes to the gateway's socket."""
+    """The trainer's connection to the gateway. No other object may use the gateway's socket."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class TrainerLink:
         sampler_of: Callable[[str], RolloutSampler] | None = None,
         last_words: Callable[[], str] = str,
     ) -> None:
-        """Must be made in a running event loop.
+        """Make the link. Needs a running event loop.
 
         Args:
-            reader: of the gateway's socket.
-            writer: of the same.
-            sampler_of: makes the sampler of a session that the gateway has opened; None: it opens none.
-            last_words: the end of the gateway's log, for the error when it has ended.
+            reader: reader of the gateway's socket.
+            writer: writer of the gateway's socket.
+            sampler_of: makes the sampler of a session that the gateway has opened. None if the gateway opens none.
+            last_words: returns the end of the gateway's log, for the error if the gateway has stopped.
         """
         self._last_words = last_words
         self._sampler_of = sampler_of
@@ -44,10 +44,10 @@ class TrainerLink:
         self._ended = asyncio.create_task(self._gateway.wait_ended())
 
     async def open_session(self, spec: SessionSpec, sampler: RolloutSampler) -> OpenedSession:
-        """Open a session, of which `sampler` samples.
+        """Open a session. `sampler` samples its responses.
 
         Raises:
-            BackendError: the gateway refused it, has ended, or does not answer.
+            BackendError: the gateway rejected the session, has stopped, or does not answer.
         """
         self._samplers[spec.id] = sampler
         try:
@@ -58,10 +58,10 @@ class TrainerLink:
         return OpenedSession(**answer["opened"])
 
     async def close_session(self, session: str) -> SessionTrace:
-        """Seal a session: its agent's calls are refused from here on, and those under way are given up.
+        """Seal a session, and return its trace. Its running calls are cancelled, and later calls are rejected.
 
         Raises:
-            BackendError: as `open_session`.
+            BackendError: the gateway has stopped, or does not answer.
         """
         try:
             answer = await self._ask({"op": "close", "session": session}, "close a session")
@@ -70,17 +70,17 @@ class TrainerLink:
         return trace_of(answer["trace"])
 
     async def unless_ended(self, needed: Coroutine[Any, Any, T]) -> T:
-        """What `needed` returns. It is cancelled when the gateway hangs up: an agent may wait for hours then.
+        """Await `needed` and return its result. If the gateway stops, cancel it, because an agent may wait for hours.
 
         Raises:
-            BackendError: the gateway has ended.
+            BackendError: the gateway has stopped.
         """
         task = asyncio.create_task(needed)
         try:
             await asyncio.wait({task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            raise self._has_ended("play")
+            raise self._has_ended("run the agent")
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -91,11 +91,11 @@ class TrainerLink:
         return self._last_words()
 
     async def ended(self) -> None:
-        """Return once the gateway has hung up."""
+        """Return when the gateway has closed the connection."""
         await asyncio.wait([self._ended])
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._gateway.close()
 
     async def _ask(self, body: dict[str, Any], what: str) -> Mapping[str, Any]:
@@ -110,9 +110,7 @@ class TrainerLink:
         except EOFError as error:
             raise self._has_ended(what) from error
         if "error" in answer:
-            raise BackendError(
-                "gateway-failed", f"Cannot {what}: {answer['error']}.", "Look at the log of the gateway."
-            )
+            raise BackendError("gateway-failed", f"Cannot {what}: {answer['error']}.", "See the log of the gateway.")
         return answer
 
     def _has_ended(self, what: str) -> BackendError:

@@ -1,4 +1,4 @@
-"""What a store holds, as text and as JSON."""
+"""Print the contents of a store as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rllm_gateway.session import LABEL, VALIDATION
 
 OPEN = "open"
 SHOWN = 2000
-"""Characters of a message."""
+"""Maximum number of characters of a message that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which sessions of a store."""
+    """A selection of sessions of a store. A session is selected if it matches all fields."""
 
     run: str | None = None
-    """None: of all runs."""
+    """Name of a run. None: sessions of all runs."""
     sessions: tuple[str, ...] = ()
-    """Ids; empty: all."""
+    """Session ids. Empty: all sessions."""
     since: datetime | None = None
-    """Those that were opened then or later."""
+    """Earliest time at which a session was opened. None: no limit."""
     before: datetime | None = None
-    """Those that were opened earlier."""
+    """Sessions must have been opened before this time. None: no limit."""
 
     def has(self, row: SessionRow) -> bool:
-        """Whether a session of the run is one of them."""
+        """True if `row`, a session of the selected run, is selected."""
         return (
             (not self.sessions or row.id in self.sessions)
             and (self.since is None or row.opened >= self.since.timestamp())
@@ -47,21 +47,21 @@ ALL = Selection()
 
 
 def opened(store: str | None, run: str | None = None) -> CallReader:
-    """A reader of a store; see `named_store`.
+    """Open a store for reading. See `named_store`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the store does not exist.
         StoreError: it cannot be read.
     """
     return CallReader.open(named_store(store, run))
 
 
 def sessions_of(reader: CallReader, selection: Selection = ALL) -> list[SessionSummary]:
-    """The sessions that are selected. Without a selection these may be none.
+    """Return the selected sessions. The result may be empty only without a selection.
 
     Raises:
-        ConfigError: the store has none of these.
-        StoreError: it cannot be read.
+        ConfigError: the store contains no selected session.
+        StoreError: the store cannot be read.
     """
     of_run = list(reader.sessions(selection.run))
     if not of_run and selection.run is not None:
@@ -69,46 +69,48 @@ def sessions_of(reader: CallReader, selection: Selection = ALL) -> list[SessionS
         raise ConfigError(
             "run-not-found",
             f"The store has no session of run {selection.run!r}.",
-            f"It has those of {', '.join(map(repr, runs))}." if runs else "It has no session at all.",
+            f"Set --run to a run of this store: {', '.join(map(repr, runs))}."
+            if runs
+            else "The store is empty. Set --store to a different store.",
         )
     missing = set(selection.sessions) - {each.session.id for each in of_run}
     if missing:
         raise ConfigError(
             "unknown-session",
             f"The store has no session {', '.join(map(repr, sorted(missing)))}.",
-            "`rllm gateway sessions` lists them.",
+            "List the sessions with `rllm gateway sessions`.",
         )
     found = [each for each in of_run if selection.has(each.session)]
     if of_run and not found:
         raise ConfigError(
             "no-sessions",
             f"None of {counted(len(of_run), 'session')} was opened between --since and --before.",
-            "`rllm gateway sessions` lists when each was opened.",
+            "List the sessions and their times with `rllm gateway sessions`.",
         )
     return found
 
 
 def session_named(reader: CallReader, id_: str) -> StoredSession:
-    """A session with its calls.
+    """Return a session with its calls.
 
     Raises:
-        ConfigError: there is none of this id.
-        StoreError: it cannot be read.
+        ConfigError: the store has no session with this id.
+        StoreError: the store cannot be read.
     """
     if all(each.session.id != id_ for each in reader.sessions()):
         raise ConfigError(
-            "unknown-session", f"The store has no session {id_!r}.", "`rllm gateway sessions` lists them."
+            "unknown-session", f"The store has no session {id_!r}.", "List the sessions with `rllm gateway sessions`."
         )
     return reader.session(id_)
 
 
 def counted(count: int, what: str) -> str:
-    """Such as ``1 session`` and ``2 sessions``."""
+    """Return a count with its noun, such as ``1 session`` or ``2 sessions``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
-    """A line per session."""
+    """Yield one line per session."""
     for summary in sessions:
         row = summary.session
         ending = OPEN if summary.end is None else summary.end.ending
@@ -118,7 +120,7 @@ def session_lines(sessions: Sequence[SessionSummary]) -> Iterator[str]:
 
 
 def call_lines(stored: StoredSession) -> Iterator[str]:
-    """What was said in a session. Each call shows what follows the call that it continues."""
+    """Yield the conversation of a session. Each call shows only the messages after the call that it continues."""
     places = {row.id: place for place, row in enumerate(stored.calls)}
     for place, row in enumerate(stored.calls):
         follows = "" if row.parent is None else f", continues {places[row.parent]}"
@@ -135,7 +137,7 @@ def call_lines(stored: StoredSession) -> Iterator[str]:
 
 
 def message_lines(message: Any) -> Iterator[str]:
-    """What a message says: thoughts, text, calls of tools."""
+    """Yield a message's reasoning, text and tool calls."""
     reasoning = message.get(REASONING)
     if reasoning:
         yield f"    {message['role']} thinks: {_shortened(reasoning)}"
@@ -152,7 +154,7 @@ def _shortened(said: Any) -> str:
 
 
 def exported(reader: CallReader, selection: Selection) -> Iterator[bytes]:
-    """A line of JSON per call, with its whole prompt. Raises as `sessions_of`."""
+    """Yield one line of JSON per call, with its whole prompt. Raises the errors of `sessions_of`."""
     for summary in sessions_of(reader, selection):
         stored = reader.session(summary.session.id)
         rewards = {reward.role: reward.value for reward in stored.rewards}

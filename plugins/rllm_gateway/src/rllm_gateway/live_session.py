@@ -1,4 +1,4 @@
-"""A session while it is open: who may use it, its conversations, and the requests under way."""
+"""An open session: its key, its conversations, and its running requests."""
 
 from __future__ import annotations
 
@@ -20,94 +20,94 @@ from rllm_gateway.structured import Wanted
 from rllm_gateway.work import Work
 
 MOST_COUNTERS = 200
-"""Names of parameters come from clients."""
+"""Maximum number of counters. There is a limit because the names of parameters come from clients."""
 OTHER = "other"
 CHARACTERS_OF_A_TOKEN = 64
-"""More than a token of any text has on average; text has about 4."""
+"""Upper bound of the average number of characters per token of a prompt. Typical text has about 4."""
 DIGEST_SIZE = 16
 
 
 def hash_of(key: str) -> str:
-    """What is stored of a key: 64 hexadecimal digits. Keys are random, so that one round is enough."""
+    """Return the hash of a key that is stored, 64 hexadecimal digits. One hash is enough, because keys are random."""
     return sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
 def is_key(key: str, key_hash: str) -> bool:
-    """Takes the same time whatever the key is."""
+    """True if a key has this hash. The comparison takes constant time."""
     return hmac.compare_digest(hash_of(key), key_hash)
 
 
 RequestKey = tuple[bytes, int, int, tuple[str, ...], Wanted | None]
-"""Digest of the prompt, number of choices, maximum number of tokens, stop strings, and form of the reply. A repeated
+"""Digest of the prompt, number of choices, maximum number of tokens, stop strings, and form of the response. A repeated
 request has the same key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a request belongs in a session's conversations."""
+    """The position of a request in a session's conversations."""
 
     digest: bytes
-    """Of its prompt."""
+    """Digest of the prompt."""
     parent: CallRow | None
-    """The call that it continues; None: it continues none."""
+    """The call that the request continues. None if it continues no call."""
     matched: Mapping[int, CallRow]
-    """The messages that are replies of this session, by their index."""
+    """Index of a message -> the session's call with this response."""
     rest: Sequence[Message]
-    """Messages after the parent's reply."""
+    """Messages after the parent's response."""
     foreign: int
-    """Messages of the assistant that were not sampled here, or not at this place."""
+    """Number of assistant messages that were not sampled in this session, or not at this position."""
 
 
 @dataclass(eq=False)
 class LiveSession:
-    """See `SessionSpec`."""
+    """The state of an open session. See `SessionSpec`."""
 
     spec: SessionSpec
     key_hash: str
     calls: dict[str, CallRow] = field(default_factory=dict)
-    """By id, in the order in which they were stored. The store has what clients sent with them (`CallRow.sent`)."""
+    """Call id -> call, in the order in which they were stored. `CallRow.sent` is empty here. Only the store has it."""
     responses: dict[bytes, CallRow] = field(default_factory=dict)
-    """By the digest of the conversation that ends with the reply."""
+    """Digest of a conversation that ends with a response -> call of that response."""
     tools: dict[str, Sequence[Tool]] = field(default_factory=dict)
-    """By call, the tools that the model was offered, if the session keeps messages."""
+    """Call id -> tools in its prompt. Empty unless the session keeps messages."""
     branches: dict[str, str] = field(default_factory=dict)
-    """By call, the engine's session."""
+    """Call id -> session of the engine."""
     continued: set[str] = field(default_factory=set)
-    """Calls that a call of the same branch follows."""
+    """Ids of calls that a call of the same branch continues."""
     delivered: set[str] = field(default_factory=set)
-    """Ids of calls."""
+    """Ids of calls whose response reached the client."""
     rewards: dict[str, float] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     works: defaultdict[RequestKey, list[Work]] = field(default_factory=lambda: defaultdict(list))
-    """Answered requests, and those under way."""
+    """Answered requests and running requests."""
     siblings: Counter[bytes] = field(default_factory=Counter)
-    """How many calls there were of each prompt."""
+    """Digest of a prompt -> number of its calls."""
     unused: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Numbers of calls that came to nothing, by prompt: asked again, it is the same sample."""
+    """Digest of a prompt -> sibling numbers of failed calls. A retry uses such a number, so it gets the same sample."""
     lost: Counter[bytes] = field(default_factory=Counter)
-    """How many requests of each prompt came to nothing, and have not been tried again."""
+    """Digest of a prompt -> number of failed requests that were not retried yet."""
     roles: set[str] = field(default_factory=set)
-    """Roles that requested replies, including failed requests."""
+    """Roles that requested responses, including failed requests."""
     in_flight: int = 0
     sampled: int = 0
-    """Calls that were begun and have not come to nothing."""
+    """Number of calls that are running or were answered."""
     requests: int = 0
-    """Requests for replies, whatever became of them."""
+    """Number of requests for responses, including failed requests."""
     too_long: int = 0
-    """Requests with more characters than there is room for."""
+    """Number of requests that were rejected because they have too many characters."""
     calls_used_up: int = 0
-    """Requests for which there were no calls left."""
+    """Number of requests that were rejected because of the call limit."""
     sealed: bool = False
     ending: Ending = "closed"
 
     tag: str = field(init=False)
-    """Stands for the session in ids of calls, which no other session has."""
+    """Digest of the session id. It makes ids of calls unique over all sessions."""
 
     def __post_init__(self) -> None:
         self.tag = sha256(self.spec.id.encode()).hexdigest()[:16]
 
     def place(self, asked: Asked) -> Place:
-        """Find the longest beginning of a request that ends with a reply of this session."""
+        """Find the longest prefix of a request's messages that ends with a response of this session."""
         digest = _root_digest(asked.role, asked.tools, self.spec.template_options)
         matched, foreign = dict[int, CallRow](), 0
         for at, message in enumerate(asked.messages):
@@ -122,8 +122,8 @@ class LiveSession:
         return Place(digest, matched.get(last), matched, asked.messages[last + 1 :], foreign)
 
     def add(self, row: CallRow, place: Place, branch: str, tools: Sequence[Tool]) -> None:
-        """Add a stored call, which later requests may continue. Of equal replies, the first is continued."""
-        # Without what the client sent: the store has it, and tools may be large.
+        """Add a stored call, which later requests may continue. If responses are equal, requests continue the first."""
+        # Drop the request's parameters, because the store has them, and tools may be large.
         self.calls[row.id] = row = replace(row, sent={})
         self.branches[row.id] = branch
         if self.spec.keeps_messages:
@@ -132,11 +132,11 @@ class LiveSession:
         self.responses.setdefault(_next_digest(place.digest, row.response), row)
 
     def lineage(self, row: CallRow) -> list[CallRow]:
-        """The calls from the first that a call continues, to the call itself."""
+        """Return the calls from the first ancestor of a call to the call itself."""
         return lineage(row, self.calls)
 
     def refuse_too_long(self, asked: Asked) -> None:
-        """Raise RefusedError for a prompt that has more tokens than the session takes, whatever they are."""
+        """Raise RefusedError if a prompt has so many characters that it must exceed the session's prompt limit."""
         most = self.spec.max_prompt_length
         if most is not None and asked.characters > most * CHARACTERS_OF_A_TOKEN:
             self.too_long += 1
@@ -147,32 +147,32 @@ class LiveSession:
             )
 
     def count(self, name: str, times: int = 1) -> None:
-        """Counters of many names are one."""
+        """Increase a counter. If there are too many counters, increase the counter `OTHER` instead."""
         if name not in self.counters and len(self.counters) >= MOST_COUNTERS:
             name = OTHER
         self.counters[name] += times
 
     def take_sibling(self, digest: bytes) -> int:
-        """A number for one more call of a prompt."""
+        """Return the sibling number for one more call of a prompt."""
         self.sampled += 1
         if unused := self.unused[digest]:
-            # The smallest: the choices of a request that is asked again are in the same order.
+            # Use the smallest number, so that the choices of a retried request have the same order.
             unused.remove(least := min(unused))
             return least
         self.siblings[digest] += 1
         return self.siblings[digest] - 1
 
     def lose(self, digest: bytes, siblings: Sequence[int]) -> None:
-        """A request came to nothing."""
+        """Record that a request failed, so that its sibling numbers can be used again."""
         self.sampled -= len(siblings)
         self.unused[digest] += siblings
         self.lost[digest] += 1
 
     def repeated(self, key: RequestKey, client_retry: int | None) -> Work | None:
-        """The work that a request asks for again; None: it asks for a new sample.
+        """Return the work that a request repeats. None if the request needs a new sample.
 
-        The same prompt twice is two samples. It is one where the client says that it tries again, and where nobody has
-        seen the first answer.
+        Two requests with the same prompt get two samples. But the second request gets the first answer if no client
+        received it, or if the client marks the request as a retry.
         """
         works = [work for work in self.works[key] if not work.failed]
         unseen = [work for work in works if work.task.done() and not work.delivered and not work.waiters]
@@ -181,13 +181,13 @@ class LiveSession:
         if not client_retry:
             return None
         if self.lost[key[0]]:
-            # What is tried again is a request that came to nothing, not one of the same prompt that was answered.
+            # This is the retry of a failed request, not of an answered request with the same prompt.
             self.lost[key[0]] -= 1
             return None
         return works[-1] if works else None
 
     def trace(self) -> SessionTrace:
-        """What the trainer gets."""
+        """Return the trace of the session for the trainer."""
         return SessionTrace(
             id=self.spec.id,
             calls=tuple(traced_call(row, row.id in self.delivered) for row in self.calls.values()),
@@ -208,7 +208,7 @@ class LiveSession:
 
 
 def _root_digest(role: str, tools: Sequence[Tool], template_options: Mapping[str, Any]) -> bytes:
-    """Return the digest of what comes before the first message."""
+    """Return the digest of the role, the tools and the options of the template, which come before the first message."""
     said = orjson.dumps([role, tools, template_options], option=orjson.OPT_SORT_KEYS)
     return blake2b(said, digest_size=DIGEST_SIZE).digest()
 
@@ -219,10 +219,10 @@ def _next_digest(before: bytes, message: Message) -> bytes:
 
 
 def _canonical(message: Message) -> bytes:
-    """The same for messages that mean the same: arguments of tools as objects, keys in order, no thoughts."""
+    """Return the same bytes for equivalent messages: tool arguments as objects, sorted keys, and no reasoning."""
     if "tool_calls" in message or REASONING in message:
         said = {key: value for key, value in message.items() if key not in (REASONING, "tool_calls")}
-        # The reader of a request and the parser of a reply have seen to it that arguments are JSON.
+        # The code that reads requests and parses responses has already checked that arguments are JSON.
         calls = [
             [call["id"], call["function"]["name"], orjson.loads(call["function"]["arguments"])]
             for call in message.get("tool_calls") or ()

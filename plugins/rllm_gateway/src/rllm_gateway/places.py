@@ -1,4 +1,4 @@
-"""Where stores of calls are: in the folder of a run, or one for all gateways that outlive runs."""
+"""Paths of stores of model calls: one in each run folder, and one for all gateways that outlive runs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from rllm_core.errors import ConfigError
 SHARED = "~/.rllm/traces.db"
 """The store of `rllm gateway serve`, and of commands without a run folder, such as `rllm eval`."""
 OF_RUN = Path("gateway", "traces.db")
-"""In a run folder."""
+"""Path of the store in a run folder."""
 RUNS = Path("runs")
 SHOWN = 5
 
 
 def store_path(configured: str | None, run_directory: Path | None) -> Path:
-    """The store of a run whose ``rllm.sdk.store.path`` is `configured`."""
+    """Return the path of a run's store, if `configured` is its ``rllm.sdk.store.path``."""
     if configured is None and run_directory is not None:
         return run_directory / OF_RUN
     return Path(configured or SHARED).expanduser()
 
 
 def named_store(named: str | None, run: str | None) -> Path:
-    """The store that a command reads.
+    """Return the path of the store that a command reads.
 
     Args:
-        named: a store or a run folder; None: that of `run`, where ``runs/`` has one, else the shared one.
+        named: a store or a run folder. If it is None, the command reads the store of `run` if ``runs/`` contains that
+            run, and the shared store otherwise.
         run: name of a run.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the store does not exist.
     """
     if named is not None:
         path = Path(named).expanduser()
@@ -45,16 +46,16 @@ def named_store(named: str | None, run: str | None) -> Path:
     raise ConfigError(
         "store-not-found",
         f"There is no store of calls at {path}.",
-        f"Give --store the folder of a run: {', '.join(found[:SHOWN])}{', …' * (len(found) > SHOWN)}."
+        f"Set --store to the folder of a run: {', '.join(found[:SHOWN])}{', …' * (len(found) > SHOWN)}."
         if found
-        else "Give --store the folder of a run, or the file that `rllm gateway serve` prints as `store:`.",
+        else "Set --store to the folder of a run, or to the file that `rllm gateway serve` prints as `store:`.",
     )
 
 
 def _store_in(directory: Path) -> Path:
-    """The store of the run in `directory`."""
+    """Return the path of the store of the run in `directory`."""
     sdk = read_config(directory).get("rllm", {}).get("sdk", {}) if (directory / CONFIG).is_file() else {}
     if sdk.get("proxy", {}).get("mode") == "external":
-        # The gateway has the store, and its run does not know which.
+        # The gateway selects the store, and the run has no record of its path. Assume the default.
         return store_path(None, None)
     return store_path(sdk.get("store", {}).get("path"), directory)

@@ -25,22 +25,30 @@ class AgentParams(Params):
     """Options of ``agent``."""
 
     agent: str | None = Field(
-        None, description="Function that attempts a task: FILE.py:FUNCTION or MODULE:FUNCTION, plain or async."
+        None,
+        description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
+        "rollout, and may be async.",
     )
     command: list[str] | None = Field(
-        None, min_length=1, description="Program that attempts a task, and its arguments, in place of a function."
+        None,
+        min_length=1,
+        description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
+        "started once per rollout.",
     )
     preload: list[str] = Field(
         default_factory=list,
-        description="Modules that a Python program in `command` imports, such as [litellm]. One process imports them "
-        "once, and each rollout is a fork of it.",
+        description="Modules that the Python program in `command` imports, such as [litellm]. One process imports "
+        "them once, and rllm forks it for each rollout, so that rollouts start faster.",
     )
     timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
-        3600.0, gt=0, description="Seconds an attempt may take, unless `rllm.agent.trajectory_timeout` is shorter."
+        3600.0,
+        gt=0,
+        description="Time limit of a rollout, in seconds. If `rllm.agent.trajectory_timeout` is shorter, it applies.",
     )
     unsupported: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="What becomes of request parameters that nothing acts on: a 400, or counted as ignored.",
+        description="How the gateway treats request parameters that it does not support: `refuse` answers the "
+        "request with HTTP 400, `ignore` drops the parameter and counts it as ignored.",
     )
 
 
@@ -52,21 +60,21 @@ def _check(params: AgentParams) -> None:
         raise ConfigError(
             "no-agent",
             "Workflow agent needs an agent, either a function or a program.",
-            "Name a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
+            "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.agent is not None:
         if params.preload:
             raise ConfigError(
                 "unused-key",
-                "rllm.workflow.workflow_args.preload is set, and the agent is a function.",
-                "Remove `preload`: the packages that a function's file imports are imported once without it.",
+                "rllm.workflow.workflow_args.preload is set, but the agent is a function.",
+                "Remove `preload`. Without it too, the packages that the function's file imports are imported once.",
             )
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:
         raise ConfigError(
             "program-not-found",
-            f"There is no program {params.command[0]!r}.",
-            "Give rllm.workflow.workflow_args.command a program's path.",
+            f"rllm.workflow.workflow_args.command starts {params.command[0]!r}, but no such program exists.",
+            "Set rllm.workflow.workflow_args.command to the program's path and its arguments.",
         )
     elif params.preload:
         count_python_options(params.command or [])
@@ -86,7 +94,7 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
-    """The gateway, and what starts agents."""
+    """Start the gateway of a run, or attach to a running gateway, and prepare the runner that starts agents."""
     from rllm_gateway.checks import check_store
     from rllm_gateway.places import store_path
     from rllm_gateway.process import Place, gateway_process, running_gateway
@@ -98,7 +106,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
     store = store_path(sdk.store.path, run.directory)
     if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
-        # Before anything is sampled. `check_sdk` has read a store that the configuration names.
+        # Check the store before anything is sampled. `check_sdk` has already checked a store from the configuration.
         await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
     place = Place(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
     with ProcessDirectory("rllm-gateway-") as files:
@@ -130,7 +138,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
 def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="agent",
-        summary="An agent of yours, with any client of OpenAI's or Anthropic's APIs, unmodified.",
+        summary="Your own agent, unmodified, with any client of the OpenAI or Anthropic APIs.",
         params=AgentParams,
         load=load_from("rllm_gateway.workflow", "AgentWorkflow"),
         check=_check,

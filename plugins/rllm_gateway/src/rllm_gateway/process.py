@@ -1,4 +1,4 @@
-"""The gateway's process, seen from the trainer."""
+"""Start the gateway's process from the trainer, or attach to a gateway that already runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
 
 MODEL = "policy"
-"""What clients are told that the model is called."""
+"""Name of the model for clients."""
 SECONDS_TO_START = 120.0
 SECONDS_TO_END = 10.0
 SECONDS_TO_BE_GONE = 1.0
@@ -33,7 +33,7 @@ LOG_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a gateway listens and stores."""
+    """A gateway's address and the file of its store."""
 
     store: str
     host: str
@@ -48,18 +48,18 @@ async def gateway_process(
     deployment: Deployment | None = None,
     make_sampler: Callable[[str], RolloutSampler] | None = None,
 ) -> AsyncIterator[tuple[TrainerLink, str]]:
-    """A gateway that is linked to this process, and its URL. It ends with the context, or with this process.
+    """Start a gateway and yield the link to it and its URL. It stops with the context, or with this process.
 
     Args:
-        renderer: of the model; made by `make_renderer`.
-        place: where it listens and stores.
-        directory: for its log and its files; they may be deleted afterwards.
-        deployment: how it opens sessions. None if the trainer opens them.
+        renderer: renderer of the model, made by `make_renderer`.
+        place: address and store of the gateway.
+        directory: folder for its log and its files, which may be deleted afterwards.
+        deployment: settings with which the gateway opens sessions. None if the trainer opens them.
         make_sampler: makes the sampler of a session that the gateway has opened.
 
     Raises:
-        ConfigError: no other process can load the renderer.
-        BackendError: it does not start.
+        ConfigError: the gateway's process cannot load the renderer.
+        BackendError: the gateway does not start.
     """
     from rllm_backend_kit.portable_renderer import save_renderer
 
@@ -95,16 +95,18 @@ async def gateway_process(
 async def running_gateway(
     renderer: Renderer, sdk: SdkSection, directory: Path
 ) -> AsyncIterator[tuple[TrainerLink, str]]:
-    """The link to a gateway that runs already, ``rllm gateway serve``, and its URL. It continues after the context.
+    """Attach to a running ``rllm gateway serve``, and yield the link to it and its URL.
+
+    The gateway keeps running after the context.
 
     Args:
-        renderer: of the model; made by `make_renderer`.
-        sdk: where the gateway listens, and its token; null: the token of this user's file.
-        directory: for the renderer, which the gateway reads from there.
+        renderer: renderer of the model, made by `make_renderer`.
+        sdk: address of the gateway and its admin token. If the token is None, it is read from the user's file.
+        directory: folder to write the renderer to, for the gateway.
 
     Raises:
-        ConfigError: no other process can load the renderer, or the token cannot be read.
-        BackendError: there is no gateway, or it refuses the run.
+        ConfigError: the gateway's process cannot load the renderer, or the token cannot be read.
+        BackendError: no gateway runs there, or it rejects the run.
     """
     from rllm_backend_kit.portable_renderer import save_renderer
     from rllm_gateway.attaching import attach
@@ -121,21 +123,21 @@ async def running_gateway(
 
 
 async def _answering(announcement: Path, process: ChildProcess) -> str:
-    """Its URL."""
+    """Wait until the gateway has started, and return its URL."""
     try:
         return await announced_url(announcement, process, SECONDS_TO_START)
     except (EndedError, TimeoutError) as error:
         raise BackendError(
             "process-not-started",
             "The gateway does not start. The end of its log is below.",
-            "Its settings are `rllm.sdk.store` and `rllm.sdk.proxy`, those of `rllm gateway serve` its options.",
+            "Check `rllm.sdk.store` and `rllm.sdk.proxy`, or the options of `rllm gateway serve`.",
             _last_words(process),
         ) from error
 
 
 def _last_words(process: ChildProcess) -> str:
     lines = process.last_lines(LOG_LINES) or ["(its log is empty)"]
-    # Its connections close before it can be asked how it ended.
+    # Its connections close before its exit code is available, so wait for the exit code.
     code = process.exit_code_within(SECONDS_TO_BE_GONE)
     if code is not None and code < 0:
         lines.append(f"(it was killed by {signal.Signals(-code).name})")
@@ -143,5 +145,9 @@ def _last_words(process: ChildProcess) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Tokenizers of Hugging Face start threads and warn of forks; the gateway renders one prompt at a time."""
+    """Return environment variables for the gateway's process.
+
+    Hugging Face tokenizers otherwise start threads and warn about forks. The gateway renders one prompt at a time, so
+    it does not need these threads.
+    """
     return {"TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false"), "HF_HUB_OFFLINE": "1"}

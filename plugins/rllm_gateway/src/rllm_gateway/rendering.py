@@ -1,6 +1,6 @@
-"""From a request to the tokens of its prompt, and from sampled tokens to a reply.
+"""Render a request to the tokens of its prompt, and parse sampled tokens to a response.
 
-Tokens that an earlier call has seen stay as they are, and only what follows is rendered.
+The tokens of an earlier call are reused unchanged. Only later messages are rendered.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rllm_gateway.refusals import invalid
 from rllm_gateway.structured import call_in
 
 LARGE = 100_000
-"""Characters from which rendering would hold up other requests."""
+"""Number of characters above which a prompt is rendered in a thread, because it would block other requests."""
 _BESIDE = ThreadPoolExecutor(1, "rllm-gateway-rendering")
-"""One at a time: each takes memory."""
+"""Renders one prompt at a time, because each needs memory."""
 Ids = NDArray[np.int32]
 
 
@@ -42,12 +42,12 @@ class _Turn:
 
 
 async def render(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
-    """Return the (n,) tokens of a prompt, and how many of them its parent's prompt and reply begin with.
+    """Return the (n,) tokens of a prompt, and the number of tokens it shares with the parent's prompt and response.
 
     A large prompt is rendered in a thread, so that other requests are answered meanwhile.
 
     Raises:
-        RefusedError: the renderer of the model cannot show such messages.
+        RefusedError: the renderer of the model does not support these messages.
     """
     if asked.characters <= LARGE:
         return _prompt_of(session, place, asked, renderer)
@@ -84,7 +84,7 @@ def _rendered(session: LiveSession, place: Place, asked: Asked, renderer: Render
 def _raw(prompt: str | tuple[int, ...], renderer: Renderer) -> Ids:
     if not isinstance(prompt, str):
         return np.array(prompt, np.int32)
-    # Renderers encode text as a reply, whose end follows it.
+    # A renderer encodes text as a response with a stop token at its end. Remove the stop token.
     ids = renderer.response_ids(prompt)
     return ids[:-1] if len(ids) and int(ids[-1]) in renderer.stop_ids else ids
 
@@ -94,17 +94,20 @@ def of_user(messages: Sequence[Message]) -> bool:
 
 
 def _count_shared(one: Ids, other: Ids) -> int:
-    """Return the number of tokens that two prompts begin with alike."""
+    """Return the length of the common prefix of two prompts."""
     most = min(len(one), len(other))
     differs = np.flatnonzero(one[:most] != other[:most])
     return int(differs[0]) if differs.size else most
 
 
 def _turns_since_user(lineage: Sequence[CallRow], before: Ids) -> list[_Turn]:
-    """The calls since the user spoke: their thoughts are all in the prompt still. `before`: the last one's prompt."""
+    """Return the calls since the last user message. Their reasoning is still in the prompt.
+
+    `before` is the prompt of the last call.
+    """
     turns, row = [_Turn(before, lineage[-1].response_ids)], lineage[-1]
     while row.parent is not None and not of_user(row.messages) and row.kept_tokens is None:
-        # Its prompt begins with all of the prompt and reply before.
+        # The prompt of this row begins with the whole prompt and response of its parent.
         before = before[: len(before) - len(row.new_ids)]
         lineage = lineage[:-1]
         row = lineage[-1]
@@ -114,7 +117,10 @@ def _turns_since_user(lineage: Sequence[CallRow], before: Ids) -> list[_Turn]:
 
 
 def _shown(place: Place, messages: Sequence[Message], accumulate_reasoning: bool) -> list[Message]:
-    """Messages for a whole prompt: replies as they were sampled, with thoughts until the user speaks."""
+    """Return the messages for a whole prompt, with the sampled responses.
+
+    Reasoning is kept only after the last user message, unless `accumulate_reasoning` is set.
+    """
     shown, over = list[Message](), False
     for at in reversed(range(len(messages))):
         row = place.matched.get(at)
@@ -129,15 +135,15 @@ def _shown(place: Place, messages: Sequence[Message], accumulate_reasoning: bool
 def choice_of(
     call: str, place: str, asked: Asked, prompt_ids: Ids, completion: Completion, renderer: Renderer
 ) -> Choice:
-    """A reply, taken apart by the renderer. Never raises for what a model may write.
+    """Parse a response with the renderer. Text from the model never raises an error.
 
     Args:
         call: id of the call.
-        place: names it within its session, the same in each try of an attempt.
+        place: name of the call within its session. It is the same in each try of a rollout.
         asked: the request.
-        prompt_ids: tokens of its prompt.
-        completion: what was sampled.
-        renderer: of the model.
+        prompt_ids: tokens of the prompt.
+        completion: the sampled tokens.
+        renderer: renderer of the model.
     """
     response = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
     message: dict[str, Any] = (
@@ -165,20 +171,20 @@ def choice_of(
 
 
 def _stopped_at(text: str, stops: Sequence[str]) -> str | None:
-    """The text that ended a reply: the one that comes first in it."""
+    """Return the stop string that comes first in a response. None if it contains none."""
     found = [(text.find(stop), -len(stop), stop) for stop in stops if stop in text]
     return min(found)[2] if found else None
 
 
 def _before(content: str, stops: Sequence[str]) -> str:
-    """Clients are not told the text that ended a reply."""
+    """Return the content before the first stop string, because clients do not get the stop string."""
     return content[: min((content.find(stop) for stop in stops if stop in content), default=len(content))]
 
 
 def _with_ids(calls: Sequence[dict[str, Any]], place: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Calls of tools with ids that no other in the conversation has: clients find results by them.
+    """Give tool calls ids that are unique in the conversation, because clients match results by id.
 
-    Templates may show ids, so that new ones follow from the conversation and not from the order of arrival.
+    Templates may show ids. So new ids depend on the conversation, not on the order in which requests arrive.
     """
     taken = {each["id"] for message in messages for each in message.get("tool_calls", ())}
     named = list[dict[str, Any]]()
@@ -191,7 +197,7 @@ def _with_ids(calls: Sequence[dict[str, Any]], place: str, messages: Sequence[Me
 
 
 def _thought(ids: Ids, reasoning_ids: tuple[int, int] | None) -> int:
-    """How many tokens stand before the end of the thoughts, itself included."""
+    """Return the number of tokens up to the end mark of the reasoning, the mark included."""
     ends = np.flatnonzero(ids == reasoning_ids[1]) if reasoning_ids is not None else np.empty(0, np.int32)
     return int(ends[-1]) + 1 if ends.size else 0
 

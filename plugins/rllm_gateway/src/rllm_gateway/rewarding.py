@@ -1,4 +1,4 @@
-"""Rewards of an agent's attempt: what the agent returned, and what the rewards of the run say."""
+"""Rewards of an agent's rollout, from the agent's result and from the run's reward functions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ FIELDS = ("reward", "answer", "correct", "metrics")
 
 @dataclass(frozen=True, kw_only=True)
 class Returned:
-    """An agent's own words on its attempt."""
+    """The result that an agent returned."""
 
     reward: float | None = None
-    """Of every role; None: it says none for all."""
+    """Reward of every role that is not in `rewards`. None: no such reward."""
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """By role, where they differ."""
+    """Role -> its reward."""
     answer: str | None = None
-    """What rewards of ``rllm.reward`` look at in place of the last reply."""
+    """Answer that ``rllm.reward`` scores instead of the last response."""
     correct: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_returned(value: Any) -> Returned:
-    """Take JSON data apart: a number is a reward, text an answer, an object has some of `FIELDS`.
+    """Parse an agent's result. A number is a reward, a string is an answer, and an object contains some of `FIELDS`.
 
     Raises:
-        RolloutError: it is something else.
+        RolloutError: the result has a different form.
     """
     match value:
         case None:
@@ -62,12 +62,12 @@ def _of_object(value: Mapping[str, Any]) -> Returned:
     by_role = reward if isinstance(reward, Mapping) else {}
     if not isinstance(correct, bool | None):
         raise RolloutError(
-            "bad-agent-result", f"The agent returned {correct!r:.80} as `correct`.", "Give true or false."
+            "bad-agent-result", f"The agent returned {correct!r:.80} as `correct`.", "Return true or false."
         )
     metrics = value.get("metrics") or {}
     if not isinstance(metrics, Mapping):
         raise RolloutError(
-            "bad-agent-result", f"The agent returned {metrics!r:.80} as `metrics`.", "Give numbers by name."
+            "bad-agent-result", f"The agent returned {metrics!r:.80} as `metrics`.", "Return a dict of numbers by name."
         )
     return Returned(
         reward=None if reward is None or by_role else _number("reward", reward),
@@ -80,7 +80,9 @@ def _of_object(value: Mapping[str, Any]) -> Returned:
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise RolloutError("bad-agent-result", f"The agent returned {value!r:.80} as {name}.", "Give a finite number.")
+        raise RolloutError(
+            "bad-agent-result", f"The agent returned {value!r:.80} as {name}.", "Return a finite number."
+        )
     return float(value)
 
 
@@ -88,7 +90,7 @@ NO_REWARD = "the agent gave no reward: it can return one, call rllm_gateway.clie
 
 
 def pay(episode: Episode, returned: Returned) -> None:
-    """Give every trajectory the reward of its role. One without any says why."""
+    """Set the reward of every trajectory from its role. A trajectory without a reward gets the reason in its info."""
     for trajectory in episode.trajectories:
         reward = returned.rewards.get(trajectory.name, returned.reward)
         _set(trajectory, reward)
@@ -113,15 +115,15 @@ def _no_reward(episode: Episode, returned: Returned) -> str:
 def rollout_of(
     task: Mapping[str, Any], episode: Episode, last: Step, said: Said, answer: str | None, context: WorkflowContext
 ) -> Rollout:
-    """What rewards of ``rllm.reward`` look at, in the shape that built-in workflows give it.
+    """Return the `Rollout` that ``rllm.reward`` receives, in the same form as from built-in workflows.
 
     Args:
-        task: its data.
-        episode: with all trajectories.
-        last: the last reply of all.
-        said: the conversation that ends with it.
-        answer: of the agent, which is the reply then; None: it gave none.
-        context: of the attempt.
+        task: data of the task.
+        episode: the episode with all trajectories.
+        last: the last response.
+        said: the conversation that ends with the last response.
+        answer: the agent's answer, which replaces the last response. None: the agent returned none.
+        context: context of the rollout.
     """
     response = context.engine.renderer.parse(last.prompt_ids, last.response_ids, said.tools)
     response = response.ended_by(last.info["finish_reason"])
@@ -137,7 +139,7 @@ def rollout_of(
 
 
 def add_score(episode: Episode, found: Score, returned: Returned) -> None:
-    """Add what the rewards of ``rllm.reward`` say to what the agent said of each role."""
+    """Add the score of ``rllm.reward`` to the rewards that the agent gave to each role."""
     episode.metrics.update(found.metrics)
     for trajectory in episode.trajectories:
         _add(trajectory, found)
@@ -162,7 +164,7 @@ def _add(trajectory: Trajectory, found: Score) -> None:
 
 
 def _set(trajectory: Trajectory, reward: float | None) -> None:
-    """The reward is earned by the last step, as where an environment says at the end how an attempt went."""
+    """Set a trajectory's reward, and give it to the last step, as for an environment with a reward at the end."""
     trajectory.reward = reward
     for step in trajectory.steps:
         step.reward = None if reward is None else 0.0

@@ -1,4 +1,4 @@
-"""Samples for one session in the trainer, and keeps the tokens until the session closes."""
+"""Sample for one session in the trainer's process, and keep the tokens until the session closes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rllm_gateway.link_policy import PolicyError
 
 
 class SamplingContext(Protocol):
-    """Of a `WorkflowContext`, what sampling needs."""
+    """The fields of a `WorkflowContext` that sampling needs."""
 
     @property
     def engine(self) -> RolloutEngine: ...
@@ -31,31 +31,31 @@ class SamplingContext(Protocol):
 
 
 class RolloutSampler:
-    """Samples for the agent of one attempt, by the rules that built-in workflows sample by."""
+    """Samples for the agent of one rollout, by the same rules as built-in workflows."""
 
     def __init__(self, context: SamplingContext, name: str, *, engine_stops: bool) -> None:
-        """Make one.
+        """Make a sampler.
 
         Args:
-            context: of the attempt.
-            name: of the engine's sessions, one per branch: calls of one session take turns.
-            engine_stops: whether the engine ends replies at texts; they are cut there where it does not.
+            context: context of the rollout.
+            name: prefix of the engine's sessions. There is one per branch, because calls of a session run one by one.
+            engine_stops: True if the engine supports stop strings. Otherwise the sampler cuts responses there.
         """
         self._context = context
         self._name = name
         self._engine_stops = engine_stops
         self._branches: set[str] = set()
         self.calls: dict[str, Step] = {}
-        """Sampled tokens by call. If a call was asked for again, earlier ones are under ids of no call."""
+        """Call id -> sampled tokens. If a call was repeated, earlier tokens are under ids that belong to no call."""
         self.cut_tokens = 0
-        """Number of sampled tokens after stop texts; they are no part of a reply."""
+        """Number of sampled tokens after stop strings, which are not part of a response."""
         self._latest: dict[str, object] = {}
-        """Who samples for a call now, of several that were asked to: the gateway takes the reply of the last."""
+        """Call id -> mark of its latest request. If a call is repeated, the gateway uses only the latest response."""
         self._given_up = count()
         self.too_long = 0
-        """Prompts for which there was no room."""
+        """Number of prompts that were too long."""
         self.backend_error: BackendError | None = None
-        """What samples is gone: no fault of the attempt."""
+        """Error of the engine. It is not a failure of the rollout."""
 
     async def sample(
         self,
@@ -69,12 +69,12 @@ class RolloutSampler:
         top_logprobs: int = 0,
         on_tokens: OnTokens | None = None,
     ) -> Completion:
-        """Continue a prompt; see `Policy.sample`.
+        """Continue a prompt. See `Policy.sample`.
 
         Raises:
             PolicyError: the prompt exceeds ``data.max_prompt_length``, or leaves no room in the context.
-            UnsupportedSamplingError: the engine has no `json_schema` or no `top_logprobs`.
-            BackendError: the engine is gone.
+            UnsupportedSamplingError: the engine does not support `json_schema` or `top_logprobs`.
+            BackendError: the engine has stopped.
         """
         context = self._context
         engine = context.engine
@@ -90,7 +90,7 @@ class RolloutSampler:
             stop=stop if self._engine_stops else (),
             json_schema=json_schema,
             top_logprobs=top_logprobs,
-            # Tokens behind a stop text are no part of the reply, and only the end tells which they are.
+            # Tokens after a stop string are not part of the response, and they are found only at the end.
             on_tokens=on_tokens if self._engine_stops or not stop else None,
         )
         session = f"{self._name}/{branch}"
@@ -120,7 +120,7 @@ class RolloutSampler:
         self.calls[f"{call}~{next(self._given_up)}"] = sampled
 
     async def close(self) -> None:
-        """Free what the engine keeps for the session."""
+        """End the engine's sessions, so that it frees their cache."""
         branches, self._branches = self._branches, set()
         for branch in sorted(branches):
             await self._context.engine.end_session(branch)
@@ -141,11 +141,11 @@ def step_of(prompt_ids: NDArray[np.int32], completion: Completion) -> Step:
 def cut_at_texts(
     completion: Completion, text_of: Callable[[NDArray[np.int32]], str], stop: tuple[str, ...]
 ) -> Completion:
-    """The reply up to the first token at which its text contains one of `stop`; the same reply where none does."""
+    """Cut a response after the first token at which its text contains a stop string. Unchanged if it contains none."""
     ids = completion.token_ids
     if not stop or not _contains(text_of(ids), stop):
         return completion
-    # The text of the first n tokens grows with n, so the first n that has a stop text is found by halving.
+    # The text grows with the number of tokens, so a binary search finds the first token with a stop string.
     low, high = 1, len(ids)
     while low < high:
         middle = (low + high) // 2
@@ -162,7 +162,7 @@ def cut_at_texts(
 
 
 def first_spans(spans: Sequence[VersionSpan], tokens: int) -> tuple[VersionSpan, ...]:
-    """The runs that cover the first `tokens` tokens."""
+    """Return the version spans that cover the first `tokens` tokens."""
     kept: list[VersionSpan] = []
     for span in spans:
         if tokens > 0:

@@ -1,4 +1,4 @@
-"""Answers one request: find its place, render, sample, store. What is answered is stored before."""
+"""Answer one request: find its position in the session, render the prompt, sample, and store before the answer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from rllm_gateway.work import Growing, Work
 
 
 def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: RowLog, most_in_flight: int) -> Work:
-    """The work that answers a request: new, or that of the request which it repeats.
+    """Return the work that answers a request. If the request repeats an earlier one, it is that request's work.
 
     Raises:
-        RefusedError: it is too long, or the session has no calls left, or too many at a time.
+        RefusedError: the request is too long, or the session has reached its limit of calls or concurrent requests.
     """
     spec, place = session.spec, session.place(asked)
     most = min(asked.max_tokens or spec.max_tokens, spec.max_tokens)
@@ -40,7 +40,7 @@ def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: Row
         session.count("retries")
         return again
     if session.in_flight > most_in_flight:
-        # What is refused now is tried again, and is no other request's answer then.
+        # The client retries this request. Count it as lost, so that the retry does not get another request's answer.
         session.lose(place.digest, ())
         raise RefusedError(
             429, "busy", f"The session has {most_in_flight} requests in flight, its limit. Send the request again."
@@ -50,8 +50,8 @@ def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: Row
         raise RefusedError(
             403,
             "permission",
-            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps), "
-            f"and {asked.n} more {'is' if asked.n == 1 else 'are'} asked for.",
+            f"The session has made {session.sampled} of {spec.max_calls} calls, its limit (rllm.agent.max_steps). "
+            f"This request needs {asked.n} more.",
             code="max_calls_reached",
         )
     session.refuse_too_long(asked)
@@ -66,7 +66,7 @@ def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: Row
 
 
 class _Sampling:
-    """Samples the choices of one request, stores them together, and makes the answer."""
+    """Samples the choices of one request, stores them in one commit, and makes the answer."""
 
     def __init__(
         self, session: LiveSession, asked: Asked, place: Place, max_tokens: int, attached: AttachedPolicy, log: RowLog
@@ -84,7 +84,11 @@ class _Sampling:
         self._started = time.time()
 
     async def run(self) -> Answer:
-        """Raises RefusedError; nothing of the request counts then."""
+        """Sample and store all choices, and return the answer.
+
+        Raises:
+            RefusedError: the request failed. None of its calls is used.
+        """
         session, asked, place, work = self._session, self._asked, self._place, self.work
         renderer = self._attached.renderer
         try:
@@ -111,7 +115,7 @@ class _Sampling:
             choice_of(id_, f"{self._digest} {sibling}", asked, prompt_ids, completion, renderer)
             for id_, sibling, completion in zip(self._ids, self._siblings, completions, strict=True)
         ]
-        # A copy: a view would keep the whole prompt in memory.
+        # Copy the array, because a view would keep the whole prompt in memory.
         new_ids = np.array(prompt_ids[kept:], np.int32)
         parent = place.parent
         extends = parent is None or kept == count_tokens(session.lineage(parent))
@@ -132,7 +136,10 @@ class _Sampling:
             self._session.count("branches")
 
     def _branch(self, id_: str) -> str:
-        """That of the parent, unless another call continues it already: engines serialise the calls of a branch."""
+        """Return the parent's branch. If a call already continues the parent, return a new branch.
+
+        Engines run the calls of a branch one by one.
+        """
         parent, session = self._place.parent, self._session
         if parent is None or parent.id in session.continued:
             return id_
@@ -221,9 +228,9 @@ class _Demand(NamedTuple):
     """A part of a request that only some engines support."""
 
     parameter: str
-    """Its name in the request."""
+    """Name of the parameter in the request."""
     option: str
-    """Its name in `Policy.sample`."""
+    """Name of the argument of `Policy.sample`."""
     value: Any
 
 
@@ -234,7 +241,7 @@ def _demands(asked: Asked) -> list[_Demand]:
 
 
 def _subsets(demands: Sequence[_Demand]) -> Iterator[tuple[_Demand, ...]]:
-    """Yield all of them first, then ever fewer, none last."""
+    """Yield all subsets, from the full set to the empty set."""
     for size in range(len(demands), -1, -1):
         yield from combinations(demands, size)
 

@@ -60,14 +60,14 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
 
 
 WORKFLOW = {"rllm.workflow.name": "agent"}
-"""What plays: keys that agents of others act on have an effect."""
+"""Selects the workflow `agent`, so that the config may set the keys that this workflow reads."""
 
 
 def serve_runs(store: str, host: str, port: int, run_port: int, token_file: Path | None, announce: Path | None) -> int:
-    """Serve to runs that attach, until SIGTERM or SIGINT. Returns the exit code.
+    """Serve runs that attach, until SIGTERM or SIGINT. Return the exit code.
 
     Raises:
-        ConfigError: a port is taken.
+        ConfigError: a port is in use.
         StoreError: the store cannot be opened.
     """
     import uvloop
@@ -86,12 +86,12 @@ def serve_model(
     token_file: Path | None,
     announce: Path | None,
 ) -> int:
-    """Serve a model to agents that open sessions. Returns the exit code."""
+    """Serve a model to agents that open sessions. Return the exit code."""
     from rllm.evaluation.plans import plan_to_play
     from rllm_gateway.checks import check_serving
     from rllm_gateway.deploying import DeployOptions, deploy
 
-    # Before anything of the model is read.
+    # Check the options first, because loading a model takes long.
     check_serving(Path(store).expanduser(), host, port)
     file = (token_file or TOKEN_FILE).expanduser()
     admin_token(file)

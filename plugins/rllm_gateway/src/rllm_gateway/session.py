@@ -1,4 +1,4 @@
-"""Sessions: one attempt at a task, as the trainer opens it and as it gets it back."""
+"""Sessions of rollouts: the data with which a trainer opens a session, and the trace that it gets back."""
 
 from __future__ import annotations
 
@@ -11,122 +11,125 @@ from rllm_gateway.calls.rows import CallRow
 from rllm_gateway.client import DEFAULT_ROLE
 
 Ending = Literal["closed", "failed"]
-"""``failed``: a call could not be stored, so that the trace is not whole."""
+"""``failed``: a call could not be stored, so the trace is incomplete."""
 TASK, TASK_ID, LABEL, TEMPERATURE, TOKENIZER = "task", "task_id", "label", "temperature", "tokenizer"
 BATCH = "task_batch"
 """Keys of a stored session's metadata."""
 VALIDATION = "val"
-"""The `LABEL` of what is not trained on."""
+"""The `LABEL` of validation sessions, which are not used for training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSpec:
-    """What the trainer says of a session when it opens one. All of it is JSON data."""
+    """The data with which a trainer opens a session. All of it is JSON data."""
 
     id: str
-    """Uid of the attempt with its try, part of URLs: letters, digits, ``-``, ``_``, ``.``, ``~`` and ``:``."""
+    """Uid of the rollout and its retry. It is part of URLs: letters, digits, ``-``, ``_``, ``.``, ``~`` and ``:``."""
     run: str
     """Name of the run."""
     rollout: str
-    """Uid of the attempt at a task."""
+    """Uid of the rollout."""
     retry: int = 0
-    """Which try of the attempt, from 0."""
+    """Number of the rollout's try, from 0."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Of the task."""
+    """Metadata of the task."""
     task_id: str = ""
-    """Says what is one task, whatever its metadata; empty: nobody chose one."""
+    """Name of the task. Sessions with the same name belong to the same task, even if their metadata differ. Empty: the
+    task has no name."""
     label: Literal["train", "val"] = "train"
     task_batch: int | None = None
-    """As `WorkflowContext.task_batch`; None: the session belongs to no batch of a run."""
+    """See `WorkflowContext.task_batch`. None: the session belongs to no batch of a run."""
     max_tokens: int
-    """Most tokens of one reply."""
+    """Maximum number of tokens of one response."""
     max_prompt_length: int | None = None
-    """Most tokens of a prompt. What has far more characters is refused before it is rendered; None: nothing is."""
+    """Maximum number of tokens of a prompt. A prompt with far more characters is rejected before it is rendered. None:
+    no limit."""
     max_calls: int = 1000
-    """Most replies that are sampled; later calls are refused."""
+    """Maximum number of sampled responses. Later calls are rejected."""
     temperature: float = 1.0
-    """What its replies are sampled at; stored, so that their log-probs mean something later."""
+    """Sampling temperature. It is stored, because the log-probs depend on it."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the renderer was made with; conversations under other options share no prefix."""
+    """Options of the renderer. Conversations with different options share no prefix."""
     accumulate_reasoning: bool = False
-    """As ``rllm.accumulate_reasoning``."""
+    """Value of ``rllm.accumulate_reasoning``."""
     group_key: str | None = None
-    """Key of a request's ``metadata`` that splits trajectories further (``rllm.sdk.processing.groupby_key``)."""
+    """Key of a request's ``metadata``. Calls with different values form separate trajectories
+    (``rllm.sdk.processing.groupby_key``)."""
     name_key: str | None = None
-    """Key of a request's ``metadata`` that names them (``rllm.sdk.processing.traj_name_key``)."""
+    """Key of a request's ``metadata`` with the trajectory's name (``rllm.sdk.processing.traj_name_key``)."""
     unsupported: Literal["refuse", "ignore"] = "refuse"
-    """What becomes of parameters that nothing can act on: a 400, or counted as ignored."""
+    """Treatment of unsupported request parameters. ``refuse``: HTTP 400. ``ignore``: counted as ignored."""
     keeps_messages: bool = False
-    """Whether the trace has the last conversation; rewards look at it."""
+    """True if the trace contains the last conversation, which rewards read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedSession:
-    """How an agent reaches its session."""
+    """URL and key with which an agent uses its session."""
 
     id: str
     key: str
-    """The API key of its clients. Only its hash is stored."""
+    """API key for the agent's clients. Only its hash is stored."""
     url: str
-    """``http://127.0.0.1:4000/s/<id>``."""
+    """URL of the session, such as ``http://127.0.0.1:4000/s/<id>``."""
 
     def openai_url(self, role: str = DEFAULT_ROLE) -> str:
-        """``OPENAI_BASE_URL`` of the agent in this role."""
+        """Return the ``OPENAI_BASE_URL`` of the agent in this role."""
         return f"{self.url}/{role}/v1"
 
     def anthropic_url(self, role: str = DEFAULT_ROLE) -> str:
-        """``ANTHROPIC_BASE_URL`` of the agent in this role."""
+        """Return the ``ANTHROPIC_BASE_URL`` of the agent in this role."""
         return f"{self.url}/{role}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCall:
-    """One reply of the model; its tokens are with the trainer, under the same id."""
+    """One response of the model. The trainer has its tokens, under the same id."""
 
     id: str
     parent: str | None
-    """The call that its prompt begins with, prompt and reply, token for token. None: it begins with none."""
+    """Id of the call whose prompt and response are the start of this prompt, token for token. None: no such call."""
     role: str
     name: str | None
-    """Value of `SessionSpec.name_key`; None: the request has none."""
+    """The request's metadata value under `SessionSpec.name_key`. None: the request has none."""
     group: str | None
-    """Value of `SessionSpec.group_key`; None: the request has none."""
+    """The request's metadata value under `SessionSpec.group_key`. None: the request has none."""
     delivered: bool
-    """Whether the client was still there when it was answered. If not, the call is not trained on."""
+    """True if the client received the answer. Otherwise the call is not used for training."""
 
 
 def traced_call(row: CallRow, delivered: bool) -> TracedCall:
-    """What a trace says of a stored call."""
+    """Return the trace entry of a stored call."""
     return TracedCall(id=row.id, parent=row.parent, role=row.role, name=row.name, group=row.group, delivered=delivered)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """A conversation that ends with a reply of the model."""
+    """A conversation that ends with a response of the model."""
 
     messages: Sequence[Message]
-    """All of them; replies of this session as they were sampled."""
+    """All messages. Responses of this session are the sampled ones."""
     tools: Sequence[Tool] = ()
-    """What the model was offered in the last call."""
+    """Tools of the last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionTrace:
-    """What became of a session."""
+    """The result of a session: its calls, rewards and counters."""
 
     id: str
     calls: tuple[TracedCall, ...]
-    """In the order in which they were stored; parents come before what continues them."""
+    """Calls in the order in which they were stored. A parent comes before the calls that continue it."""
     rewards: Mapping[str, float]
-    """The last reward given, by role; a role without one is left out."""
+    """Role -> last reward. Roles without a reward are missing."""
     counters: Mapping[str, int]
-    """How often: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
+    """Event -> count: ``ignored/<parameter>``, ``overruled/<parameter>``, ``branches``, ``retries``, ``cancelled``."""
     ending: Ending
     requests: int = 0
-    """Requests for replies that came with its key, whatever became of them."""
+    """Number of requests for a response with the session's key, including rejected ones."""
     too_long: int = 0
-    """Requests that were refused by their length in characters, before they were rendered."""
+    """Number of requests that were rejected before they were rendered, because they have too many characters."""
     calls_used_up: int = 0
-    """Requests that were refused, as they would have exceeded `SessionSpec.max_calls`."""
+    """Number of requests that were rejected, because they would have exceeded `SessionSpec.max_calls`."""
     said: Said | None = None
-    """The conversation of the last delivered call; None: none was delivered, or `SessionSpec.keeps_messages` is off."""
+    """Conversation of the last delivered call. None if no call was delivered or `SessionSpec.keeps_messages` is off."""

@@ -1,4 +1,4 @@
-"""What clients ask besides replies: models, the size of a prompt, rewards, and sessions of deployed agents."""
+"""Endpoints for models, the size of a prompt, rewards, and sessions of deployed agents."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rllm_gateway.rendering import render
 EPOCH = "1970-01-01T00:00:00Z"
 HOST = re.compile(rb"[A-Za-z0-9._~:\[\]-]+")
 Respond = Callable[[Scope, Receive], Awaitable[Any]]
-"""To the JSON that is answered."""
+"""Returns the JSON data of the answer."""
 RespondInSession = Callable[[LiveSession, Head, Receive], Awaitable[Any]]
 
 
 def health_endpoint() -> ASGIApp:
-    """``GET /health``, without a key: requests are answered."""
+    """Make ``GET /health``, which needs no key and answers 200."""
 
     async def respond(scope: Scope, receive: Receive) -> Any:
         return {"status": "ok"}
@@ -37,7 +37,7 @@ def health_endpoint() -> ASGIApp:
 
 
 def models_endpoint(gateway: Gateway) -> ASGIApp:
-    """``GET …/models`` lists the only model. ``GET …/models/ID`` returns it under any name, as requests may name it."""
+    """Make ``GET …/models``, which lists the only model, and ``GET …/models/ID``, which returns it under any name."""
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
         name = (await gateway.attached()).model
@@ -49,13 +49,13 @@ def models_endpoint(gateway: Gateway) -> ASGIApp:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """With the fields of OpenAI's and of Anthropic's API."""
+    """Return the model's description, with the fields of both OpenAI's and Anthropic's API."""
     of_openai = {"id": name, "object": "model", "created": 0, "owned_by": "rllm"}
     return of_openai | {"type": "model", "display_name": name, "created_at": EPOCH, "lifecycle": "active"}
 
 
 def reward_endpoint(gateway: Gateway) -> ASGIApp:
-    """``POST …/reward`` with ``{"reward": 1.0}``: of the role in the path."""
+    """Make ``POST …/reward`` with ``{"reward": 1.0}``, which sets the reward of the role in the path."""
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
         value = json_object(await read_body(receive)).get("reward")
@@ -80,7 +80,7 @@ def _require_heard(session: LiveSession, role: str) -> None:
         raise RefusedError(
             409,
             "conflict",
-            f"No call was made in role {role!r}, so its reward would count for nothing. Calls were made in {known}. "
+            f"No call was made in role {role!r}, so its reward would have no effect. Calls were made in {known}. "
             f"Only clients from get_chat_client follow session({role!r}). Create other clients inside it: "
             f"`with session({role!r}) as made: Anthropic(base_url=made.anthropic_url)`.",
             code="no_calls_in_role",
@@ -88,7 +88,7 @@ def _require_heard(session: LiveSession, role: str) -> None:
 
 
 def tokens_endpoint(gateway: Gateway) -> ASGIApp:
-    """``POST …/messages/count_tokens``: how long the prompt would be."""
+    """Make ``POST …/messages/count_tokens``, which returns the number of tokens of the prompt."""
     api = MessagesApi()
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
@@ -104,13 +104,13 @@ def tokens_endpoint(gateway: Gateway) -> ASGIApp:
 
 
 def open_endpoint(sessions: DeployedSessions) -> ASGIApp:
-    """``POST /sessions`` with the admin token, and ``{"task": {…}, "task_id": "…"}``; both may be left out."""
+    """Make ``POST /sessions``, which needs the admin token. In ``{"task": {…}, "task_id": "…"}``, both are optional."""
 
     async def respond(scope: Scope, receive: Receive) -> Any:
         body = json_object(await read_body(receive) or b"{}")
         headers = dict(scope["headers"])
         opened = await sessions.open(key_of(headers), mapping(body, "task"), optional_text(body, "task_id"))
-        # It may listen on all addresses, and the client knows one of them.
+        # The gateway may listen on all addresses. Use the one that the client used.
         host = headers.get(b"host", b"")
         if HOST.fullmatch(host):
             opened = replace(opened, url=f"http://{host.decode()}/s/{opened.id}")
@@ -121,7 +121,7 @@ def open_endpoint(sessions: DeployedSessions) -> ASGIApp:
 
 
 def end_endpoint(sessions: DeployedSessions) -> ASGIApp:
-    """``DELETE /s/ID`` with the key of the session."""
+    """Make ``DELETE /s/ID``, which ends a session and needs its key."""
 
     async def respond(scope: Scope, receive: Receive) -> Any:
         session = scope["path_params"]["session"]
@@ -142,7 +142,7 @@ def _in_session(
 
 
 class _Answering:
-    """Answers requests of one method with a little JSON. A class: Starlette takes a function for its own endpoint."""
+    """Answers requests of one HTTP method with JSON. It is a class, because Starlette wraps plain functions."""
 
     def __init__(self, method: str, respond: Respond, error: Callable[[RefusedError], bytes] = error_body) -> None:
         self._method = method

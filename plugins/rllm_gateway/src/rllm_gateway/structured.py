@@ -1,4 +1,4 @@
-"""Replies whose form the client decides: JSON of a schema, or a call of a tool. Both are one JSON schema."""
+"""Constrained responses: JSON that follows a schema, or a tool call. Both become one JSON schema."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The form of a reply."""
+    """The required form of a response."""
 
     parameter: str
-    """The parameter of the request that asks for it."""
+    """The request's parameter that requires it."""
     schema: str
     """JSON schema as JSON text."""
 
@@ -29,17 +29,17 @@ class Wanted:
 def wanted(
     parameter: str, schema: Json | None, tools: Sequence[Tool], must_call: bool, tool: str | None
 ) -> Wanted | None:
-    """Return the form of a reply; None if the model may write anything.
+    """Return the required form of a response. None if it may have any form.
 
     Args:
-        parameter: the parameter that has the schema.
-        schema: JSON schema of the reply's text; None if it may be any text.
-        tools: the tools that are offered.
-        must_call: True if the reply must call a tool.
-        tool: the name of the only tool that it may call; None if it may call any.
+        parameter: the parameter that contains the schema.
+        schema: JSON schema of the response's text. None if it may be any text.
+        tools: tools of the request.
+        must_call: True if the response must call a tool.
+        tool: name of the only tool that the response may call. None if it may call any tool.
 
     Raises:
-        RefusedError: the tool that must be called is not offered.
+        RefusedError: the request does not contain the tool that must be called.
     """
     offered = [each["function"] for each in tools if tool is None or each["function"]["name"] == tool]
     calls = [_call_schema(function) for function in offered]
@@ -51,7 +51,7 @@ def wanted(
 
 
 def schema_of(found: Mapping[str, Any], holder: Mapping[str, Any], where: str) -> Json | None:
-    """Return the JSON schema of a ``response_format``; None if it asks for text.
+    """Return the JSON schema of a ``response_format``. None if its type is ``text``.
 
     Args:
         found: the format, which has ``type``.
@@ -73,7 +73,7 @@ def schema_of(found: Mapping[str, Any], holder: Mapping[str, Any], where: str) -
 
 
 def call_in(content: str, tools: Sequence[Tool]) -> list[Json]:
-    """Return the call of a tool that a constrained reply is, in a list; empty if it is none."""
+    """Return the tool call in a constrained response, in a list. The list is empty if the response is not a call."""
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -103,14 +103,14 @@ def _any_of(schemas: Sequence[Json]) -> Json:
 
 
 def _moved(schema: Any, to: str) -> Any:
-    """A schema that becomes a part of another: its references are to itself."""
+    """Return a schema for use as a part of a larger schema. Its references still point to itself."""
     return _referring(schema, to, dict(_anchors(schema, to)))
 
 
 def _referring(part: Any, to: str, anchors: Mapping[str, str]) -> Any:
     match part:
         case dict():
-            # Two parts of a schema may use a name twice: references are paths afterwards.
+            # Replace anchors by paths, because two parts of a schema may use the same anchor.
             kept = {key: value for key, value in part.items() if key != "$anchor" or not isinstance(value, str)}
             return {
                 key: _reference(value, to, anchors)
@@ -144,5 +144,5 @@ def _reference(value: str, to: str, anchors: Mapping[str, str]) -> str:
 
 
 def _text(schema: Json) -> str:
-    # Some libraries would try to fetch what this names.
+    # Remove `$schema`, because some libraries would try to download it.
     return orjson.dumps({key: value for key, value in schema.items() if key != "$schema"}).decode()

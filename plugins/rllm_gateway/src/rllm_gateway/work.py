@@ -1,4 +1,7 @@
-"""The work on one request: a task that several clients may wait for, and the tokens that they are streamed."""
+"""The work on one request: the task that answers it, and the tokens that are streamed to clients.
+
+Several clients may wait for the same work.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from rllm_gateway.http import ClientGoneError
 from rllm_gateway.refusals import RefusedError
 
 LOOKS = 32
-"""A choice of n tokens is read again after n / 32 more: all reading costs 32 times its length, and not its square."""
+"""A choice with n tokens is decoded again after n / 32 more tokens. So the total cost is linear in its length, about
+32 times the length, not quadratic."""
 
 
 class Growing:
@@ -25,7 +29,7 @@ class Growing:
 
     def __init__(self, asked: Asked, renderer: StreamingRenderer) -> None:
         self.news = asyncio.Event()
-        """Set when there are more tokens. Later ones set another event."""
+        """Event that is set when there are more tokens. It is then replaced by a new event."""
         self.begun: Begun | None = None
         """None until the prompt is rendered."""
         self._asked = asked
@@ -34,7 +38,7 @@ class Growing:
         self._tokens: list[list[int]] = [[] for _ in range(asked.n)]
 
     def begin(self, begun: Begun, prompt_ids: NDArray[np.int32]) -> None:
-        """Note the prompt. Tokens follow."""
+        """Store the prompt, before the first token is added."""
         self.begun, self._prompt_ids = begun, prompt_ids
 
     def add(self, index: int, ids: NDArray[np.int32]) -> None:
@@ -58,42 +62,46 @@ class Growing:
         return found
 
     def _settled(self, ids: NDArray[np.int32]) -> Settled:
-        """The part of `choice_of` that is final."""
+        """Return the final part of the result of `choice_of`."""
         asked = self._asked
         response = self._renderer.settled(self._prompt_ids, ids, asked.tools)
         if asked.raw_prompt is not None:
             return Settled(content=before_any(response.text, asked.stop))
         if response.reasoning:
             return Settled(reasoning=response.reasoning)
-        # JSON of a schema may turn out as a call of a tool, which is no content.
+        # JSON that follows a schema can become a tool call in the end, which is not content.
         may_call = asked.wanted is not None and asked.tools
         return Settled(content="" if may_call else before_any(response.content, asked.stop))
 
 
 @dataclass(eq=False)
 class Work:
-    """The sampling and storing of one request, and who waits for it."""
+    """The sampling and storing of one request, and the number of clients that wait for it."""
 
     task: asyncio.Task[Answer]
     waiters: int = 0
     storing: bool = False
-    """Whether it is past the point where it can be cancelled."""
+    """True if its calls are being stored, so that it cannot be cancelled any more."""
     delivered: bool = False
     growing: Growing | None = None
-    """Its tokens so far; None: clients get everything at the end."""
+    """The tokens so far. None if clients get the whole answer at the end."""
 
     @property
     def answer(self) -> Answer | None:
-        """None: it is under way, or came to nothing."""
+        """The answer. None if the work has not finished, or has failed."""
         return self.task.result() if self.task.done() and not self.failed else None
 
     @property
     def failed(self) -> bool:
-        """Whether it came to nothing."""
+        """True if the work has ended without an answer."""
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
     def result(self) -> Answer:
-        """The answer of work that has ended. Raises RefusedError."""
+        """Return the answer of finished work.
+
+        Raises:
+            RefusedError: the session was closed meanwhile, or the request was rejected.
+        """
         if self.task.cancelled():
             raise RefusedError(
                 409, "conflict", "The session was closed while its model answered.", code="session_closed"
@@ -102,7 +110,7 @@ class Work:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Count a client that waits. The last one that leaves cancels sampling; what is being stored is stored."""
+        """Count a waiting client. If the last one leaves, cancel sampling, unless the calls are being stored."""
         self.waiters += 1
         try:
             yield
@@ -114,10 +122,10 @@ class Work:
     async def wait(
         self, gone: asyncio.Task[None], within: float | None = None, news: asyncio.Event | None = None
     ) -> bool:
-        """Wait for the answer, for `within` seconds, or until `news` is set. Returns True if the answer is there.
+        """Wait for the answer, for `within` seconds, or until `news` is set. Return True if the answer is complete.
 
         Raises:
-            ClientGoneError: the client hung up before.
+            ClientGoneError: the client disconnected before.
         """
         told = None if news is None else asyncio.create_task(news.wait())
         try:

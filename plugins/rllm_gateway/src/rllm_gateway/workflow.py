@@ -1,4 +1,4 @@
-"""The workflow `agent`: somebody's program attempts a task, and its model calls are what is trained on."""
+"""The workflow `agent`: run a user's agent on a task, and train on its model calls."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ NO_CALL = "the agent made no call of the gateway; does its client have an addres
 
 
 class Silence:
-    """Watches the first attempts of a run."""
+    """Warns if the first rollouts of a run make no model call."""
 
     def __init__(self, rollouts: int) -> None:
-        """`rollouts`: of a step; after so many without a call there is a warning."""
+        """Warn after `rollouts` rollouts without a call. It is the number of rollouts of a step."""
         self._left = rollouts
 
     def note(self, calls: int) -> None:
-        """An attempt has ended that asked the gateway so many times."""
+        """Count a finished rollout that sent `calls` requests to the gateway."""
         if calls:
-            # It knows the way: an attempt without a call is the agent's choice from here on.
+            # The agent uses the gateway, so later rollouts without a call are its own choice.
             self._left = 0
         if self._left:
             self._left -= 1
@@ -45,14 +45,14 @@ LONGEST_SLUG = 100
 
 
 class Runner(Protocol):
-    """Runs an agent, each attempt in a process of its own."""
+    """Runs an agent, each rollout in a separate process."""
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedGateway:
-    """What all attempts of a run share."""
+    """The objects that all rollouts of a run share."""
 
     link: TrainerLink
     runner: Runner
@@ -60,16 +60,16 @@ class OpenedGateway:
     """Name of the run, in every row of the store."""
     processing: ProcessingSection
     engine_stops: bool
-    """Whether the engine ends replies at texts."""
+    """True if the engine supports stop strings."""
     silence: Silence
-    """Warns of an agent that never asks."""
+    """Warns if the agent makes no model call."""
 
 
 class AgentWorkflow(Workflow):
-    """Opens a session, runs the agent with it, and makes trajectories of what was sampled: one per role.
+    """Opens a session, runs the agent with it, and makes one trajectory per role from its model calls.
 
-    An agent that fails is an attempt that failed, with its last lines as the error; where it failed because it had no
-    calls or no room left, the attempt ends with that.
+    If the agent fails, the rollout fails, and the error contains the agent's last lines. If the agent fails because it
+    reached the call limit or the prompt limit, the rollout ends with that termination reason instead.
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
@@ -93,7 +93,7 @@ class AgentWorkflow(Workflow):
         try:
             outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, task)))
         finally:
-            # Also after a timeout: what was sampled by then is trained on.
+            # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(spec, sampler)
         self._check(trace, sampler)
         if outcome.code:
@@ -107,7 +107,7 @@ class AgentWorkflow(Workflow):
         context, processing = self.context, self._gateway.processing
         slug = re.sub(r"[^A-Za-z0-9._~-]", "-", uid)[:LONGEST_SLUG]
         return SessionSpec(
-            # An attempt is played again in later epochs and runs.
+            # The same uid occurs again in later epochs and runs, so add a random part.
             id=f"{slug}~{secrets.token_hex(6)}",
             run=self._gateway.run,
             rollout=uid,
@@ -127,7 +127,7 @@ class AgentWorkflow(Workflow):
         )
 
     async def _closed(self, spec: SessionSpec, sampler: RolloutSampler) -> SessionTrace:
-        """Seal the session, and put what it holds into the episode."""
+        """Seal the session, and add its trajectories and metrics to the episode."""
         assert self.episode is not None
         try:
             trace = await self._gateway.link.close_session(spec.id)
@@ -140,7 +140,7 @@ class AgentWorkflow(Workflow):
         self._last = None if made.last is None else sampler.calls[made.last]
         self.episode.trajectories = made.trajectories
         self.episode.metrics.update(made.metrics)
-        # Until the agent has said how it went: after a timeout it has earned nothing else.
+        # This reward applies until the agent returns one. After a timeout, it returns none.
         pay(self.episode, Returned(reward=0.0, rewards=trace.rewards))
         return trace
 
@@ -150,8 +150,8 @@ class AgentWorkflow(Workflow):
         if trace.ending == "failed":
             raise RolloutError(
                 "store-failed",
-                "The gateway could not store a call of this attempt.",
-                "Check the disk, and that nothing deleted or replaced the store (rllm.sdk.store.path), then run again.",
+                "The gateway could not store a call of this rollout.",
+                "Check the disk. Check that no program deleted or replaced the store (rllm.sdk.store.path). Run again.",
             )
 
     def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: RolloutSampler) -> None:

@@ -166,7 +166,7 @@ def test_a_newer_schema_is_refused(copied: Path, open_store: Open) -> None:
     with closing(sqlite3.connect(copied)) as connection:
         connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
 
-    with expect_error(StoreError, "schema-too-new", schema.VERSION + 1, "rllm-record"):
+    with expect_error(StoreError, "schema-too-new", schema.VERSION + 1, "rllm-gateway"):
         open_store(copied)
 
 

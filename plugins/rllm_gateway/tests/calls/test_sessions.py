@@ -119,7 +119,7 @@ def test_sessions_are_pruned_by_run_and_by_time(
 
 
 def test_pruning_needs_to_be_told_what(store: CallStore) -> None:
-    with pytest.raises(ValueError, match="say which sessions"):
+    with pytest.raises(ValueError, match="select the sessions"):
         store.prune()
 
 

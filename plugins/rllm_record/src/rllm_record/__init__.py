@@ -1,1 +1,1 @@
-"""rllm-record: what happened in a run, kept."""
+"""rllm-record: the record of a run."""

@@ -1,4 +1,4 @@
-"""`rllm record check`: whether the record of a run equals its updates."""
+"""`rllm record check`: compare the record of a run with its updates."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ if TYPE_CHECKING:
     from rllm_record.check.findings import Report
 
 SHOWN = 20
-"""Problems that are printed."""
+"""Maximum number of problems that are printed."""
 
 
 @click.group()
 def record() -> None:
-    """Look at the record of a run (rllm.record)."""
+    """Check the record of a run (rllm.record)."""
 
 
 @record.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def check(run: Path) -> None:
-    """Compute the losses of RUN's updates again from its record, and compare.
+    """Compute the losses of RUN's updates again from its record, and compare them.
 
-    RUN is a run folder, or one above it, with a record of rllm.record=tokens. For each optimiser step the loss, what
-    each token weighs and its coefficients follow from the recorded log-probs, advantages and settings. Exit code 1:
-    they differ, or an update is missing, and the lines name step and token.
+    RUN is a run folder, or a folder that contains one run. The run must have been trained with rllm.record=tokens. For
+    each optimizer step, the loss, the weight of each token and its coefficients are computed again from the recorded
+    log-probs, advantages and settings. Exit code 1 means that a value differs or an update is missing. The output then
+    lists the steps and tokens.
 
     \b
       rllm train guess rllm.record=tokens
@@ -39,8 +40,8 @@ def check(run: Path) -> None:
     except ModuleNotFoundError as error:
         raise RllmError(
             "missing-package",
-            f"Losses are computed by {error.name}, which is not installed.",
-            "pip install 'rllm-record[check]'",
+            f"`rllm record check` computes losses with {error.name}, which is not installed.",
+            "Run: pip install 'rllm-record[check]'",
         ) from error
     from rllm_record.run_places import one_run
 
@@ -62,7 +63,7 @@ def _lines(report: Report) -> list[str]:
     if report.untraced:
         lines.append(f"not recorded by this backend: log-probs and coefficients of {len(report.untraced)} steps")
     if report.unlogged:
-        lines.append(f"compared with no loss of metrics.jsonl, which has none of them: {len(report.unlogged)} steps")
+        lines.append(f"not compared with metrics.jsonl, which has no loss for them: {len(report.unlogged)} steps")
     if report.unexplained:
         lines.append(f"not recorded by this backend: the parts of the loss of {report.unexplained} optimiser steps")
     checked = f"{report.optimizer_steps} optimiser steps of {report.steps} steps, {report.tokens} tokens"

@@ -1,4 +1,4 @@
-"""Options of what rllm-record offers."""
+"""Options of the observer `journal` and of the tracker `record`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from rllm_core.contracts.plugin import Params
 
 
 class JournalParams(Params):
-    """Of the observer `journal`."""
+    """Options of the observer `journal`."""
 
     keep: Literal["unfinished", "run", "off"] = Field(
         "unfinished",
-        description="`unfinished`: model calls of rounds that no checkpoint holds; `run`: those of all rounds, and the "
-        "digests of all checkpoints, for `rllm replay`; `off`: none.",
+        description="Model calls to keep. `unfinished`: calls of steps that no checkpoint contains yet. `run`: calls "
+        "of all steps, and a digest of each checkpoint, for `rllm replay`. `off`: none.",
     )
 
 
 class RecordParams(Params):
-    """Of the tracker `record`."""
+    """Options of the tracker `record`."""
 
     record: Literal["off", "fates", "tokens"] = Field(
         "fates",
-        description="`fates`: ids, numbers and rules of every trajectory; `tokens`: texts and tokens too; `off`.",
+        description="Contents of the run's record. `fates`: the ids, rewards and outcome of each trajectory, and the "
+        "rule that dropped it. `tokens`: its text and tokens too. `off`: no record.",
     )

@@ -1,4 +1,4 @@
-"""What rllm-record offers: the tracker `record`, in every run, and the observer `journal`, in asynchronous ones."""
+"""Plugin specs of rllm-record: the tracker `record` for every run, and the observer `journal` for asynchronous runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _plays_ahead(config: RunConfig) -> bool:
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     yield TrackerPlugin(
         name="record",
-        summary="What was played and what became of it, a pair of Parquet files per step, in every run.",
+        summary="Rollouts and their outcomes, in two Parquet files per step. Added to every run.",
         params=RecordParams,
         load=load_from("rllm_record.recorder", "make_recorder"),
         every_run=True,
@@ -34,7 +34,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
 def rllm_observers() -> Iterable[ObserverPlugin[Any]]:
     yield ObserverPlugin(
         name="journal",
-        summary="A resumed run samples no call again that was finished; in every asynchronous run.",
+        summary="Stores finished model calls, so that a resumed run does not repeat them. Added to asynchronous runs.",
         params=JournalParams,
         load=load_from("rllm_record.journal.observer", "make_journal"),
         joins=_plays_ahead,

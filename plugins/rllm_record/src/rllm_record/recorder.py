@@ -1,4 +1,4 @@
-"""The tracker `record`: writes the record of a run, step by step, into its folder."""
+"""The tracker `record`. It writes the record of each step to the run folder."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 def make_recorder(run: TrackedRun, params: RecordParams) -> Tracker:
-    """The recorder of a run; one that records nothing where that is asked for."""
+    """Make the recorder of a run. With ``record: off``, it records nothing."""
     return NoRecorder() if params.record == "off" else Recorder(run, params.record)
 
 
 class NoRecorder:
-    """Records nothing."""
+    """Tracker that records nothing."""
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics are in the run folder."""
+        """Do nothing. The run folder already contains the metrics."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class Recorder(Observer):
-    """Records every step that has ended. Its files are written in a thread, while the next step is under way."""
+    """Records every finished step. A thread writes the files while the next step runs."""
 
     def __init__(self, run: TrackedRun, content: Content) -> None:
-        # pyarrow takes a while to import: runs without a record need none.
+        # Import here, because pyarrow takes long to import, and runs without a record do not need it.
         from rllm_record.steps.accounting import Accounting
         from rllm_record.steps.files import DIRECTORY, StepFiles
         from rllm_record.steps.objective import recorded_update
@@ -54,7 +54,7 @@ class Recorder(Observer):
         self._seen_tokens = SeenTokens()
         self._make_sampler = Sampler
         temperature = run.config["sampling"]["train"]["temperature"]
-        # A value of the environment is a text here.
+        # If an environment variable sets the value, it is a string here.
         self._temperature = float(temperature) if isinstance(temperature, int | float) else None
         self._tasks: dict[str, Any] = {}
         self._update_of = partial(
@@ -64,7 +64,7 @@ class Recorder(Observer):
         )
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
-        """Forget what is made again, and take up what waits."""
+        """Delete the record of steps that the run repeats, and load the trajectories that wait."""
         self._files.forget_from(first_step)
         self._seen_tokens = SeenTokens(self._files.vocabulary(first_step))
         if first_step - 1 in self._files.steps():
@@ -74,7 +74,7 @@ class Recorder(Observer):
         self._tasks = _data_of(step.tasks)
 
     def on_batch_end(self, step: TrainStep) -> None:
-        # Tasks of rounds between the first and the last are not known any more.
+        # Tasks of batches between the first and the last batch of the step are not available any more.
         account = self._accounting.of(step, self._tasks | _data_of(step.tasks))
         update = self._update_of(step, account.trained) if self._content == "tokens" else None
         tables = self._files.tables_of(
@@ -89,12 +89,16 @@ class Recorder(Observer):
         self._written = self._thread.submit(self._files.write_tables, step.global_step, tables)
 
     def state_dict(self) -> dict[str, Any]:
-        """Wait for the last step's files: no checkpoint is newer than the record."""
+        """Wait for the files of the last step, so that no checkpoint is newer than the record."""
         self._wait()
         return {}
 
     def _wait(self) -> None:
-        """Raises RecordError if the last step could not be written."""
+        """Wait for the last write.
+
+        Raises:
+            RecordError: the step could not be written.
+        """
         if self._written is not None:
             written, self._written = self._written, None
             written.result()
@@ -104,13 +108,13 @@ class Recorder(Observer):
         return self._make_sampler(tokenizer=tokenizer, temperature=self._temperature)
 
     def _new_texts(self, step: TrainStep) -> dict[int, str] | None:
-        """Texts of tokens that occur first in this step; None where no texts are recorded."""
+        """Return the text of each token that occurs first in this step. None if no text is recorded."""
         if self._content != "tokens" or step.renderer is None:
             return None
         return self._seen_tokens.new_texts(step.generated, step.renderer)
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics are in the run folder."""
+        """Do nothing. The run folder already contains the metrics."""
 
     def close(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""`rllm replay`: whether the updates of a run follow from what its journal holds."""
+"""`rllm replay`: repeat the updates of a run from its journal, and compare the weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def replay(run: Path) -> None:
-    """Make the updates of RUN again from its journal, and compare the weights.
+    """Repeat the updates of RUN from its journal, and compare the weights.
 
     RUN is a run folder with a journal of the whole run: rllm.trainer.observers=[{name: journal, keep: run}]. The
-    workflow runs again; nothing is sampled. RUN is only read. Exit code 1: a checkpoint has other weights.
+    workflow runs again with the responses in the journal, so nothing is sampled. RUN is only read. Exit code 1 means
+    that the weights of a checkpoint differ.
 
     \b
       rllm train guess 'rllm.trainer.observers=[{name: journal, keep: run}]' rllm.trainer.save_freq=20

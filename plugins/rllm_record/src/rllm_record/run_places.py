@@ -1,4 +1,4 @@
-"""Run folders: which there are below the folders that somebody names."""
+"""Find run folders in given folders."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rllm.runs.run_directory import PLUGINS
 from rllm_core.errors import ConfigError
 
 DEPTH = 4
-"""Folders below a named one in which runs are looked for: ``runs/project/experiment`` and one more on each side."""
+"""Maximum depth of the search: ``runs/project/experiment``, and one more level on each side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlace:
-    """Where a run is."""
+    """The folder of a run."""
 
     id: str
-    """8 hexadecimal digits of its path: two runs of one name differ."""
+    """Digest of the path, 8 hexadecimal digits. It is different for two runs with the same name."""
     name: str
-    """``project/experiment``: the last two folders of its path."""
+    """Last two folders of the path: ``project/experiment``."""
     directory: Path
-    """Absolute."""
+    """Absolute path."""
 
 
 def find_runs(directories: Sequence[Path]) -> list[RunPlace]:
-    """The runs in and below `directories`, by path. Folders that do not exist yet hold none."""
+    """Return the runs in and below `directories`, sorted by path. A folder may be missing."""
     found = {
         place.id: place for directory in directories for place in map(_place, _runs_below(directory.absolute(), DEPTH))
     }
@@ -37,26 +37,30 @@ def find_runs(directories: Sequence[Path]) -> list[RunPlace]:
 
 
 def one_run(directory: Path) -> RunPlace:
-    """The run in `directory`.
+    """Return the run in `directory`.
 
     Raises:
-        ConfigError: there is none, or there are several.
+        ConfigError: the folder contains no run, or several.
     """
     runs = find_runs([directory])
     if len(runs) == 1:
         return runs[0]
     if not runs:
         raise ConfigError(
-            "run-not-found", f"{directory} holds no run.", "Name a run folder, such as runs/rllm-training/default."
+            "run-not-found",
+            f"{directory} contains no run.",
+            "Use the path of a run folder, such as runs/rllm-training/default.",
         )
     names = ", ".join(str(place.directory) for place in runs[:5])
     raise ConfigError(
-        "several-runs", f"{directory} holds {len(runs)} runs.", f"Name one of them: {names}{', …' * (len(runs) > 5)}"
+        "several-runs",
+        f"{directory} contains {len(runs)} runs.",
+        f"Use the path of one of them: {names}{', …' * (len(runs) > 5)}",
     )
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a run has left something in this very folder."""
+    """True if this folder contains files of a run."""
     return any((directory / name).exists() for name in (PLUGINS, METRICS, "record"))
 
 
@@ -71,7 +75,7 @@ def _runs_below(directory: Path, depth: int) -> Iterator[Path]:
     elif depth:
         try:
             inner = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
-        except OSError:  # not there yet, or not ours to read
+        except OSError:  # the folder does not exist yet, or cannot be read
             return
         for path in inner:
             yield from _runs_below(Path(path), depth - 1)

@@ -1,4 +1,4 @@
-"""Which tokenizer the tokens of a record are of."""
+"""Identify the tokenizer of a record's tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rllm_core.contracts.renderer import Renderer
 
 
 def tokenizer_of(renderer: Renderer) -> str | None:
-    """`Sampler.tokenizer` of a run with this renderer; None where nobody noted its tokenizer."""
+    """Return the `Sampler.tokenizer` of a run with this renderer. None if the tokenizer is unknown."""
     try:
         from rllm_backend_kit.portable_renderer import tokenizer_digest
     except ModuleNotFoundError:
-        # A backend of somebody's that makes its renderer itself.
+        # The backend comes from a different package, and makes its own renderer.
         return None
     return tokenizer_digest(renderer)

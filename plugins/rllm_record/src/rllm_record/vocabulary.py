@@ -1,4 +1,4 @@
-"""Which tokens have occurred in a run, so that the text of each is recorded once."""
+"""Keep track of the tokens that have occurred in a run, so that the text of each token is recorded once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rllm_core.data.types import Episode
 
 
 class SeenTokens:
-    """Grows step by step."""
+    """The set of tokens that have occurred so far."""
 
     def __init__(self, known: Iterable[int] = ()) -> None:
-        """`known`: ids of tokens that have been recorded."""
+        """Start with `known`, the ids of tokens that are already recorded."""
         self._seen = np.zeros(0, np.bool_)
         self._mark(np.array(sorted(known), np.int32))
 
     def new_texts(self, episodes: Iterable[Episode], renderer: Renderer) -> dict[int, str]:
-        """The texts of tokens of `episodes` that have not been seen before, by id."""
+        """Return token id -> text for the tokens of `episodes` that have not occurred before."""
         before = self._seen.copy()
         for episode in episodes:
             for trajectory in episode.trajectories:

@@ -1,4 +1,7 @@
-"""The renderer `auto`. Apart from the library, whose import takes a second, because every run makes this renderer."""
+"""The renderer `auto`. It imports the library only if needed, because every run uses `auto`.
+
+The import takes a second.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 
 
 def make_auto(setup: RendererSetup, params: NoParams) -> Renderer:
-    """Return the library's renderer for a model that it knows, else a renderer of the model's chat template."""
+    """Return the library's renderer if the library supports the model, else a renderer of the model's chat template."""
     if _may_be_known(setup):
         from rllm_renderers.choice import make_known
 
@@ -18,7 +21,7 @@ def make_auto(setup: RendererSetup, params: NoParams) -> Renderer:
 
 
 def _may_be_known(setup: RendererSetup) -> bool:
-    """True if the model has a hub name, or a template that shows tools: the library knows models by either."""
+    """True if the model has a Hub name, or a template with tools. The library needs one of them to find the family."""
     names = (setup.name, getattr(setup.tokenizer, "name_or_path", ""))
     has_hub_name = any(name.count("/") == 1 and name[0] not in "./~" for name in names)
     return has_hub_name or "tools" in str(getattr(setup.tokenizer, "chat_template", ""))

@@ -1,4 +1,4 @@
-"""Which family of the library a model is of, and its renderer."""
+"""Find the library's family of a model, and make its renderer."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from rllm_renderers.options import RenderersParams
 
 
 def make_known(setup: RendererSetup) -> Renderer | None:
-    """The library's renderer; None if the library does not know the model."""
+    """Make the library's renderer. None if the library does not support the model."""
     family = family_of(setup)
     return None if family is None else _make(setup, family, {})
 
 
 def make_renderers(setup: RendererSetup, params: RenderersParams) -> Renderer:
-    """The library's renderer.
+    """Make the library's renderer.
 
     Raises:
-        ConfigError: no family is named and the model is of none, or the model's tokenizer is not of that family.
+        ConfigError: no family is set and none matches the model, or the model's tokenizer does not fit the family.
     """
     family = params.config or family_of(setup)
     if family is None:
         raise ConfigError(
             "unknown-choice",
-            f"Renderer 'renderers' does not know the model {setup.name!r}: neither its name nor its chat template.",
-            "Name its family, such as rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
+            f"Renderer 'renderers' does not support the model {setup.name!r}: no family matches its name or chat "
+            "template.",
+            "Set its family, for example rllm.renderer=renderers:qwen3, or use rllm.renderer=auto.",
         )
     return _make(setup, family, params.options)
 
 
 def check_params(params: RenderersParams) -> None:
-    """Raise ConfigError for a family that the library does not have, or options that the family does not take."""
+    """Raise ConfigError if the library does not have the family, or the family does not have the options."""
     if params.config is None and params.options:
         raise ConfigError(
             "missing-key",
-            "rllm.renderer.options is set, and rllm.renderer.config is not.",
-            "Set rllm.renderer.config to the family that the options are for.",
+            "rllm.renderer.options is set, but rllm.renderer.config is not.",
+            "Set rllm.renderer.config to the family of the options.",
         )
     if params.config is not None:
         _config(params.config, params.options)
 
 
 def family_of(setup: RendererSetup) -> str | None:
-    """By the hub name that the library knows exactly, else by what the chat template writes."""
+    """Return the family for the model's Hub name, else the family whose output equals the chat template's output."""
     names = (setup.name, getattr(setup.tokenizer, "name_or_path", ""))
     named = next((base.MODEL_RENDERER_MAP[name] for name in names if name in base.MODEL_RENDERER_MAP), None)
     return named or family_of_template(setup)
@@ -64,8 +65,8 @@ def _make(setup: RendererSetup, family: str, options: dict[str, Any]) -> Rendere
         raise ConfigError(
             "renderer-not-loadable",
             f"Renderer {family!r} of the library renderers cannot be made for {setup.name!r}: {one_line(str(error))}.",
-            "Choose another family, or rllm.renderer=template. If a download failed, set TIKTOKEN_ENCODINGS_BASE to a "
-            "folder with the vocabulary file.",
+            "Set a different family, or rllm.renderer=template. If a download failed, set TIKTOKEN_ENCODINGS_BASE to "
+            "a folder with the vocabulary file.",
         ) from error
     return LibraryRenderer(made, setup)
 

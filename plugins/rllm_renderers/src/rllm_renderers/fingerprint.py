@@ -1,6 +1,6 @@
-"""Knowing a model by its chat template: the family that writes the same tokens.
+"""Find the family of a model that writes the same tokens as the model's chat template.
 
-The library knows models by their hub name alone; a local folder has none.
+The library itself finds a family only by the model's Hub name, but a local folder has no Hub name.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ CONVERSATIONS: tuple[tuple[Sequence[Message], Sequence[Tool]], ...] = (
     ((USER, {**CALL, "reasoning_content": "I add."}, RESULT, RESULT, ANSWER, USER), TOOLS),
 )
 HARMONY = "gpt-oss"
-"""The family whose vocabulary the library downloads, unless the model is seen to be of it."""
+"""The family whose vocabulary the library downloads. It is tried only if the tokenizer has the family's marks."""
 HARMONY_MARK, HARMONY_CHANNEL = "<|channel|>", "<|channel|>analysis<|message|>"
 
 
 def family_of_template(setup: RendererSetup) -> str | None:
-    """The first family that renders every conversation as the chat template does; None where there is none."""
+    """Return the first family that renders every conversation as the chat template does. None if no family does."""
     if HARMONY_CHANNEL in str(getattr(setup.tokenizer, "chat_template", "")):
         return HARMONY  # The library starts the first channel itself, so its prompts differ from the template's.
     expected = list(_by_template(setup))
     if not any(tools for _, tools, _ in expected):
-        return None  # Without tools too many families look alike.
+        return None  # Without tools, too many families have the same output.
     base._populate_registry()
     return next((name for name in base.RENDERER_REGISTRY if _renders(name, setup, expected)), None)
 
@@ -77,7 +77,7 @@ def _by_template(setup: RendererSetup) -> Iterator[tuple[Sequence[Message], Sequ
         try:
             yield messages, tools, template.prompt(messages, tools).tolist()
         except RolloutError:
-            continue  # The template refuses it, so there is nothing to compare.
+            continue  # The template rejects the conversation, so there is no output to compare.
 
 
 def _renders(name: str, setup: RendererSetup, expected: Sequence[tuple[Any, Any, list[int]]]) -> bool:
@@ -91,5 +91,5 @@ def _renders(name: str, setup: RendererSetup, expected: Sequence[tuple[Any, Any,
         )
         renderer = LibraryRenderer(made, setup)
         return all(renderer.prompt(messages, tools).tolist() == tokens for messages, tools, tokens in expected)
-    except Exception:  # noqa: BLE001  (a tokenizer of another family lacks its special tokens; each says so otherwise)
+    except Exception:  # noqa: BLE001  (each family raises a different error if special tokens are missing)
         return False

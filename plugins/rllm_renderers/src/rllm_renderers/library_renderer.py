@@ -1,4 +1,4 @@
-"""LibraryRenderer: a renderer of the library `renderers` in the shape of our contract."""
+"""`LibraryRenderer`: a renderer of the library `renderers` with the interface of rllm's contract."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ PROBLEMS = {
 
 
 class LibraryRenderer:
-    """Results depend on the arguments only.
+    """Renderer of a model family in the library. Its results depend only on the arguments.
 
-    The library knows by the model's template which thoughts later prompts keep: those of a turn with tools are kept
-    until the user speaks again, as the models were trained.
+    The library follows the model's template when it removes reasoning from later prompts. Reasoning of a turn with
+    tools is kept until the next user message, as in the models' training.
     """
 
     reasoning_ids = None
-    """Thoughts are not cut out of prompts; `bridge` returns None where the template leaves them out."""
+    """None, because this renderer does not cut reasoning from prompts. `bridge` returns None if the template does."""
 
     def __init__(self, library: Library, setup: RendererSetup) -> None:
         self._library = library
@@ -56,18 +56,19 @@ class LibraryRenderer:
         self._prompt = lru_cache(maxsize=1024)(self._rendered)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
-        """(n,) int32 tokens of a conversation that starts with `messages`, up to where the model's reply begins."""
-        with failures_as(RolloutError, "Rendering messages", "Choose another renderer with rllm.renderer."):
+        """Return the (n,) int32 tokens of the prompt for a conversation, up to the start of the model's response."""
+        with failures_as(RolloutError, "Rendering messages", "Set rllm.renderer to a different renderer."):
             return self._prompt(json.dumps([*messages], default=dict), json.dumps([*tools], default=dict))
 
     def bridge(
         self, prompt_ids: TokenIds, response_ids: TokenIds, messages: Sequence[Message], tools: Sequence[Tool] = ()
     ) -> Rendered | None:
-        """(n,) int32 tokens of the next prompt; None where the template rewrites what came before.
+        """Return the (n,) int32 tokens of the next prompt. None if the template changes earlier parts of the prompt.
 
-        The library returns None whenever the user speaks. If nothing was thought, nothing has to be rewritten.
+        The library returns None for every user message. This method still returns tokens if the model did not reason,
+        because the template then changes nothing.
         """
-        with failures_as(RolloutError, "Rendering messages", "Choose another renderer with rllm.renderer."):
+        with failures_as(RolloutError, "Rendering messages", "Set rllm.renderer to a different renderer."):
             bridged = self._library.bridge_to_next_turn(
                 _plain_ids(prompt_ids), _plain_ids(response_ids), _plain(messages), tools=_given(tools)
             )
@@ -78,31 +79,31 @@ class LibraryRenderer:
         )
 
     def response_ids(self, text: str) -> Rendered:
-        """(n,) int32 tokens of a reply that is known as text alone, with the stop token that ends it."""
+        """Return the (n,) int32 tokens of a response that is available only as text, with the stop token."""
         return np.array([*self._tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
 
     def text(self, token_ids: TokenIds) -> str:
-        """The words of a reply, without special tokens."""
+        """Return the text of a response, without special tokens."""
         return str(self._tokenizer.decode(_plain_ids(token_ids), skip_special_tokens=True))
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
-        """The text of each token, special tokens included."""
+        """Return the text of each token, special tokens included."""
         return token_texts(self._tokenizer, token_ids)
 
     def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """What was sampled, taken apart by the library."""
+        """Parse a sampled response with the library."""
         text = self.text(response_ids)
         try:
             parsed = self._library.parse_response(
                 _plain_ids(response_ids), tools=_given(tools), prompt_ids=_plain_ids(prompt_ids)
             )
-        except Exception as error:  # noqa: BLE001  (a reply may hold any tokens, and reading one ends no run)
+        except Exception as error:  # noqa: BLE001  (a response may contain any tokens, and must not stop the run)
             problem = f"the reply cannot be read: {type(error).__name__}: {error}"
             return Response(text=text, content=text, malformed_calls=(MalformedToolCall(text=text, problem=problem),))
         if self._thinks(prompt_ids, response_ids):
             parsed.content = parsed.content.strip()
         elif parsed.reasoning_complete is False:
-            return self._template.parse(prompt_ids, response_ids)  # The library takes such an answer for a thought.
+            return self._template.parse(prompt_ids, response_ids)  # The library treats such an answer as reasoning.
         if parsed.reasoning_content is not None:
             parsed.reasoning_content = parsed.reasoning_content.strip()
         if not tools and parsed.tool_calls:
@@ -119,12 +120,12 @@ class LibraryRenderer:
         )
 
     def _thinks(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
-        """True if the model thought, or may have thought, in a reply."""
+        """True if a response contains reasoning, or may contain it."""
         marks = self._template.reasoning_ids
         return marks is None or bool(np.isin(response_ids, marks).any()) or in_reasoning(prompt_ids, marks)
 
     def _stays(self, prompt_ids: TokenIds, response_ids: TokenIds) -> bool:
-        """True if the template rewrites nothing before the next message, because the model has thought nothing."""
+        """True if the template changes no earlier part of the prompt, because the model did not reason."""
         marks, prompt = self._template.reasoning_ids, np.asarray(prompt_ids, np.int32)
         if marks is None or (self._thinks(prompt_ids, response_ids) and not self._shows_empty_thought(response_ids)):
             return False
@@ -134,7 +135,7 @@ class LibraryRenderer:
         return all(not self.text(prompt[start:end]).strip() for start, end in zip(opened + 1, closed, strict=True))
 
     def _shows_empty_thought(self, response_ids: TokenIds) -> bool:
-        """True if a reply begins with an empty thought that the template writes before each earlier reply too."""
+        """True if a response begins with empty reasoning, which the template also writes before earlier responses."""
         text = str(self._tokenizer.decode(_plain_ids(response_ids), skip_special_tokens=False))
         begun = self._empty_thought
         return bool(begun) and text.startswith(begun) and THINK not in text[len(begun) :]
@@ -147,7 +148,7 @@ class LibraryRenderer:
         return before[len(start) :] if before.startswith(start) and END_THINK in before[len(start) :] else ""
 
     def _with_calls(self, response_ids: TokenIds, parsed: ParsedResponse) -> str:
-        """The reply without its thoughts, and with its calls as the model wrote them."""
+        """Return the response without its reasoning, and with its tool calls in the model's original text."""
         first = min((call.token_span[0] for call in parsed.tool_calls if call.token_span is not None), default=0)
         if parsed.reasoning_content is None:
             return self.text(response_ids)
@@ -160,8 +161,8 @@ class LibraryRenderer:
         if offered and tokens == self._library.render_ids(said, add_generation_prompt=True):
             raise RolloutError(
                 "tools-not-supported",
-                "The renderer of this model does not show tools.",
-                "Choose a model that is made for them.",
+                "The renderer of this model does not support tools.",
+                "Use a model that supports tools, or remove the tools from the run.",
             )
         rendered = np.array(tokens, np.int32)
         rendered.flags.writeable = False
@@ -178,7 +179,7 @@ def _call(parsed: ParsedToolCall, number: int) -> ToolCall | MalformedToolCall:
 
 
 def _plain(messages: Sequence[Message]) -> list[Any]:
-    """Messages as the library takes them: arguments of calls as objects, and no content that is null."""
+    """Convert messages for the library: arguments of tool calls become objects, and null content becomes empty."""
     plain = []
     for message in messages:
         changed = dict(message) | {"content": message.get("content") or ""}

@@ -1,4 +1,4 @@
-"""Options of the renderer `renderers`. Apart from what renders, so that listing plugins stays cheap."""
+"""Options of the renderer `renderers`. This module does not import the library, so that plugins are listed quickly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ class RenderersParams(Params):
     config: str | None = Field(
         None,
         min_length=1,
-        description="Family of the model as the library names it, such as qwen3; null finds it by the model's name or "
-        "by its chat template.",
+        description="The library's name for the model family, such as qwen3. null: rllm finds the family from the "
+        "model's name or its chat template.",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Fields of that family's configuration, such as {thinking_retention: all}, which keeps thoughts.",
+        description="Fields of the family's configuration in the library. For example, {thinking_retention: all} keeps "
+        "reasoning in later prompts. Requires `config`.",
     )

@@ -1,4 +1,4 @@
-"""What rllm-renderers offers: the renderers `auto` and `renderers`."""
+"""Plugin specs of rllm-renderers: the renderers `auto` and `renderers`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check(params: RenderersParams) -> None:
 def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     yield RendererPlugin(
         name="auto",
-        summary="The library renderers where it knows the model, the chat template elsewhere.",
+        summary="The library renderers if it supports the model, else the model's chat template.",
         load=load_from("rllm_renderers.auto", "make_auto"),
     )
     yield RendererPlugin(

@@ -1,1 +1,1 @@
-"""Servers and child processes: what the distributions that have some share."""
+"""Code for servers and child processes that several rllm packages share."""

@@ -1,4 +1,4 @@
-"""The file by which a server tells whoever started it where it listens: ``{"url": …, "port": …, "pid": …}``."""
+"""The announcement file, in which a server writes its address: ``{"url": …, "port": …, "pid": …}``."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ POLL = 0.05
 
 
 class EndedError(Exception):
-    """The server has ended before it listened."""
+    """The server ended before it was ready."""
 
 
 def announce(file: Path, listening: socket.socket) -> None:
-    """Write it, once requests are answered."""
+    """Write the file. Call this when the server answers requests."""
     port = listening.getsockname()[1]
     write_atomically(file, json.dumps({"url": reachable(url_of(listening)), "port": port, "pid": os.getpid()}))
 
 
 async def announced_url(file: Path, process: ChildProcess, within: float) -> str:
-    """The URL, once it is announced.
+    """Wait for the announcement of a server, and return its URL.
 
     Args:
-        file: that `announce` writes.
-        process: which does so.
-        within: seconds.
+        file: the file that `announce` writes.
+        process: the server's process.
+        within: time limit in seconds.
 
     Raises:
-        EndedError: the process has ended instead.
-        TimeoutError: it takes longer.
+        EndedError: the process ended before.
+        TimeoutError: the time limit has passed.
     """
     until = time.monotonic() + within
     while not file.exists():

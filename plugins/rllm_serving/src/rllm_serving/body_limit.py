@@ -1,4 +1,4 @@
-"""How much may be sent, and in which encoding. What is too much is thrown away while it comes, never held."""
+"""Limit the size and the encoding of request bodies. Data above the limit is discarded as it arrives, not stored."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 DRAINED = 8
-"""Times the limit that are read and thrown away before the connection is cut: a client that can finish sending gets
-the answer that tells it what is wrong, others see a broken connection and try again for minutes."""
+"""Multiple of the limit that is read and discarded before the connection is closed. A client that can finish sending
+gets the error message. Other clients only see a closed connection, and retry for minutes."""
 
 
 class LimitBody:
-    """Refuses bodies above `max_bytes` (413) and compressed ones (415), by HTTPException."""
+    """Middleware that rejects bodies above `max_bytes` (413) and compressed bodies (415), with an HTTPException."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app

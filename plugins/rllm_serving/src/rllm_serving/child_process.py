@@ -1,7 +1,7 @@
-"""A server of ours in a process of its own: with a log, ended for sure, and never left behind.
+"""Run a server in a child process with a log. The child never outlives this process.
 
-It holds the other end of its standard input. However this process ends, the pipe closes, and `parent.when_parent_ends`
-tells the child.
+This process has the other end of the child's standard input. If this process ends for any reason, the pipe closes, and
+`parent.when_parent_ends` ends the child.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PAUSE = 0.05
 
 
 class ChildProcess:
-    """A program and everything that it starts: a process group of its own."""
+    """A program and all processes that it starts. They form a separate process group."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.log = log
-        """What it has written."""
+        """File with its output."""
         self._process = process
 
     @classmethod
@@ -34,12 +34,12 @@ class ChildProcess:
 
         Args:
             arguments: the program and its arguments.
-            log: a file, made anew, for its output and its errors.
-            environment: what it gets beside the environment of this process.
-            inherited: file descriptors that it gets.
+            log: file for its output and its errors. An existing file is replaced.
+            environment: additional environment variables. It also gets the environment of this process.
+            inherited: file descriptors that it inherits.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the program cannot be started.
         """
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -49,24 +49,24 @@ class ChildProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=tuple(inherited),
                 env={**os.environ, **environment},
-                # Ctrl-C in a terminal goes to every process in front; the run still needs this one to save.
+                # Ctrl-C in a terminal goes to all foreground processes, but the run needs this process for saving.
                 start_new_session=True,
             )
         return cls(process, log)
 
     @property
     def pid(self) -> int:
-        """Also the id of its process group."""
+        """Process id, which is also the id of its process group."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None: it runs."""
+        """Exit code of the process. None while it runs."""
         return self._process.poll()
 
     @property
     def stopped(self) -> bool:
-        """True if a signal has stopped it. False where the system does not say."""
+        """True if a signal has stopped (paused) it. False if the system does not report this."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -74,21 +74,21 @@ class ChildProcess:
         return stat.rpartition(")")[2].split()[0] in "Tt"
 
     def exit_code_within(self, seconds: float) -> int | None:
-        """As `exit_code`, after so long at most. Blocks."""
+        """Wait for the end of the process for at most `seconds`, and return `exit_code`. Blocks."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines of its log, for an error."""
+        """Return the last lines of its log, for an error."""
         return self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-count:]
 
     async def end(self, within: float) -> None:
-        """Close its standard input, wait until it has ended by itself, and kill the whole group in any case.
+        """Close its standard input, wait until it has ended by itself, and then kill the whole process group.
 
         Args:
-            within: seconds that it has.
+            within: seconds that the process has to end by itself.
         """
         self._hang_up()
         given_up = time.monotonic() + within
@@ -97,7 +97,7 @@ class ChildProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End every process of the group at once."""
+        """Kill all processes of the group immediately."""
         self._hang_up()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""A connection between two processes: requests and answers, many at a time, in both directions.
+"""A connection between two processes, with concurrent requests and answers in both directions.
 
-A frame is a head (kind, number, size) and as many bytes. Each end numbers its own requests. The encoding of the bytes
-is a parameter, so that a process which serves foreign code never unpickles.
+A frame is a head (kind, number, size) and then `size` bytes. Each end numbers its own requests. The encoding of the
+bytes is a parameter, so that a process that serves foreign code never needs to unpickle.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Encoding:
 
     dump: Callable[[Any], bytes]
     load: Callable[[bytes], Any]
-    """Raises ValueError if the bytes have another format. The connection ends then."""
+    """Raises ValueError if the bytes have a different format. The connection then ends."""
 
 
 PICKLE = Encoding(partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL), pickle.loads)
-"""For two processes of one package over a socket pair that no other process has."""
+"""Encoding for two processes of the same package, over a socket pair that no other process has."""
 
 SendPart = Callable[[Any], None]
 Handle = Callable[[Any, SendPart], Awaitable[Any]]
@@ -188,7 +188,7 @@ class Connection:
 
 
 def serve_blocking(connection: socket.socket, answer: Callable[[bytes], bytes]) -> None:
-    """Answer one encoded request after the other, until the other end closes. Ignores that requests are cancelled."""
+    """Answer encoded requests one by one, until the other end closes. Cancelled requests are answered too."""
     with connection, connection.makefile("rb") as stream, contextlib.suppress(ConnectionError):
         while len(head := stream.read(HEAD.size)) == HEAD.size:
             kind, number, size = HEAD.unpack(head)

@@ -1,4 +1,4 @@
-"""An ASGI application served on a socket, on the event loop of its caller."""
+"""Serve an ASGI application on a socket, on the caller's event loop."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rllm_serving.read_deadline import protocol
 
 POLL = 0.01
 GRACE = 5
-"""Seconds that open connections have to end when the server stops."""
+"""Seconds that open connections have to finish when the server stops."""
 READ_SECONDS = 60.0
-"""Longest that a request may take to arrive: 5 MB at 700 kbit/s."""
+"""Time limit for receiving a request. It is enough for 5 MB at 700 kbit/s."""
 
 
 class NotStartedError(Exception):
-    """The application failed while it started; uvicorn has logged why."""
+    """The application failed to start. uvicorn has logged the reason."""
 
 
 class HttpServer:
-    """Listens from `start` to `stop`."""
+    """A server that listens from `start` to `stop`."""
 
     def __init__(
         self,
@@ -35,17 +35,17 @@ class HttpServer:
         lifespan: Literal["on", "off"] = "off",
         read_seconds: float = READ_SECONDS,
     ) -> None:
-        """Nothing is answered yet.
+        """Make a server that is not started.
 
         Args:
             app: the ASGI application.
-            listening: from `listening.listen`; closed in the end.
-            lifespan: whether the application is told of start and end.
-            read_seconds: connections are cut that have not sent a whole request by then.
+            listening: socket from `listening.listen`. The server closes it at the end.
+            lifespan: ``on`` if the application gets ASGI lifespan events.
+            read_seconds: time limit for receiving a request. After it, the connection is closed.
         """
         config = uvicorn.Config(
             app,
-            # uvicorn calls what it is given; its annotation asks for a class.
+            # uvicorn's annotation requires a class, but any callable works.
             http=protocol(read_seconds),  # type: ignore[arg-type]
             log_level="warning",
             access_log=False,
@@ -58,7 +58,11 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns once requests are answered. Raises NotStartedError."""
+        """Start the server, and return when it answers requests.
+
+        Raises:
+            NotStartedError: the application failed to start.
+        """
         self._serving = asyncio.create_task(self._serve(), name="rllm-http")
         while not self._server.started:
             if self._serving.done():
@@ -67,12 +71,12 @@ class HttpServer:
             await asyncio.sleep(POLL)
 
     async def ended(self) -> None:
-        """Returns when it has stopped, whoever stopped it."""
+        """Wait until the server has stopped for any reason."""
         assert self._serving is not None
         await asyncio.wait({self._serving})
 
     async def stop(self) -> None:
-        """Stop listening; requests under way have some seconds to end. Nothing where it has not started."""
+        """Stop the server. Running requests have `GRACE` seconds to finish. Do nothing if it has not started."""
         self._server.should_exit = True
         if self._serving is not None:
             with suppress(NotStartedError):
@@ -82,14 +86,14 @@ class HttpServer:
         try:
             await self._server.serve(sockets=[self._listening])
         except SystemExit as error:
-            # uvicorn from 0.50 on ends the process where the application does not start.
+            # Since version 0.50, uvicorn raises SystemExit if the application does not start.
             raise NotStartedError from error
         finally:
             self._listening.close()
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process that it is in."""
+    """uvicorn's server without its signal handlers, because the process handles signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Who may ask: the key in a header, and the names that this machine goes by."""
+"""Check the API key and the host name of requests."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::[0-9]+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRule:
-    """Which key clients send, and how."""
+    """The key of a server, and the header that contains it."""
 
     key: str | None
-    """None: any will do."""
+    """The key. None: the server accepts any key."""
     header: str
-    """Such as ``X-API-Key``."""
+    """Name of the header, such as ``X-API-Key``."""
     variable: str
-    """Where clients and the server take it from, an environment variable."""
+    """Environment variable from which clients and the server read the key."""
     example: str
-    """A key, for people."""
+    """Example of a key, for messages."""
     open_paths: tuple[str, ...] = ()
-    """Beginnings of paths that need no key."""
+    """Prefixes of paths that need no key."""
 
 
 class RequireKey:
-    """Answers 401 to requests without the key.
+    """Middleware that answers 401 to requests without the key.
 
-    Where no key is set, any is accepted but none is not: clients send one, and a web page that makes a browser on this
-    machine send requests cannot.
+    If the server has no key, requests must still contain some key. Clients always send one, but a web page that makes
+    a browser on this machine send requests cannot.
     """
 
     def __init__(self, app: ASGIApp, rule: KeyRule) -> None:
@@ -62,19 +62,19 @@ class RequireKey:
 
 
 class LoopbackNames:
-    """Answers 403 to whoever calls this machine something else than a loopback address.
+    """Middleware that answers 403 if the request's ``Host`` is not a loopback address.
 
-    A web page can make its own name mean this machine (DNS rebinding): what listens on a loopback address without a
-    key would answer it.
+    A web page can make its own name resolve to this machine (DNS rebinding). A server that listens on a loopback
+    address without a key would then answer the page.
     """
 
     def __init__(self, app: ASGIApp, instead: str, body_of: Callable[[Scope, str], bytes] | None = None) -> None:
-        """Make one.
+        """Make the middleware.
 
         Args:
-            app: what answers everybody else.
-            instead: what whoever means it should do.
-            body_of: the JSON of a refusal, of its request and its text; None: ``{"detail": …}``.
+            app: application that answers all other requests.
+            instead: advice for users who need a different name. It is part of the message.
+            body_of: makes the JSON body of the 403 from the request and the message. None: ``{"detail": …}``.
         """
         self._app = app
         self._instead = instead
@@ -89,12 +89,12 @@ class LoopbackNames:
 
 
 def check_binding(host: str, rule: KeyRule) -> None:
-    """Raise ConfigError when other machines could reach a server that has no key."""
+    """Raise ConfigError if other machines could reach a server that has no key."""
     if rule.key is None and not is_loopback(host):
         raise ConfigError(
             "missing-api-key",
             f"--host {host} lets other machines reach this server, and it has no API key.",
-            f"Set {rule.variable} (or --api-key) to a key such as {rule.example}, or leave --host out.",
+            f"Set {rule.variable} (or --api-key) to a key such as {rule.example}, or remove --host.",
         )
 
 
@@ -103,7 +103,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def _host_of(scope: Scope) -> str:
-    """What the client called this machine, without the port: ``[::1]:80`` → ``::1``."""
+    """Return the host name in the ``Host`` header, without the port: ``[::1]:80`` → ``::1``."""
     found = _HOST.fullmatch((_header(scope, b"host") or b"").decode("latin-1").lower())
     return "" if found is None else found[1] or found[2]
 

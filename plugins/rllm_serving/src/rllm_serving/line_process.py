@@ -1,4 +1,4 @@
-"""A process that answers one line with one line, again and again, until its input ends."""
+"""A process that answers each input line with one output line, until its input ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 SECONDS_TO_START = 120.0
-"""A process imports what it needs, from a slow disk perhaps."""
+"""Time limit for the start. The process may need to import large packages from a slow disk."""
 READY = "ready\n"
 
 
@@ -20,15 +20,15 @@ class DiedError(Exception):
     def __init__(self, what: str, code: int | None = None) -> None:
         super().__init__(what)
         self.code = code
-        """Its exit code, minus the signal that ended it; None where that says nothing."""
+        """Exit code of the process. If a signal killed it, minus the signal's number. None if it is unknown."""
 
 
 class LateError(DiedError):
-    """It was killed, as the answer took too long."""
+    """The process was killed, because its answer took too long."""
 
 
 class NotReadyError(Exception):
-    """A process said at its start why it cannot answer."""
+    """The process reported at its start that it cannot answer."""
 
     def __init__(self, said: str) -> None:
         super().__init__(said)
@@ -36,10 +36,10 @@ class NotReadyError(Exception):
 
 
 class LineProcess:
-    """Runs a module of Python. Not safe to use from several threads at once.
+    """A process that runs a Python module. Do not use it from several threads at the same time.
 
-    It writes ``ready`` (or why it is not), then reads a line and writes one. It ends when its input does, so that it
-    does not outlive this process.
+    It writes ``ready``, or the reason why it is not ready. Then it reads a line, writes a line, and so on. It ends when
+    its input ends, so it does not outlive this process.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -55,21 +55,21 @@ class LineProcess:
         environment: Mapping[str, str] | None = None,
         within: float = SECONDS_TO_START,
     ) -> LineProcess:
-        """Start one, and wait until it is ready.
+        """Start a process, and wait until it is ready.
 
         Args:
-            module: run by ``python -m``.
-            arguments: given to it.
-            stderr: where its errors go, as for `subprocess.Popen`; None: where those of this process go.
-            environment: what it gets beside the environment of this process.
-            within: seconds; it is killed when it is not ready by then.
+            module: module to run with ``python -m``.
+            arguments: its arguments.
+            stderr: destination of its errors, as for `subprocess.Popen`. None: the standard error of this process.
+            environment: additional environment variables. It also gets the environment of this process.
+            within: time limit in seconds. If the process is not ready by then, it is killed.
 
         Raises:
-            NotReadyError: it says something else than ``ready``.
+            NotReadyError: its first line is not ``ready``.
             DiedError: it does not start, or takes too long.
-            OSError: there can be no further process.
+            OSError: the system cannot start a process.
         """
-        # -P: what lies in the folder that the run is started in is not what a worker means to import.
+        # -P keeps Python from importing modules from the current folder by mistake.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
@@ -78,7 +78,7 @@ class LineProcess:
             text=True,
             encoding="utf-8",
             env={**os.environ, **(environment or {})},
-            # Ctrl-C is for the run, which ends its step and asks on.
+            # Ctrl-C is for the run, which finishes its step and still needs this process.
             start_new_session=True,
         )
         started = cls(process)
@@ -98,19 +98,19 @@ class LineProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None: it runs."""
+        """Exit code of the process. None while it runs."""
         return self._process.poll()
 
     def ask(self, line: str, within: float | None = None) -> str:
-        """The answer to a line.
+        """Send a line, and return the answer.
 
         Args:
-            line: without an end of line.
-            within: seconds, after which the process is killed; None: it has its own deadline.
+            line: the line, without a line end.
+            within: time limit in seconds, after which the process is killed. None: the process has its own limit.
 
         Raises:
-            LateError: it was killed.
-            DiedError: it ended.
+            LateError: the process was killed.
+            DiedError: the process ended.
         """
         process = self._process
         assert process.stdin is not None
@@ -130,18 +130,18 @@ class LineProcess:
         return answer
 
     def end(self) -> None:
-        """Kill it. Also after an error: it may still write an answer that nobody waits for."""
+        """Kill the process. Call this after an error too, because the process may still write a late answer."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            # What was not written is lost with the process.
+            # Unwritten data is lost, because the process has ended.
             with suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
 
     @contextmanager
     def _killed_after(self, seconds: float | None) -> Iterator[threading.Event]:
-        """Kill it when it is waited for longer. Yields what is set then."""
+        """Kill the process if the context takes longer than `seconds`. Yield an event that is set in that case."""
         late = threading.Event()
 
         def kill() -> None:

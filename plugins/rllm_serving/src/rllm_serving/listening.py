@@ -1,4 +1,4 @@
-"""The socket that a server listens on."""
+"""Open the socket on which a server listens."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from rllm_core.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 2048
-"""Connections that wait to be accepted."""
+"""Maximum number of connections that wait to be accepted."""
 
 
 def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
-    """A socket that listens.
+    """Return a listening socket.
 
     Args:
         host: an address or a name of this machine.
-        port: 0 takes any that is free.
+        port: the port. 0: any free port.
 
     Raises:
-        ConfigError: the port is taken, or the address is none of this machine.
+        ConfigError: the port is in use, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small answers at once (TCP_NODELAY) only on sockets that say they are TCP: else each takes 40 ms.
+    # asyncio sets TCP_NODELAY only on sockets that are created as TCP sockets. Otherwise a small answer takes 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -37,25 +37,25 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
         raise ConfigError(
             "port-unavailable",
             f"Cannot listen on {host} port {port}: {why}.",
-            "Stop that program, or choose another --port (0 takes any that is free)." if taken else "Check --host.",
+            "Stop that program, or set a different --port (0 means any free port)." if taken else "Check --host.",
         ) from error
     listening.setblocking(False)
     return listening
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where it listens: ``http://127.0.0.1:8017``."""
+    """Return the URL of a listening socket, such as ``http://127.0.0.1:8017``."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def reachable(url: str) -> str:
-    """An address of this machine for what listens on all of its addresses, ``http://0.0.0.0:8017``."""
+    """Return a URL that this machine can use, for a server on all addresses such as ``http://0.0.0.0:8017``."""
     return url.replace("//0.0.0.0:", f"//{LOOPBACK}:").replace("//[::]:", "//[::1]:")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine reach that address."""
+    """True if only programs on this machine can reach the address."""
     if host == "localhost":
         return True
     try:

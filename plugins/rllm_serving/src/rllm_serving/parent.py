@@ -1,4 +1,4 @@
-"""Whether the process that started this one still lives: it holds the other end of standard input."""
+"""Detect the end of the parent process, which has the other end of this process's standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def when_parent_ends(call: Callable[[], None]) -> None:
-    """Have the running event loop call something once standard input is closed. What comes there is thrown away."""
+    """Call a function on the running event loop when standard input is closed. Its input is discarded."""
     loop = asyncio.get_running_loop()
 
     def tell() -> None:
@@ -21,7 +21,7 @@ def when_parent_ends(call: Callable[[], None]) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process once standard input is closed, whatever it computes then. What comes there is thrown away."""
+    """End this process when standard input is closed, even during a computation. Its input is discarded."""
     _watch(lambda: os._exit(0))
 
 

@@ -1,4 +1,4 @@
-"""Temporary directories that never outlive their process for long: the next process removes what a killed one left."""
+"""Temporary directories of a process. If the process is killed, the next process removes its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Self
 OWNER = ".owner"
 """File that the owner keeps locked. The lock ends with the process, even after SIGKILL."""
 VARIABLE = "RLLM_PROCESS_DIRECTORY"
-"""Environment variable of processes that end with the directory: its path."""
+"""Environment variable with the path of the directory. Processes that have it are killed with the directory."""
 
 
 class ProcessDirectory:
@@ -24,24 +24,24 @@ class ProcessDirectory:
         """Create the directory.
 
         Args:
-            prefix: first part of its name; it begins with ``rllm-``.
-            place: where to create it; the system's directory for temporary files if None.
+            prefix: first part of its name. It must begin with ``rllm-``.
+            place: folder to create it in. None: the system's folder for temporary files.
         """
         parent = place or Path(tempfile.gettempdir())
         remove_abandoned(parent)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        # It gets its name once it is locked. Otherwise another process could lock it first and remove the directory.
+        # Lock the file before it gets its name. Otherwise a different process could lock it and remove the directory.
         unlocked = self.path / f"{OWNER}.new"
         self._owner = unlocked.open("w", encoding="utf-8")
         fcntl.flock(self._owner, fcntl.LOCK_EX)
         unlocked.rename(self.path / OWNER)
 
     def claim_children(self) -> None:
-        """Mark the processes that this process starts from now on: they are killed if it dies without `close`."""
+        """Mark all processes that this process starts later. They are killed if it dies without calling `close`."""
         os.environ[VARIABLE] = str(self.path)
 
     def keep(self) -> None:
-        """Leave the directory to the user, for example because an error message names a log in it."""
+        """Keep the directory for the user, for example because an error message contains the path of a log in it."""
         (self.path / OWNER).unlink(missing_ok=True)
         self._owner.close()
 

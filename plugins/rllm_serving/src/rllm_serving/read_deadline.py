@@ -1,7 +1,8 @@
 """A deadline and a limit for reading requests.
 
-Without them a client that stops in the middle holds its connection for ever, and a path, header or trailer without an
-end fills the memory: httptools keeps each until it is whole, and uvicorn keeps all of a request's.
+Without a deadline, a client that stops in the middle of a request keeps its connection open forever. Without a limit, a
+path, header or trailer that never ends fills the memory: httptools stores each until it is complete, and uvicorn stores
+all headers of a request.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 64 << 10
-"""Most bytes of path and headers together, and of what stands between or behind pieces of a body."""
+"""Maximum number of bytes of the path and headers together. It also limits the bytes between and after the chunks of a
+body."""
 
 
 class DeadlineProtocol(HttpToolsProtocol):
-    """uvicorn's, that hangs up on whoever is too slow to send a whole request, or sends `HEAD_BYTES` without a body.
+    """uvicorn's protocol, with a deadline and a limit.
 
-    The time runs from the connection to the end of the first request, and of later ones from their first byte on.
-    Between requests uvicorn's own timeout holds.
+    It closes the connection if a client is too slow to send a whole request, or sends more than `HEAD_BYTES` that are
+    not part of a body. The time of the first request starts with the connection. The time of a later request starts
+    with its first byte. Between requests, uvicorn's own timeout applies.
     """
 
     def __init__(self, read_seconds: float, *arguments: Any, **options: Any) -> None:
@@ -68,5 +71,5 @@ class DeadlineProtocol(HttpToolsProtocol):
 
 
 def protocol(read_seconds: float) -> Callable[..., asyncio.Protocol]:
-    """What uvicorn makes for each connection."""
+    """Return the function with which uvicorn makes a protocol for each connection."""
     return functools.partial(DeadlineProtocol, read_seconds)

@@ -1,4 +1,4 @@
-"""A server of the command line: it ends with a signal, with its parent, or by itself."""
+"""Run a command-line server until a signal, the end of its parent, or its own end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rllm_serving.parent import when_parent_ends
 
 INTERRUPTED = 130
 NOT_STARTED = 3
-"""Exit code of a server that fails before it answers; uvicorn's own."""
+"""Exit code of a server that fails to start. uvicorn uses the same code."""
 
 
 class Stop:
-    """Set by SIGTERM, by SIGINT, or by hand. To be made on the event loop that serves, on the main thread."""
+    """An event that SIGTERM or SIGINT sets. Make it on the main thread, on the event loop of the server."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -25,7 +25,7 @@ class Stop:
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
 
     def set_with_parent(self) -> None:
-        """Set it too when standard input closes."""
+        """Set the event also when standard input closes."""
         when_parent_ends(self.event.set)
 
     def _interrupt(self) -> None:
@@ -39,13 +39,13 @@ async def serve_until(
     """Serve until `stop` is set or the server ends.
 
     Args:
-        stop: set by whoever wants it to end.
-        server: not started yet.
-        ready: called once requests are answered.
-        before_stopping: called when it is to end, for requests that would be held.
+        stop: event that stops the server.
+        server: a server that is not started yet.
+        ready: called when the server answers requests.
+        before_stopping: called before the server stops, to end requests that would otherwise keep waiting.
 
     Raises:
-        SystemExit: with `NOT_STARTED`, when the application does not start.
+        SystemExit: with `NOT_STARTED`, if the application does not start.
     """
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -1,6 +1,7 @@
-"""Replies that must match a JSON schema, constrained in vLLM's workers after log-probs were taken.
+"""Constrain responses to a JSON schema in vLLM's workers, after the log-probs are computed.
 
-vLLM's own structured output removes tokens before its sampler sees the logits: log-probs would be the values after it.
+vLLM's own structured output removes tokens before its sampler gets the logits, so its log-probs would be the values
+after this removal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GREEDY_BELOW = 1e-5
 
 
 class Constraints:
-    """The grammars of the requests that a worker samples for."""
+    """The grammars of a worker's running requests."""
 
     def __init__(self, model_runner: Any, grammars: Grammars) -> None:
         self._runner = model_runner
@@ -31,7 +32,7 @@ class Constraints:
         self._responses: dict[str, _Response] = {}
 
     def responses(self) -> dict[int, _Response]:
-        """Return the constrained replies by their rows in the logits, each up to the tokens that vLLM has kept."""
+        """Return row in the logits -> constrained response, up to the tokens that vLLM has kept."""
         requests = self._runner.requests
         for gone in self._responses.keys() - requests.keys():
             del self._responses[gone]
@@ -59,12 +60,15 @@ class _Response:
 
     def take(self, token: int) -> None:
         self._tokens.append(token)
-        # An error here would end vLLM. The server checks the whole reply, and raises for it.
+        # An error here would stop vLLM. The server checks the whole response later, and raises the error.
         with suppress(RuntimeError):
             self._grammar.take(token)
 
     def match(self, kept: list[int]) -> None:
-        """Go back if vLLM has dropped a token. Its list may end with placeholders, so that only its length counts."""
+        """Go back if vLLM has dropped a token.
+
+        Only the lengths are compared, because vLLM's list may end with placeholders.
+        """
         if len(kept) == len(self._tokens):
             return
         tokens = [*self._tokens, *kept[len(self._tokens) :]][: len(kept)]
@@ -105,7 +109,7 @@ def _constrained(sample: Callable[..., Any], constraints: Constraints) -> Callab
 
 
 def _scaled(logits: Tensor, metadata: Any) -> Tensor:
-    """Return (n_row, n_vocabulary): the logits by temperature; greedy rows are unchanged."""
+    """Return logits / temperature, (n_row, n_vocabulary). Greedy rows are unchanged."""
     if metadata.all_greedy:
         return logits
     temperature = torch.where(metadata.temperature < GREEDY_BELOW, 1.0, metadata.temperature)

@@ -1,4 +1,4 @@
-"""What vLLM is told on a CPU beside what it is told anywhere."""
+"""Additional arguments for vLLM on a CPU."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 TOKENS_PER_PASS = 4096
-"""Of prompts, where the context is shorter."""
+"""Default number of tokens per pass if the context is shorter."""
 
 
 def cpu_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``AsyncEngineArgs`` that work on a CPU.
+    """Return arguments of ``AsyncEngineArgs`` that work on a CPU.
 
-    - No compiling: it takes 15 to 40 s there.
-    - Prompts are not split over passes. Of a split one vLLM draws a token at every pass, and takes back the draw from
-      the request's generator of random numbers. Those of a CPU cannot do that: the first such prompt ended the engine
-      with "CPU Generator does not use offset". A pass then has to hold a whole context.
+    - The model is not compiled, because this takes 15 to 40 s on a CPU.
+    - Prompts are not split over several passes. With a split prompt, vLLM draws a token at every pass and then rewinds
+      the request's random generator. A CPU generator cannot rewind: vLLM fails with "CPU Generator does not use
+      offset". So a pass must be large enough for a whole context.
 
     Args:
-        arguments: with ``max_model_len``. A number of tokens per pass that is too small for a context is raised.
+        arguments: arguments with ``max_model_len``. If the number of tokens per pass is smaller than a context, it is
+            increased.
     """
     asked = arguments.get("max_num_batched_tokens") or TOKENS_PER_PASS
     return {

@@ -1,9 +1,9 @@
-"""A hook of vLLM's CPU build: keep the weights of linear layers as they are loaded.
+"""A hook for vLLM's CPU build that keeps the weights of linear layers in their original layout.
 
-That build repacks them for its kernels and drops the originals, so that weights could be loaded once only. vLLM calls
-`register` (entry point ``vllm.general_plugins``) in each of its processes, whoever started them; it does something in
-ours alone, which are told apart by a variable of the environment. Others may replace the same function: doing so twice
-is the same as once.
+The CPU build repacks weights for its kernels and drops the originals, so weights could be loaded only once. vLLM calls
+`register` (entry point ``vllm.general_plugins``) in each of its processes. The hook has an effect only in processes
+that this package starts, which have an environment variable. Another package may replace the same function. It does no
+harm if it is replaced twice.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 from typing import Any
 
 SWITCH = "RLLM_VLLM_RELOADABLE"
-"""Set in the processes that this package starts."""
+"""Environment variable that is set in the processes that this package starts."""
 
 
 def register() -> None:
-    """Replace the function that repacks, in a process of ours on a CPU."""
+    """Replace the function that repacks weights, in a process of this package on a CPU."""
     if os.environ.get(SWITCH) != "1":
         return
     from vllm.model_executor.layers import utils
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 def keep_as_loaded(layer: Any, remove_weight: bool) -> None:
-    """Stands for vLLM's function: the layer multiplies by its weight, wherever that was loaded from."""
+    """Replace vLLM's function. The layer multiplies by its current weight, so weights can be loaded again."""
     from torch.nn.functional import linear
 
     layer.cpu_linear = linear

@@ -1,4 +1,4 @@
-"""VllmEngine: samples with vLLM in processes of its own. Token ids go in and out; vLLM never sees text."""
+"""`VllmEngine`: sample with vLLM in separate processes. It receives and returns token ids, never text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rllm_vllm.process import ServerProcess
 from rllm_vllm.tokenizer import Marks
 
 END = 15.0
-"""Seconds that vLLM has to end by itself when the run is over."""
+"""Seconds that vLLM has to stop by itself at the end of a run."""
 
 
 class VllmEngine:
-    """A `HostedEngine`. vLLM keeps what sessions share in its own prefix cache."""
+    """A `HostedEngine` with vLLM. vLLM's prefix cache keeps common prefixes of prompts."""
 
     renderer: Renderer
     max_context: int
@@ -37,7 +37,7 @@ class VllmEngine:
 
     @property
     def process_group(self) -> int:
-        """The id of the process group that vLLM's processes are in."""
+        """Id of the process group of vLLM's processes."""
         if self._process is None:
             raise BackendError("not-started", "The engine vllm is not running.", "Call start() first.")
         return self._process.pid
@@ -73,7 +73,11 @@ class VllmEngine:
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """See `RolloutEngine.generate`. Raises BackendError when vLLM fails, ends, or takes too long."""
+        """Sample a response. See `RolloutEngine.generate`.
+
+        Raises:
+            BackendError: vLLM fails, ends, or takes too long.
+        """
         prompt, room = checked_prompt(prompt_ids, replace(sampling, json_schema=None), self.max_context)
         asked = Generate(
             prompt_ids=tuple(prompt.tolist()),
@@ -97,7 +101,7 @@ class VllmEngine:
         )
 
     async def end_session(self, session: str) -> None:
-        """Nothing to do: vLLM drops what it has cached and nobody used for longest."""
+        """Do nothing. vLLM's cache drops the entries that were not used for the longest time."""
 
     async def close(self) -> None:
         """See `HostedEngine.close`."""
@@ -114,7 +118,7 @@ class VllmEngine:
 
 
 def _arguments(setup: EngineSetup, options: VllmOptions) -> dict[str, object]:
-    """Of vLLM's ``AsyncEngineArgs``; their names are in `options.OURS`."""
+    """Return the arguments of vLLM's ``AsyncEngineArgs``. `options.OURS` contains the names that are set here."""
     return {
         **options.engine_args,
         "model": str(setup.directory),

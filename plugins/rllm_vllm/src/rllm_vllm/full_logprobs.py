@@ -1,7 +1,8 @@
-"""Log-probs of softmax(logits / temperature) from vLLM, also where top-k and top-p remove tokens.
+"""Get log-probs of softmax(logits / temperature) from vLLM, before top-k and top-p remove tokens.
 
-vLLM has two modes: ``raw_logprobs`` are those before the temperature, and ``processed_logprobs`` those of what top-k
-and top-p leave. With the second one, its samplers are made to hand out what they had before top-k and top-p.
+vLLM has two modes. ``raw_logprobs`` are log-probs before the temperature is applied. ``processed_logprobs`` are
+log-probs after top-k and top-p. This module uses the second mode, and changes vLLM's samplers, so that they return the
+values before top-k and top-p.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ V2_ARGUMENTS = (
     "top_p",
     "use_fused_sampler",
 )
-"""Of the method that truncates and draws, in the sampler of vLLM's model runner V2."""
+"""Arguments of the method that truncates and draws, in the sampler of vLLM's model runner V2."""
 
 
 def record_before_truncation(model_runner: Any) -> bool:
     """Change the sampler of a worker's model runner in place.
 
     Returns:
-        Whether it was changed. False: it is another sampler than those of vLLM 0.31, or it checks draft tokens, for
-        which vLLM computes log-probs elsewhere.
+        True if it was changed. False if it is not a sampler of vLLM 0.31, or if it checks draft tokens, because vLLM
+        computes their log-probs in a different place.
     """
     sampler = getattr(model_runner, "sampler", None)
     if getattr(model_runner, "rejection_sampler", None) is not None:
@@ -47,10 +48,10 @@ def record_before_truncation(model_runner: Any) -> bool:
 
 
 def _v1(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """The sampler of model runner V1 returns log-probs, (n_row, n_vocabulary)."""
+    """Wrap the sampler of model runner V1, which returns log-probs, (n_row, n_vocabulary)."""
 
     def sample_with_full_logprobs(logits: Tensor, generators: Any, top_k: Any, top_p: Any) -> tuple[Any, Tensor]:
-        # Before, since what follows changes the logits where they are.
+        # Compute log-probs first, because the sampler changes the logits in place.
         logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
         return sample(logits, generators, top_k, top_p)[0], logprobs
 
@@ -58,7 +59,10 @@ def _v1(sample: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _v2(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """The sampler of model runner V2 returns logits, (n_row, n_vocabulary), of which it makes log-probs later."""
+    """Wrap the sampler of model runner V2, which returns logits, (n_row, n_vocabulary).
+
+    vLLM computes the log-probs from them later.
+    """
 
     def sample_with_full_logits(
         processed_logits: Tensor,

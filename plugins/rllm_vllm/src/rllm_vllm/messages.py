@@ -1,4 +1,4 @@
-"""Requests to the process that runs vLLM, and its answers: plain data."""
+"""Requests to the process that runs vLLM, and its answers. All of them are plain data."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rllm_core.data.version_spans import VersionSpan
 from rllm_vllm.tokenizer import Marks
 
 SCHEMA = "rllm_json_schema"
-"""The schema's name in ``SamplingParams.extra_args``."""
+"""Key of the JSON schema in ``SamplingParams.extra_args``."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Make the engine; answered with `Started`."""
+    """Request to start the engine. The answer is `Started`."""
 
     arguments: Mapping[str, Any]
-    """Of vLLM's ``AsyncEngineArgs``."""
+    """Arguments of vLLM's ``AsyncEngineArgs``."""
     marks: Marks
 
 
@@ -29,7 +29,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Generate:
-    """Sample one reply; answered with `Sampled`."""
+    """Request to sample one response. The answer is `Sampled`."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
@@ -39,7 +39,7 @@ class Generate:
     seed: int
     stop_ids: tuple[int, ...]
     json_schema: str | None = None
-    """As `SamplingParams.json_schema`."""
+    """See `SamplingParams.json_schema`."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,29 @@ class Sampled:
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
     version_spans: tuple[VersionSpan, ...]
-    """Of all tokens, in order."""
+    """Version spans that cover all tokens, in order."""
 
 
 @dataclass(frozen=True)
 class LoadWeights:
-    """Take all weights from the safetensors files in a folder, and forget what is cached; answered with None."""
+    """Request to load all weights from the safetensors files in a folder and clear the cache. The answer is None."""
 
     directory: str
     version: int
-    """What `Sampled` says of the tokens that they sample."""
+    """Weight version that `Sampled` reports for the tokens of these weights."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The answer to a request that could not be done."""
+    """The answer to a failed request."""
 
     what: str
-    """Type and words of the exception."""
+    """Type and message of the exception."""
 
 
 @dataclass(frozen=True)
 class Unsupported:
-    """The answer to a request that vLLM cannot sample for: the parts of an `UnsupportedSamplingError`."""
+    """The answer to a request that vLLM does not support, with the fields of an `UnsupportedSamplingError`."""
 
     code: str
     message: str

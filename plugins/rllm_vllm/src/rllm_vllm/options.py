@@ -26,24 +26,27 @@ OURS = frozenset(
         "disable_log_stats",
     }
 )
-"""Arguments of vLLM that this package sets itself."""
+"""Arguments of vLLM that this package sets itself, so that `engine_args` must not contain them."""
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
 class VllmOptions(Params):
-    tensor_parallel_size: int = Field(1, gt=0, description="GPUs that share the model.")
+    tensor_parallel_size: int = Field(
+        1, gt=0, description="Number of GPUs over which each layer of the model is split."
+    )
     enforce_eager: bool = Field(
         False,
-        description="Neither compile nor capture CUDA graphs: a quick start, slower sampling. Always so on a CPU.",
+        description="Do not compile the model or capture CUDA graphs. vLLM then starts faster but samples more slowly. "
+        "Always true on a CPU.",
     )
-    threads: int = Field(1, gt=0, description="CPU threads of each of vLLM's processes.")
+    threads: int = Field(1, gt=0, description="Number of CPU threads of each vLLM process.")
     engine_args: dict[str, Any] = Field(
-        default_factory=dict, description="Further arguments of vLLM's `AsyncEngineArgs`, such as `quantization`."
+        default_factory=dict, description="More arguments of vLLM's `AsyncEngineArgs`, such as `quantization`."
     )
-    start_timeout: Seconds = Field(600.0, description="Seconds until a start that is not done is given up.")
-    generate_timeout: Seconds = Field(600.0, description="Seconds until a reply that is not done is given up.")
-    load_timeout: Seconds = Field(600.0, description="Seconds until a change of weights that is not done is given up.")
+    start_timeout: Seconds = Field(600.0, description="Time limit for the start of vLLM, in seconds.")
+    generate_timeout: Seconds = Field(600.0, description="Time limit for a response, in seconds.")
+    load_timeout: Seconds = Field(600.0, description="Time limit for loading new weights, in seconds.")
 
     @field_validator("engine_args")
     @classmethod
@@ -51,6 +54,6 @@ class VllmOptions(Params):
         taken = sorted(OURS & value.keys())
         if taken:
             raise ValueError(
-                f"{', '.join(taken)} cannot be set here: options of the engine and settings of the backend decide it"
+                f"{', '.join(taken)} cannot be set in engine_args; use the engine's options and the backend's settings"
             )
         return value

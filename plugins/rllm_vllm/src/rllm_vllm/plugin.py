@@ -1,4 +1,4 @@
-"""What rllm-vllm offers: the rollout engine `vllm`."""
+"""Plugin spec of rllm-vllm: the rollout engine `vllm`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _load() -> Callable[[Any], HostedEngine]:
 def rllm_engines() -> Iterable[EnginePlugin[VllmOptions]]:
     yield EnginePlugin(
         name="vllm",
-        summary="vLLM in processes of its own, on one GPU, several, or a CPU.",
+        summary="vLLM in separate processes, on one or several GPUs, or on a CPU.",
         params=VllmOptions,
         load=_load,
     )

@@ -1,4 +1,4 @@
-"""The process that runs vLLM, seen from outside."""
+"""Start the process that runs vLLM, and send requests to it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rllm_vllm.messages import Body, Failure, Unsupported
 
 RESUME = "Continue from the newest checkpoint with --resume."
 LOG_LINES = 15
-"""Last lines of the log that an error shows."""
+"""Number of the log's last lines in an error."""
 
 
 class ServerProcess:
-    """One `rllm_vllm.server` and everything that it starts."""
+    """A process of `rllm_vllm.server`, with all processes that it starts."""
 
     def __init__(self, process: ChildProcess, end: socket.socket) -> None:
         self._process = process
@@ -28,7 +28,7 @@ class ServerProcess:
 
     @classmethod
     def spawn(cls, directory: Path, threads: int) -> ServerProcess:
-        """Start one; its log is a file in `directory`."""
+        """Start a process. Its log is a file in `directory`."""
         ours, theirs = socket.socketpair()
         environment = {
             SWITCH: "1",
@@ -44,16 +44,16 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Also the id of its process group."""
+        """Process id, which is also the id of its process group."""
         return self._process.pid
 
     def log_tail(self) -> str:
-        """The last lines it wrote, for an error."""
+        """Return the last lines of its log, for an error."""
         lines = self._process.last_lines(LOG_LINES)
         return "\n".join(["Last lines of vLLM's log:", *lines]) if lines else "Its log is empty."
 
     async def connect(self) -> None:
-        """Start to read its answers."""
+        """Connect to the process and start to read its answers."""
         self._connection = await Connection.open(self._end, PICKLE)
 
     async def ask(self, body: Body, action: str, *, within: float, option: str) -> Any:
@@ -62,7 +62,7 @@ class ServerProcess:
         Args:
             body: the request.
             action: its description for errors.
-            within: seconds until it is given up.
+            within: time limit in seconds.
             option: name of the option that sets `within`.
 
         Raises:
@@ -75,8 +75,8 @@ class ServerProcess:
         except TimeoutError as error:
             raise BackendError(
                 "process-timeout",
-                f"{action} has taken {within:g} s.",
-                f"Raise its option {option}. {self.log_tail()}",
+                f"{action} has taken more than {within:g} s, the engine's option {option}.",
+                f"Increase {option}. {self.log_tail()}",
             ) from error
         except EOFError as error:
             raise BackendError(

@@ -1,7 +1,7 @@
-"""The process that runs vLLM: ``python -m rllm_vllm.server SOCKET``, where SOCKET is a file descriptor it inherits.
+"""The process that runs vLLM: ``python -m rllm_vllm.server SOCKET``. SOCKET is an inherited file descriptor.
 
-It serves the training process until that closes its end of the socket, however it ends; then it takes vLLM's processes,
-which are in its process group, down with it.
+It serves the training process until the training process closes its end of the socket or dies. Then it kills its
+process group, which contains vLLM's processes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from rllm_vllm.token_versions import TokenVersions, count_tokens
 from rllm_vllm.tokenizer import load_grammars
 
 SHUTDOWN = 1.0
-"""Seconds that vLLM has to end by itself."""
+"""Seconds that vLLM has to stop by itself."""
 BETWEEN_LOOKS = 0.5
-"""Seconds between looks at whether vLLM's engine process is alive."""
+"""Seconds between two checks that vLLM's engine process is alive."""
 
 
 class Server:
-    """Answers requests, many at a time."""
+    """Answers concurrent requests of the training process."""
 
     def __init__(self) -> None:
         self._engine: Any = None
@@ -98,7 +98,7 @@ class Server:
         arguments = dict(start.arguments)
         if current_platform.is_cpu():
             arguments = cpu_arguments(arguments)
-            # vLLM's sampler would be compiled even then.
+            # Without this variable, vLLM's sampler would still be compiled.
             os.environ["TORCHDYNAMO_DISABLE"] = "1"
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         count_tokens(self._engine.output_processor, self._versions)
@@ -109,7 +109,7 @@ class Server:
         return Started(self._engine.model_config.max_model_len)
 
     async def _counted(self, request_id: str, asked: Generate) -> Sampled:
-        # Large schemas take a while. Other requests continue meanwhile.
+        # Compile the grammar in a thread, because a large schema takes long and must not block other requests.
         grammar = None if asked.json_schema is None else await asyncio.to_thread(self._grammar, asked)
         self._versions.begin(request_id)
         try:
@@ -127,7 +127,7 @@ class Server:
         if self._grammars is None:
             raise UnsupportedSamplingError(
                 "json-schema-not-supported",
-                "vLLM's model runner V2 and speculative decoding cannot constrain a reply to a JSON schema.",
+                "vLLM's model runner V2 and speculative decoding cannot constrain a response to a JSON schema.",
                 "Set VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and remove speculative_config from engine_args.",
             )
         return self._grammars.of_schema(asked.json_schema, np.array(asked.prompt_ids, np.int32))
@@ -157,23 +157,23 @@ class Server:
             tokens = tuple(response.token_ids)
             logprobs = tuple(each[token].logprob for each, token in zip(response.logprobs, tokens, strict=True))
             if (asked.top_p < 1 or asked.top_k > 0) and not self._full_logprobs:
-                # This sampler's are those of what top-p and top-k leave.
+                # This sampler reports log-probs after top-p and top-k. The engine needs the log-probs before them.
                 logprobs = (math.nan,) * len(tokens)
             return tokens, logprobs, "stop" if response.finish_reason == "stop" else "length"
         raise RuntimeError("vLLM ended a request without an answer")
 
     async def _load_weights(self, asked: LoadWeights) -> None:
-        # Requests that are under way wait, and compute what they had cached again.
+        # Running requests wait, and then compute their cached values again with the new weights.
         await self._engine.pause_generation(mode="keep", clear_cache=False)
         await self._engine.collective_rpc("rllm_load_weights", args=(asked.directory,))
         if not await self._engine.reset_prefix_cache(reset_running_requests=True):
-            raise RuntimeError("vLLM could not forget what it had cached under other weights")
+            raise RuntimeError("vLLM could not clear its cache of the old weights")
         self._versions.change(asked.version)
         await self._engine.resume_generation()
 
 
 def _check_allowed(grammar: Grammar, tokens: Sequence[int]) -> None:
-    """Raise UnsupportedSamplingError if a grammar does not allow a reply, or the model could not match it."""
+    """Raise UnsupportedSamplingError if a grammar does not allow a response, or the model could not match it."""
     for at, token in enumerate(tokens):
         allowed = bool(grammar.allowed()[token])
         try:
@@ -184,13 +184,13 @@ def _check_allowed(grammar: Grammar, tokens: Sequence[int]) -> None:
         if problem:
             raise UnsupportedSamplingError(
                 "bad-json-schema",
-                f"The reply does not match the JSON schema after {at} tokens: {problem}.",
+                f"The response does not match the JSON schema after {at} tokens: {problem}.",
                 "Simplify the schema.",
             )
 
 
 def main() -> None:
-    # Ctrl-C in the terminal is for the training process, which ends this one when it is done.
+    # Ctrl-C in the terminal is for the training process, which stops this process when it has finished.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         asyncio.run(Server().serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,8 +1,8 @@
-"""Which weights sampled which tokens, counted where vLLM's engine process hands them out.
+"""Find the weight version of each token, from the output of vLLM's engine process.
 
-A request that waits in vLLM's queue is sampled with the weights of the time when its turn comes, which may be newer
-than those of the time when it was asked for. vLLM says when its engine process made each batch of tokens, and makes
-none while weights change: the time of a batch tells its weights.
+A request may wait in vLLM's queue while new weights are loaded, so its tokens may come from newer weights than the
+request. vLLM reports when its engine process generated each batch of tokens, and generates none while weights are
+loaded. So the time of a batch determines its weights.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from rllm_core.data.version_spans import VersionSpan
 
 
 class OutputProcessor(Protocol):
-    """What is used of vLLM's class of this name."""
+    """The parts of vLLM's class of this name that are used here."""
 
     request_states: Mapping[str, Any]
-    """By vLLM's own names of requests; a state has ours, ``external_req_id``."""
+    """vLLM's internal request id -> state. The state contains this package's request id, ``external_req_id``."""
     process_outputs: Callable[..., Any]
 
 
 class TokenVersions:
-    """Counts the tokens of requests by weight version."""
+    """Counts the tokens of each request by weight version."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds, the clock with which vLLM's engine process stamps tokens."""
+        """Use `clock`, in seconds. It must be the clock with which vLLM's engine process stamps tokens."""
         self._clock = clock
         self._changes: list[float] = []
         self._versions: list[int] = []
         self._spans: dict[str, list[VersionSpan]] = {}
 
     def change(self, version: int) -> None:
-        """Tokens that are made from here on are of `version`. Called while none are made."""
+        """Set the weight version of all later tokens. Call it while no tokens are generated."""
         self._changes.append(self._clock())
         self._versions.append(version)
 
     def begin(self, request: str) -> None:
-        """Count the tokens of a request."""
+        """Start to count the tokens of a request."""
         self._spans[request] = []
 
     def end(self, request: str) -> tuple[VersionSpan, ...]:
-        """The spans of a request, in order. It is counted no longer."""
+        """Stop counting the tokens of a request, and return its version spans in order."""
         return tuple(self._spans.pop(request))
 
     def count(self, request: str, tokens: int, made: float) -> None:
-        """Add tokens that were made at the time `made`; nothing for a request that nobody counts."""
+        """Add tokens that were generated at the time `made`. Ignored if the request is not counted."""
         spans = self._spans.get(request)
         if spans is None or not tokens:
             return
@@ -59,11 +59,11 @@ class TokenVersions:
 
 
 def count_tokens(processor: OutputProcessor, versions: TokenVersions) -> None:
-    """Count all tokens that pass through `processor`, which is changed in place."""
+    """Change `processor` in place, so that it counts all tokens."""
     process = processor.process_outputs
 
     def process_and_count(outputs: Iterable[Any], made: float, *rest: Any) -> Any:
-        # Before: the states of requests that end are gone afterwards.
+        # Count first, because `process` removes the states of finished requests.
         for output in outputs:
             state = processor.request_states.get(output.request_id)
             if state is not None:

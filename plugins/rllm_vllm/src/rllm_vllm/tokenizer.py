@@ -1,4 +1,4 @@
-"""The grammars of the model that vLLM runs, from the tokenizer in its folder."""
+"""Make the grammars of vLLM's model from the tokenizer in its folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rllm_backend_kit.grammars import Grammars
 
 @dataclass(frozen=True)
 class Marks:
-    """The tokens around replies and thoughts."""
+    """Token ids that end responses, and token ids that start and end reasoning."""
 
     stop_ids: tuple[int, ...]
     reasoning_ids: tuple[int, int] | None

@@ -1,4 +1,4 @@
-"""Weights on their way to vLLM: safetensors files in memory where there is room, on disk where there is not."""
+"""Pass weights to vLLM in safetensors files. The files are in memory if there is room, and on disk otherwise."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 IN_MEMORY = Path("/dev/shm")
 FILE_BYTES = 1 << 29
-"""A file is closed when it has this many; its tensors are in memory twice until then."""
+"""Size at which a file is closed, in bytes. Until then, its tensors are in memory twice."""
 
 
 @contextmanager
 def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
-    """A folder with these weights, for as long as the context lasts. Blocks: call it on a thread."""
+    """Write weights to a folder that exists as long as the context. It blocks, so call it on a thread."""
     named = list(weights)
     size = sum(tensor.nbytes for _, tensor in named)
     with ProcessDirectory("rllm-vllm-", _place(size)) as files:
@@ -31,7 +31,7 @@ def weight_files(weights: Iterable[tuple[str, Tensor]]) -> Iterator[Path]:
 
 
 def _place(size: int) -> Path | None:
-    """Memory with room for twice the size, or None: wherever temporary files lie."""
+    """Return the folder in memory if it has room for twice the size. None: use the folder for temporary files."""
     if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2 * size:
         return IN_MEMORY
     return None

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers, called by `collective_rpc`: weights in place, log-probs before truncation."""
+"""Code that runs in vLLM's workers, called with `collective_rpc`: load weights, and record log-probs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ class RllmWorker:
     vllm_config: Any
 
     def rllm_prepare(self) -> bool:
-        """Record log-probs as the contract of engines says; see `record_before_truncation`."""
+        """Record log-probs as the engine contract requires. See `record_before_truncation`."""
         return record_before_truncation(self.model_runner)
 
     def rllm_constrain(self, stop_ids: Sequence[int], reasoning_ids: Sequence[int] | None) -> bool:
-        """Constrain replies to JSON schemas; see `constrain`. The arguments are the parts of `Marks`."""
+        """Constrain responses to JSON schemas. See `constrain`. The arguments are the fields of `Marks`."""
         reasoning = None if reasoning_ids is None else (reasoning_ids[0], reasoning_ids[1])
         marks = Marks(tuple(stop_ids), reasoning)
         return constrain(self.model_runner, load_grammars(self.vllm_config.model_config, marks))
 
     def rllm_load_weights(self, directory: str) -> None:
-        """Put all weights of the files in `directory` in place; raises when some are missing or do not fit."""
+        """Load all weights in place from the files in `directory`.
+
+        Raises:
+            ValueError: weights are missing, or do not fit.
+        """
         from vllm.config import set_current_vllm_config
 
         model = self.model_runner.get_model()

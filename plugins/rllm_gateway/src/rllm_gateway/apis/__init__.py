@@ -1,4 +1,4 @@
-"""The APIs that clients speak, as pure translation: requests to what is asked, answers to bytes."""
+"""The supported APIs. They translate requests to `Asked`, and answers to bytes."""
 
 from rllm_gateway.apis.chat import ChatApi
 from rllm_gateway.apis.completions import CompletionsApi

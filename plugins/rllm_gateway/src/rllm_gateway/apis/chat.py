@@ -116,7 +116,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class _Messages:
-    """Reads messages; what they hold beside texts and calls is refused, or noted as ignored."""
+    """Reads messages. Parts other than text and tool calls are rejected, or counted as ignored."""
 
     def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
         self._unsupported = unsupported
@@ -218,7 +218,7 @@ class ChatStream:
         return event(self._head | {"choices": [chunk]})
 
     def _deltas(self, index: int, settled: Settled | Choice) -> Iterator[dict[str, Any]]:
-        """New text of a choice. Its first chunk has the role."""
+        """Return the new text of a choice. Its first chunk contains the role."""
         is_first = index not in self._told
         if is_first and not (settled.reasoning or settled.content or isinstance(settled, Choice)):
             return
@@ -232,7 +232,7 @@ class ChatStream:
             yield {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}
 
     def _end(self, index: int, choice: Choice) -> Iterator[dict[str, Any]]:
-        """The rest of the text, calls, the end."""
+        """Return the rest of the text, the tool calls and the end of the stream."""
         yield from self._deltas(index, choice)
         for at, call in enumerate(choice.tool_calls):
             delta = {"tool_calls": [{"index": at} | call]}

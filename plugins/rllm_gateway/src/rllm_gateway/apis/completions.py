@@ -1,4 +1,4 @@
-"""OpenAI's completions API, which is older than chats: a prompt of text or tokens is continued as written."""
+"""OpenAI's completions API, which is older than chat completions. It continues a prompt of text or tokens."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _prompt(value: Any) -> str | tuple[int, ...]:
             return only
         case [[*ids]] | [*ids] if ids and all(isinstance(each, int) and 0 <= each < 1 << 31 for each in ids):
             return tuple(ids)
-    raise invalid("prompt must be one text, or one list of token ids. Send several prompts one by one.", "prompt")
+    raise invalid("prompt must be one string, or one list of token ids. Send several prompts one by one.", "prompt")
 
 
 def _head(asked: Asked, begun: Begun) -> dict[str, Any]:

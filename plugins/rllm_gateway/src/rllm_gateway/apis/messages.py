@@ -31,7 +31,7 @@ RULES = Rules(
     refused={"container": (), "output_config": ({},), "tool_choice": ()},
 )
 FORMS = ("tool_choice", "output_config", "output_format")
-"""Parameters that decide the form of a reply. Clients of the beta, such as LiteLLM, send ``output_format``."""
+"""Parameters for the form of a response. Clients of the beta API, such as LiteLLM, send ``output_format``."""
 MOST_STOPS = 16
 CHOICES = ("auto", "none", "any", "tool")
 
@@ -87,9 +87,10 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
 
 
 def _check_thread(body: Mapping[str, Any]) -> None:
-    """Refuse conversations that the server holds, whatever the session ignores: later requests are parts of them.
+    """Reject conversations that are stored on the server, in every session.
 
-    Clients know the code, and send the whole conversation instead.
+    If the gateway ignored ``thread``, earlier messages would be lost. Clients react to the code of this error: they
+    send the whole conversation instead.
     """
     if "thread" in body:
         raise invalid(
@@ -107,7 +108,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class _Messages:
-    """Reads turns. One turn of Anthropic's may be several messages: results of tools are messages of their own."""
+    """Reads turns. A turn in Anthropic's API may become several messages, because each tool result is a message."""
 
     def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
         self._unsupported = unsupported
@@ -189,7 +190,7 @@ ERRORS: dict[Kind, str] = {
 }
 
 SIGNATURE = "rllm"
-"""Of thoughts: clients send it back, and nothing is read from it."""
+"""Signature of reasoning blocks. Clients send it back, and the gateway does not read it."""
 
 
 class MessagesApi:
@@ -216,7 +217,7 @@ class MessagesApi:
 def _error(refused: RefusedError) -> dict[str, Any]:
     error: dict[str, Any] = {"type": ERRORS[refused.kind], "message": refused.message}
     if refused.code is not None:
-        # Where clients look for what they can do about it.
+        # Clients read the reason for an error from this field.
         error["details"] = {"error_code": refused.code}
     return {"type": "error", "error": error}
 
@@ -239,7 +240,7 @@ def _blocks(choice: Choice) -> list[dict[str, Any]]:
 
 
 class MessagesStream:
-    """See `EventStream`. Text that is sent early is in the first block: thoughts, or else text."""
+    """See `EventStream`. Text that is sent early is in the first block, which contains reasoning, or else text."""
 
     def __init__(self, asked: Asked, begun: Begun) -> None:
         self._asked = asked
@@ -265,7 +266,7 @@ class MessagesStream:
         yield {"type": "message_start", "message": _head(self._asked, self._begun) | begun}
 
     def _added(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Text of the first block, which is begun by it."""
+        """Return the events for text of the first block. The first text begins the block."""
         yield from self._start()
         start, delta, *_ = _parts(block)
         if not self._has_block:
@@ -277,7 +278,7 @@ class MessagesStream:
         yield from self._start()
         blocks = _blocks(choice)
         if self._has_block:
-            # Only what follows the text that was sent is new of it.
+            # Send only the part after the text that was already sent.
             more = self._told.more(choice)
             kind = blocks[0]["type"]
             blocks[0] |= {"thinking": more.reasoning} if kind == "thinking" else {"text": more.content}
@@ -298,7 +299,7 @@ def _written(events: Iterator[dict[str, Any]]) -> bytes:
 
 
 def _parts(block: dict[str, Any]) -> list[dict[str, Any]]:
-    """A block as it begins, and what is added to it."""
+    """Return the empty block that begins a stream, and the part that is added to it."""
     match block["type"]:
         case "thinking":
             return [

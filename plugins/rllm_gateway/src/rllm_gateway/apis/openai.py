@@ -1,4 +1,4 @@
-"""What OpenAI's APIs share: the parameter ``tool_choice``, and errors."""
+"""Code that OpenAI's APIs share: the parameter ``tool_choice``, and errors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rllm_gateway.refusals import Kind, RefusedError
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A value that can be used."""
+    """A supported value of ``tool_choice``."""
 
     none: bool
-    """True if the model must call no tool: it is then shown none."""
+    """True if the model must not call a tool. Its prompt then contains no tools."""
     must_call: bool
     tool: str | None = None
-    """The only tool that it may call; None if it may call any."""
+    """The only tool that the model may call. None if it may call any tool."""
 
 
 def tool_choice(body: Mapping[str, Any], holder: str | None) -> ToolChoice | None:
-    """Return the choice; None if it is not given, or has a value that cannot be used.
+    """Return the choice. None if it is missing, or has an unsupported value.
 
     `holder` is the key of the object with the tool's name; None if the choice has the name itself.
 
@@ -43,12 +43,12 @@ def tool_choice(body: Mapping[str, Any], holder: str | None) -> ToolChoice | Non
 
 
 def without_known_choice(body: Mapping[str, Any], chosen: ToolChoice | None) -> Mapping[str, Any]:
-    """The parameters without a choice that is used: it needs no rule."""
+    """Return the parameters without ``tool_choice`` if its value is supported, because it then needs no rule."""
     return body if chosen is None else {name: value for name, value in body.items() if name != "tool_choice"}
 
 
 def must_call(chosen: ToolChoice | None) -> dict[str, Any]:
-    """Arguments of `wanted`."""
+    """Return the arguments for `wanted`."""
     return {"must_call": chosen is not None and chosen.must_call, "tool": None if chosen is None else chosen.tool}
 
 

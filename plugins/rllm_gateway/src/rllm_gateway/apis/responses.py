@@ -59,7 +59,7 @@ RULES = Rules(
 )
 WITH_LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (WITH_LOGPROBS, "reasoning.encrypted_content")
-"""What clients ask for beside the answer. Thoughts are sent in the open, so that there are no encrypted ones."""
+"""Supported values of ``include``. Reasoning is sent as plain text, so encrypted reasoning is never sent."""
 WORDS = ("input_text", "output_text", "text", "refusal")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -125,14 +125,14 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 class _Items:
-    """Reads items. Thoughts, words and calls that follow each other are one message of the assistant."""
+    """Reads items. Consecutive reasoning, text and tool calls become one assistant message."""
 
     def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
         self.messages = list[dict[str, Any]]()
         self._unsupported = unsupported
         self._outcomes = outcomes
         self._open: dict[str, Any] | None = None
-        """The assistant's message that calls still belong to."""
+        """The assistant's message to which further tool calls belong."""
 
     def add(self, item: Mapping[str, Any], where: str) -> None:
         match item.get("type", "message"):
@@ -166,7 +166,7 @@ class _Items:
             self._assistant()["content"] = words
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        """Thoughts begin a message."""
+        """Begin a message with reasoning."""
         parts = fields.objects(item, "content", where) or fields.objects(item, "summary", where)
         thought = "".join(fields.text(part, "text", f"{where}.content") for part in parts)
         self._open = None
@@ -288,7 +288,7 @@ def _message(begun: Begun, text: str, logprobs: list[dict[str, Any]]) -> dict[st
 
 
 class ResponsesStream:
-    """See `EventStream`. Text that is sent early is in the first item: thoughts, or else a message."""
+    """See `EventStream`. Text that is sent early is in the first item, which is reasoning, or else a message."""
 
     def __init__(self, asked: Asked, begun: Begun) -> None:
         self._asked = asked
@@ -319,7 +319,7 @@ class ResponsesStream:
         yield {"type": "response.in_progress", "response": begun}
 
     def _added(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Text of the first item, which is begun by it."""
+        """Return the events for text of the first item. The first text begins the item."""
         yield from self._start()
         if not self._has_item:
             self._has_item = True
@@ -348,7 +348,7 @@ def _place(index: int, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _opened(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """An item before anything is added to it."""
+    """Yield the events that begin an empty item."""
     empty: dict[str, Any] = {"function_call": {"arguments": ""}}.get(item["type"], {"content": []})
     added = item | empty | ({} if item["type"] == "reasoning" else {"status": "in_progress"})
     yield {"type": "response.output_item.added", "output_index": index, "item": added}
@@ -358,7 +358,7 @@ def _opened(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _delta(item: dict[str, Any]) -> dict[str, Any]:
-    """All text of an item, as it is added to it."""
+    """Return the event that adds an item's whole text to it."""
     if item["type"] == "function_call":
         return {"type": "response.function_call_arguments.delta", "delta": item["arguments"]}
     [part] = item["content"]
@@ -368,7 +368,7 @@ def _delta(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _done(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The text of an item is whole."""
+    """Yield the events that report the end of an item's text."""
     if item["type"] == "function_call":
         yield {
             "type": "response.function_call_arguments.done",

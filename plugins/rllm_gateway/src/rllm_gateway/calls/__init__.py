@@ -1,6 +1,6 @@
-"""Model calls in a durable store: a call that is acknowledged is in it, whatever becomes of the process.
+"""A durable store of model calls. An acknowledged call stays in the store, even if the process crashes.
 
-`CallStore` writes and reads, `CallReader` reads, beside any number of writing processes.
+`CallStore` writes and reads. `CallReader` only reads, also while other processes write.
 """
 
 from rllm_gateway.calls.reader import CallReader, Damage

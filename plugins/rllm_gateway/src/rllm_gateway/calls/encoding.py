@@ -24,14 +24,14 @@ class Record(NamedTuple):
 
     table: str
     values: tuple[Value, ...]
-    """As `schema.COLUMNS` has them."""
+    """Values in the order of `schema.COLUMNS`."""
 
 
 def encoded(row: Row) -> tuple[Record, ...]:
-    """What is to be inserted for a row, in order.
+    """Return the records to insert for a row, in order.
 
     Raises:
-        StoreError: `row` is none, or holds what is not JSON data, or arrays that are not of its dtypes.
+        StoreError: `row` is not a row, contains a value that is not JSON data, or has arrays with wrong dtypes.
     """
     try:
         return tuple(Record(table, (*values, digest_of(values))) for table, values in _tables_of(row))
@@ -45,7 +45,7 @@ def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:
             head = asdict(row) | {"metadata": dict(row.metadata)}
             # Stores keep the name that earlier versions wrote.
             head["attempt"] = head.pop("rollout")
-            # SQLite keeps no sign of a zero, and the digest is of what it keeps.
+            # SQLite stores -0.0 as 0.0. Add 0.0, so that the digest matches the stored value.
             return [("sessions", (row.id, row.run, row.key_hash, float(row.opened) + 0.0, _json(head)))]
         case CallRow():
             request = _json({"sent": dict(row.sent), "outcomes": dict(row.outcomes)})
@@ -87,9 +87,9 @@ def decoded_session(head: Value) -> SessionRow:
 
 
 def decoded_call(values: Sequence[Value], request: bytes, delivered: bool) -> CallRow:
-    """A row of `calls`, with the body of its row of `requests`."""
+    """Return the row of a call, from its row of the table `calls` and the body of its row of `requests`."""
     session, id, _, head, new_ids, response_ids, logprobs, text, _ = values
-    # By name: earlier versions wrote more.
+    # Select fields by name, because earlier versions wrote more fields.
     fields = from_json(head)
     fields = {name: fields[name] for name in _HEAD}
     texts = from_json(text)
@@ -109,7 +109,7 @@ def decoded_call(values: Sequence[Value], request: bytes, delivered: bool) -> Ca
 
 
 def agrees(values: Sequence[Any]) -> bool:
-    """Whether the values of a record agree with its digest, the last of them."""
+    """True if the values of a record match its digest, which is the last value."""
     try:
         return digest_of(values[:-1]) == bytes(values[-1])
     except TypeError:
@@ -117,10 +117,10 @@ def agrees(values: Sequence[Any]) -> bool:
 
 
 def digest_of(values: Sequence[Value]) -> bytes:
-    """(16,) bytes over values and their types and lengths.
+    """Return a digest of 16 bytes of values, their types and their lengths.
 
     Raises:
-        TypeError: a value is of another type than a column has.
+        TypeError: a value has a type that no column has.
     """
     digest = blake2b(digest_size=16)
     for value in values:
@@ -139,13 +139,13 @@ def digest_of(values: Sequence[Value]) -> bytes:
 
 
 def from_json(body: Value) -> Any:
-    """What `_json` made bytes of."""
+    """Decode the output of `_json`."""
     assert isinstance(body, bytes)
     return json.loads(body.decode("utf-8", "surrogatepass"))
 
 
 def _json(value: Any) -> bytes:
-    # Texts of models may hold halves of surrogate pairs.
+    # Text from a model may contain halves of surrogate pairs.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Opening the file of a store: made whole or not at all, known by its marks, and still in its place."""
+"""Create and open the file of a store, check its type and version, and detect if it is deleted or replaced."""
 
 from __future__ import annotations
 
@@ -14,61 +14,70 @@ from rllm_gateway.calls import schema
 from rllm_gateway.calls.rows import DamagedError, StoreError
 
 BUSY_SECONDS = 60.0
-"""How long a commit waits for those of other processes."""
+"""Seconds that a commit waits for commits of other processes."""
 PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
-"""Modes of a store and of a folder that is made for it: nobody else reads what was said. Its logs have the store's."""
+"""File modes of a store and of a folder that is created for it. Other users cannot read the conversations. SQLite's
+logs have the store's mode."""
 _MALFORMED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
-    """A connection in which a commit is on disk when it returns. Makes the store where there is none.
+    """Open a store for writing, and create it if it does not exist. A commit is on disk when it returns.
 
     Raises:
-        StoreError: it cannot be made or written, is something else, or is of a newer schema.
+        StoreError: the store cannot be created or written, is a different kind of file, or has a newer schema.
     """
     _reject_no_file(path)
     try:
-        # The log first: it is made after the store.
+        # Look for the log first, because another process creates it after the store.
         if path.with_name(f"{path.name}-wal").exists() and not path.exists():
             raise StoreError(
                 "damaged-store",
-                f"{path} is missing, and its write-ahead log {path.name}-wal is there.",
+                f"{path} is missing, but its write-ahead log {path.name}-wal exists.",
                 f"Copy {path.name} back from a backup, or run: mv {path}-wal {path}-wal.old",
             )
         if not path.exists():
             _make(path)
     except OSError as error:
         raise StoreError(
-            "not-writable", f"No store of calls can be made at {path}: {error.strerror}.", "Choose another path."
+            "not-writable",
+            f"No store of calls can be created at {path}: {error.strerror}.",
+            "Set rllm.sdk.store.path, or --store of `rllm gateway serve`, to a path that you may write.",
         ) from error
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         raise StoreError(
             "not-writable",
-            f"You may not write the store of calls {path}.",
-            f"Run: chmod u+rw {path}. Or choose a new file with rllm.sdk.store.path.",
+            f"You have no permission to write the store of calls {path}.",
+            f"Run: chmod u+rw {path}. Or set rllm.sdk.store.path to a new file.",
         )
     with failures(path, "opened"):
         connection = _connect(path, "rw")
         with _closed_if_refused(connection):
             if _require_version(connection, path) < schema.VERSION:
                 _upgrade(connection)
-            # FULL: the log is synced with every commit, or an acknowledged row is lost with the machine.
+            # FULL syncs the log with every commit. Otherwise a crash of the machine could lose acknowledged rows.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that writes nothing. A store of an older schema is brought to this one before.
+    """Open a store for reading only. A store with an older schema is upgraded first.
 
     Raises:
-        StoreError: there is none, it cannot be read, is something else, or is of a newer schema.
+        StoreError: the store does not exist, cannot be read, is a different kind of file, or has a newer schema.
     """
     _reject_no_file(path)
     if not path.exists():
-        raise StoreError("store-not-found", f"There is no store of calls at {path}.", "Check the path.")
+        raise StoreError(
+            "store-not-found",
+            f"There is no store of calls at {path}.",
+            "Set --store to the folder of a run, or to the file that `rllm gateway serve` prints as `store:`.",
+        )
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise StoreError("file-unreadable", f"You may not read the store of calls {path}.", f"Run: chmod u+r {path}")
+        raise StoreError(
+            "file-unreadable", f"You have no permission to read the store of calls {path}.", f"Run: chmod u+r {path}"
+        )
     with failures(path, "opened"):
         connection = _connect(path, "ro")
         with _closed_if_refused(connection):
@@ -82,20 +91,20 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is written inside, or nothing. Waits for other processes before it begins."""
+    """Commit all writes of the context, or none of them. Waits for other processes before it begins."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     finally:
-        # Some failures have ended it already.
+        # Some errors have already ended the transaction.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 @contextmanager
 def failures(path: Path, done: str) -> Iterator[None]:
-    """Errors of SQLite as ours. `done` is what could not be done, such as ``read``."""
+    """Convert errors of SQLite to `StoreError`. `done` is the participle for the message, such as ``read``."""
     try:
         yield
     except sqlite3.Error as error:
@@ -103,24 +112,28 @@ def failures(path: Path, done: str) -> Iterator[None]:
 
 
 def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
-    """The `StoreError` of an error of SQLite."""
+    """Return the `StoreError` for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_MALFORMED):
         return DamagedError(
             "damaged-store",
             f"The store of calls {path} cannot be {done}: {error}.",
-            f"Copy {path} back from a backup, or move it away: a run then makes a new store.",
+            f"Copy {path} back from a backup, or move it to a different path. A run then creates a new store.",
         )
-    hint = f"Other processes have written it for {BUSY_SECONDS:.0f} s." if name.startswith("SQLITE_BUSY") else ""
+    hint = (
+        f"Other processes have been writing it for {BUSY_SECONDS:.0f} s. Stop them, then try again."
+        if name.startswith("SQLITE_BUSY")
+        else ""
+    )
     return StoreError("store-failed", f"The store of calls {path} cannot be {done}: {error}.", hint)
 
 
 def _make(path: Path) -> None:
-    """Make an empty store under another name, and link it here: others find none, or a whole one."""
+    """Create an empty store under a temporary name, and link it. So other processes never see an incomplete store."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        # SQLite does not say why it cannot make a file.
+        # Create the file directly, because SQLite does not report why it cannot create a file.
         beside.touch(mode=PRIVATE)
         with failures(path, "made"), closing(sqlite3.connect(beside, isolation_level=None)) as connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -129,7 +142,7 @@ def _make(path: Path) -> None:
         sync_file(beside)
         path.hardlink_to(beside)
     except FileExistsError:
-        # Another process was faster: its store is as good.
+        # A different process was faster. Use its store.
         return
     finally:
         beside.unlink(missing_ok=True)
@@ -137,7 +150,10 @@ def _make(path: Path) -> None:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection that begins no transaction by itself; threads take turns by themselves."""
+    """Return a connection that begins no transaction by itself.
+
+    Callers must make sure that only one thread uses it at a time.
+    """
     place = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
 
@@ -147,19 +163,21 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != schema.APPLICATION:
         raise StoreError(
-            "wrong-file-type", f"{path} is a database of something else than model calls.", "Choose another path."
+            "wrong-file-type",
+            f"{path} is an SQLite database, but not a store of model calls.",
+            "Set --store or rllm.sdk.store.path to a store of calls, or to a new file.",
         )
     if version > schema.VERSION:
         raise StoreError(
             "schema-too-new",
-            f"{path} has schema {version}; this rllm-record knows {schema.VERSION}.",
-            "Install a newer rllm-record.",
+            f"{path} has schema {version}, but this rllm-gateway supports only schemas up to {schema.VERSION}.",
+            "Install a newer version: pip install --upgrade rllm-gateway",
         )
     return int(version)
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """In one transaction; another process may have done it meanwhile."""
+    """Upgrade a store to the current schema in one transaction, unless a different process has just done so."""
     with transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         for older in range(version, schema.VERSION):
@@ -170,11 +188,13 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 def _reject_no_file(path: Path) -> None:
     if path.is_dir():
-        raise StoreError("not-a-file", f"{path} is a folder.", "Name a file in it.")
+        raise StoreError("not-a-file", f"The store of calls {path} is a folder.", "Set the path of a file in it.")
     if path.exists() and not path.is_file():
         # SQLite would wait forever for a program that writes into the pipe.
         raise StoreError(
-            "not-a-file", f"{path} is a pipe or a device, not a file.", "Name a store of calls, or a new file."
+            "not-a-file",
+            f"The store of calls {path} is a pipe or a device, not a file.",
+            "Set the path of a store of calls, or of a new file.",
         )
 
 
@@ -194,13 +214,13 @@ LOGS = ("-wal", "-shm")
 class Presence:
     """The files of a store that this process has open.
 
-    SQLite writes to files that were deleted or replaced without an error. These rows cannot be found again.
+    SQLite writes to files that were deleted or replaced without an error. Such rows are lost.
 
     Args:
-        path: of the store. A connection to it is open.
+        path: path of the store. A connection to it must be open.
 
     Raises:
-        StoreError: a file is not there.
+        StoreError: a file is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -210,7 +230,7 @@ class Presence:
         self._opened = self._seen()
 
     def check(self) -> None:
-        """Raise StoreError if a file was deleted, replaced or cut off, and from then on always."""
+        """Raise StoreError if a file was deleted, replaced or truncated. After that, always raise it."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -237,7 +257,7 @@ class Presence:
             raise self._error("was cut off")
 
     def _is_whole(self) -> bool:
-        """Whether a connection that has read nothing yet finds all pages."""
+        """True if a new connection can read all pages."""
         try:
             # Opened with SQLite, because closing the file directly would release this process's locks on it.
             with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -249,5 +269,5 @@ class Presence:
         return StoreError(
             "store-replaced",
             f"The store of calls {self._path} {what} while it was open.",
-            "Leave its files alone during a run. Start the run or the gateway again.",
+            "Do not change its files during a run. Start the run or the gateway again.",
         )

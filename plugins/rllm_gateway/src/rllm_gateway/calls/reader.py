@@ -1,4 +1,4 @@
-"""CallReader: what a store of calls holds, also while other processes write it, and its damage."""
+"""`CallReader`: read a store of calls, also while other processes write it, and find its damaged records."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from rllm_gateway.calls.schema import COLUMNS
 
 
 class CallReader:
-    """Reads a store. Each method sees the store at one instant, blocks, and may be called in any thread.
+    """Reader of a store. A reader never blocks a writer.
 
-    A reader never keeps a writer waiting.
+    Each method blocks, and may be called in any thread. It reads a snapshot of the store.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        """Use `open`."""
+        """Make a reader of an open connection. Use `open` instead."""
         self._path = path
         self._connection = connection
         self._turn = threading.Lock()
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a store for reading. One of an older schema is brought to this one.
+        """Open a store for reading. A store with an older schema is upgraded.
 
         Raises:
-            StoreError: there is none at `path`, it cannot be read, or a newer rllm-record wrote it.
+            StoreError: the store does not exist, cannot be read, or was written by a newer rllm-gateway.
         """
         return cls(path, connect_to_read(path))
 
     def sessions(self, run: str | None = None) -> list[SessionSummary]:
-        """Sessions of a run, or of all, in the order in which they were opened.
+        """Return the sessions of a run, or of all runs, in the order in which they were opened.
 
         Raises:
-            DamagedError: a row is not what was written.
-            StoreError: they cannot be read.
+            DamagedError: a row is damaged.
+            StoreError: the store cannot be read.
         """
         with self._reading():
             return [
@@ -63,12 +63,12 @@ class CallReader:
             ]
 
     def session(self, session: str) -> StoredSession:
-        """A session, its calls, rewards and end.
+        """Return a session with its calls, its rewards and its end.
 
         Raises:
-            UnknownSessionError: there is no such session.
-            DamagedError: a row of it is not what was written.
-            StoreError: it cannot be read.
+            UnknownSessionError: the session does not exist.
+            DamagedError: one of its rows is damaged.
+            StoreError: the store cannot be read.
         """
         with self._reading():
             rows = self._rows("sessions", "id", session)
@@ -76,7 +76,7 @@ class CallReader:
                 raise UnknownSessionError(
                     "unknown-session",
                     f"The store of calls {self._path} has no session {session!r}.",
-                    "`rllm gateway sessions` lists them.",
+                    "List the sessions with `rllm gateway sessions`.",
                 )
             delivered = {row[1] for row in self._rows("deliveries", "session", session)}
             calls = self._rows("calls", "session", session)
@@ -89,16 +89,16 @@ class CallReader:
             )
 
     def calls(self, session: str) -> tuple[CallRow, ...]:
-        """Calls of a session, in the order in which they were stored. Raises as `session` does."""
+        """Return the calls of a session, in the order in which they were stored. Raises the errors of `session`."""
         return self.session(session).calls
 
     def first_version(self, session: str) -> int:
-        """Return the weight version of a session's first call; only this call is read.
+        """Return the weight version of a session's first call. Only this call is read.
 
         Raises:
-            UnknownSessionError: there is no call of such a session.
-            DamagedError: the call is not what was written.
-            StoreError: it cannot be read.
+            UnknownSessionError: the session does not exist, or has no calls.
+            DamagedError: the call is damaged.
+            StoreError: the store cannot be read.
         """
         with self._reading():
             rows = self._rows("calls", "session", session, "LIMIT 1")
@@ -106,14 +106,14 @@ class CallReader:
                 raise UnknownSessionError(
                     "no-sessions",
                     f"The store of calls {self._path} has no call of session {session!r}.",
-                    "`rllm gateway sessions` lists the sessions with their calls.",
+                    "List the sessions and the number of their calls with `rllm gateway sessions`.",
                 )
             return int(from_json(rows[0][3])["weight_version"])
 
     def check(self) -> list[Damage]:
-        """Read every record and compare it with its digest. Empty: nothing is damaged.
+        """Compare every record with its digest, and return the damaged records. Empty if nothing is damaged.
 
-        What is written meanwhile is not looked at.
+        Records that are written meanwhile are not checked.
 
         Raises:
             StoreError: the store cannot be read at all.
@@ -125,7 +125,7 @@ class CallReader:
         """Read the store's pages and indices, without the digests that `check` compares.
 
         Raises:
-            DamagedError: a page is not what was written.
+            DamagedError: a page is damaged.
             StoreError: the store cannot be read.
         """
         with self._reading():
@@ -138,7 +138,7 @@ class CallReader:
             )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class CallReader:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """One instant of the store: what is committed meanwhile is not seen."""
+        """Read a snapshot of the store. Later commits are not visible."""
         with self._turn, failures(self._path, "read"):
             self._connection.execute("BEGIN")
             try:
@@ -177,7 +177,10 @@ class CallReader:
         return bytes(rows[0][0])
 
     def _rows(self, table: str, column: str, value: Any, limit: str = "") -> Sequence[Sequence[Any]]:
-        """Verified rows, all where `value` is None, in the order in which they were stored."""
+        """Return the rows with `value` in `column`, after a check of their digests, in the order of their numbers.
+
+        If `value` is None, return all rows.
+        """
         where = "" if value is None else f"WHERE {column} = :value"
         query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} {where} ORDER BY number {limit}"
         found = self._connection.execute(query, {} if value is None else {"value": value}).fetchall()
@@ -196,21 +199,22 @@ AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """Consecutive records of a table that are lost or are not what was written."""
+    """A range of consecutive records of a table that are lost or damaged."""
 
     table: str
     """``sessions``, ``calls``, ``deliveries``, ``rewards``, ``ends`` or ``requests``."""
     first: int
-    """Number of the first such record; a table counts its records from 1, in the order in which they were stored."""
+    """Number of the first damaged record. Records of a table are numbered from 1, in the order of their storage."""
     last: int
-    """Number of the last."""
+    """Number of the last damaged record."""
     sessions: tuple[str, ...]
-    """Ids of the sessions that these belong to, as far as that can still be told."""
+    """Ids of the sessions that the records belong to, if the index still has them."""
     reason: str
+    """Description of the damage."""
 
 
 def find_damage(connection: sqlite3.Connection) -> list[Damage]:
-    """See `CallReader.check`. Whoever calls it has begun a transaction."""
+    """Find damaged records. See `CallReader.check`. The caller must have begun a transaction."""
     return [damage for table in COLUMNS for damage in _damage_of(connection, table)]
 
 
@@ -224,7 +228,7 @@ def _damage_of(connection: sqlite3.Connection, table: str) -> Iterator[Damage]:
     except sqlite3.DatabaseError as error:
         yield Damage(table=table, first=1, last=top, sessions=(), reason=f"its index cannot be read: {error}")
     else:
-        # Numbers that the index does not have are of sessions that were pruned.
+        # If the index does not have a number, its session was pruned.
         faults = {number: reason for number, reason in faults.items() if number in owners}
         faults |= dict.fromkeys(owners.keys() - looked_at.keys(), "it is not there")
         unknown = looked_at.keys() - owners.keys()
@@ -233,7 +237,7 @@ def _damage_of(connection: sqlite3.Connection, table: str) -> Iterator[Damage]:
 
 
 def _ranges(table: str, faults: Mapping[int, str], owners: Mapping[int, str]) -> Iterator[Damage]:
-    """Neighbours with one reason, together."""
+    """Merge neighbouring damaged records that have the same reason."""
     neighbours = groupby(enumerate(sorted(faults)), lambda place: (place[1] - place[0], faults[place[1]]))
     for (_, reason), places in neighbours:
         numbers = [number for _, number in places]
@@ -242,13 +246,16 @@ def _ranges(table: str, faults: Mapping[int, str], owners: Mapping[int, str]) ->
 
 
 def _looked_at(connection: sqlite3.Connection, table: str, first: int, last: int) -> Iterator[tuple[int, str]]:
-    """Numbers from `first` to `last` that are there or cannot be read, with what is wrong: empty where nothing is."""
+    """Yield each record's number from `first` to `last`, with a description of its damage.
+
+    The description is empty if the record is not damaged. Numbers without a record are skipped.
+    """
     for start in range(first, last + 1, AT_ONCE):
         yield from _halved(connection, table, start, min(start + AT_ONCE - 1, last))
 
 
 def _halved(connection: sqlite3.Connection, table: str, first: int, last: int) -> Iterator[tuple[int, str]]:
-    """The same of few numbers, in parts where they cannot be read together."""
+    """Check a small range as `_looked_at` does. If it cannot be read at once, split it in halves."""
     query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} WHERE number BETWEEN ? AND ?"
     try:
         rows = connection.execute(query, (first, last)).fetchall()
@@ -270,9 +277,9 @@ def _last_number(connection: sqlite3.Connection, table: str) -> int:
 
 
 def _owners(connection: sqlite3.Connection, table: str) -> dict[int, str]:
-    """Session by number, from the index alone; empty text where the table has none."""
+    """Return number -> session id, read from the index only. The id is empty if the table has no sessions."""
     session = {"sessions": "id", "requests": "''"}.get(table, "session")
-    # In the order of the index, which holds all that is asked for: the table is not touched.
+    # Read in the order of the index. The index contains both columns, so SQLite does not read the table itself.
     order = {"sessions": "id", "requests": "digest"}.get(table, "session")
     query = f"SELECT number, {session} FROM {table} INDEXED BY {table}_known ORDER BY {order}"
     return dict(connection.execute(query).fetchall())

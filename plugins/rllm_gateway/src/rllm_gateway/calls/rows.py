@@ -1,4 +1,4 @@
-"""The rows of a store of calls, and its errors. Every `Mapping`, and every `Any`, is JSON data: keys are str."""
+"""The rows of a store of calls, and its errors. Every `Mapping` and every `Any` is JSON data, with keys of type str."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rllm_core.errors import RllmError
 
 
 class StoreError(RllmError):
-    """A row could not be written, or the store could not be opened or read. Nothing of the row is in the store."""
+    """A row could not be written, or the store could not be opened or read. No part of the row is in the store."""
 
 
 class SealedError(StoreError):
-    """The session has ended: it takes no more calls and rewards."""
+    """The session has ended. It accepts no more calls or rewards."""
 
 
 class UnknownSessionError(StoreError):
-    """There is no such session, or it was pruned."""
+    """The session does not exist, or was pruned."""
 
 
 class DuplicateError(StoreError):
-    """The store has a row with this id."""
+    """The store already has a row with this id."""
 
 
 class DamagedError(StoreError):
-    """What was read is not what was written."""
+    """A row differs from the row that was written."""
 
 
 NAME, GROUP = "name", "group"
@@ -40,80 +40,81 @@ NAME, GROUP = "name", "group"
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRow:
-    """One try of an attempt at a task."""
+    """A session: one try of a rollout."""
 
     id: str
-    """No other session of the store has it."""
+    """Id of the session, unique in the store."""
     run: str
     """Name of the run."""
     rollout: str
-    """Uid of the attempt."""
+    """Uid of the rollout."""
     retry: int
-    """Which try of the attempt, from 0."""
+    """Number of the rollout's try, from 0."""
     metadata: Mapping[str, Any]
-    """What else is known of it, the same for all roles."""
+    """Other data of the session, the same for all roles."""
     key_hash: str
-    """Hash of the key that its calls are sent with."""
+    """Hash of the session's API key."""
     opened: float
-    """Seconds of Unix time."""
+    """Time at which it was opened, as Unix time in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CallRow:
-    """A model call of a session: its place in the conversation, its tokens, and what the client sent and got.
+    """A model call of a session: its parent call, its tokens, the client's request and the response.
 
-    The prompt is stored as what follows the parent's prompt and response. A prompt that does not begin with all of
-    these (thoughts were cut, a message was edited) says in `kept_tokens` and `kept_messages` how far the two agree.
+    The prompt is stored as the part after the parent's prompt and response. A prompt may begin with only a part of the
+    parent's prompt and response, for example if reasoning was cut or a message was edited. `kept_tokens` and
+    `kept_messages` then contain the length of the common part.
 
     Raises:
         ValueError: `logprobs` or `version_spans` do not cover the response.
     """
 
     id: str
-    """No other call of the session has it."""
+    """Id of the call, unique in the session."""
     session: str
-    """Id of its session."""
+    """Id of the session."""
     role: str
-    """Who asked, such as ``agent``."""
+    """Role of the agent that sent the request, such as ``agent``."""
     parent: str | None
-    """Id of the call that this one continues; None: `new_ids` and `messages` are whole."""
+    """Id of the call that this call continues. None: `new_ids` and `messages` are the whole prompt."""
     kept_tokens: int | None = None
-    """How many tokens of the parent's prompt and response stand before `new_ids`; None: all of them."""
+    """Number of tokens of the parent's prompt and response that come before `new_ids`. None: all of them."""
     kept_messages: int | None = None
-    """How many of the parent's messages, its reply being the last, stand before `messages`; None: all of them."""
+    """Number of the parent's messages, its response included, that come before `messages`. None: all of them."""
     prompt_digest: str
     """Digest of the whole prompt, chained over its messages."""
     new_ids: NDArray[np.int32]
-    """(n_new,) tokens of the prompt that follow the parent's prompt and response; the whole prompt without a parent."""
+    """(n_new,) prompt tokens after the parent's prompt and response. Without a parent, the whole prompt."""
     response_ids: NDArray[np.int32]
     """(n,) sampled tokens."""
     logprobs: NDArray[np.float32]
-    """(n,) their log-probs in nats as the sampler reported them, NaN where it did not."""
+    """(n,) log-probs of the sampled tokens in nats, from the sampler. NaN if it reported none."""
     weight_version: int
-    """Number of the oldest policy update that sampled a token of the response."""
+    """Oldest weight version, in policy updates, that sampled a token of the response."""
     version_spans: tuple[VersionSpan, ...] = ()
-    """Runs of tokens by weight version, in order. Empty: all tokens are of `weight_version`."""
+    """Spans of response tokens with their weight version, in order. Empty: `weight_version` sampled all tokens."""
     finish_reason: Literal["stop", "length"]
     started: float
-    """When the engine was asked, in seconds of Unix time."""
+    """Time at which the engine got the request, as Unix time in seconds."""
     seconds: float
-    """How long it took."""
+    """Duration of the engine's work, in seconds."""
     parameters: Mapping[str, Any]
-    """Parameters of sampling, and `NAME` and `GROUP` of the trajectory if the request has them."""
+    """Sampling parameters, and `NAME` and `GROUP` of the trajectory if the request has them."""
     messages: Sequence[Any]
-    """Messages of the prompt since the parent's reply."""
+    """Messages of the prompt after the parent's response."""
     response: Any
-    """The reply as a message; None: the client took none, or `rllm` rendered none."""
+    """The response as a message. None if the client requested no message, or rllm did not render one."""
     sent: Mapping[str, Any]
-    """Parameters of the request as they were sent, tools included. Kept once for all calls that share them."""
+    """The request's parameters as sent by the client, tools included. Stored once for all calls that share them."""
     outcomes: Mapping[str, str]
-    """What became of each parameter, such as ``honoured``."""
+    """Parameter -> its outcome, such as ``honoured``."""
     client_retry: int | None = None
-    """Which retry of a request the client says that this is; None: it says nothing."""
+    """Number of the client's retry, from the request. None: the request has no such number."""
     traceparent: str | None = None
-    """The header of this name, as it was sent."""
+    """Value of the request's ``traceparent`` header."""
     delivered: bool = False
-    """Whether the reply reached the client. Read back, not written: a `DeliveryRow` says it once the call is stored."""
+    """True if the response reached the client. This is only read, not written: a `DeliveryRow` stores it."""
 
     def __post_init__(self) -> None:
         if self.logprobs.shape != self.response_ids.shape:
@@ -122,18 +123,18 @@ class CallRow:
 
     @property
     def name(self) -> str | None:
-        """The name that the request gives its trajectory; None if it gives none."""
+        """The trajectory's name in the request. None if the request has none."""
         return self.parameters.get(NAME)
 
     @property
     def group(self) -> str | None:
-        """The group that the request puts its trajectory into; None if it names none."""
+        """The trajectory's group in the request. None if the request has none."""
         return self.parameters.get(GROUP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryRow:
-    """The reply of a call reached its client. A second one of the call changes nothing."""
+    """The response of a call reached its client. A second delivery of the same call changes nothing."""
 
     session: str
     call: str
@@ -144,22 +145,22 @@ class DeliveryRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardRow:
-    """A reward that was given to a role of a session. The last one counts."""
+    """A reward for a role of a session. The role's last reward applies."""
 
     session: str
     role: str
     value: float
     at: float
-    """When it was given, in seconds of Unix time."""
+    """Time of the reward, as Unix time in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndRow:
-    """A session has ended. It takes no calls and rewards after it."""
+    """The end of a session. After it, the session accepts no calls or rewards."""
 
     session: str
     ending: str
-    """How it ended."""
+    """``closed`` or ``failed``."""
     at: float
     """Seconds of Unix time."""
 
@@ -173,25 +174,25 @@ class SessionSummary:
 
     session: SessionRow
     calls: int
-    """How many calls are stored."""
+    """Number of stored calls."""
     end: EndRow | None
-    """None: it has not ended."""
+    """None if the session has not ended."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredSession:
-    """A session with everything that belongs to it, as it was at one instant."""
+    """A snapshot of a session with its calls, rewards and end."""
 
     session: SessionRow
     calls: tuple[CallRow, ...]
-    """In the order in which they were stored; a parent stands before its children."""
+    """Calls in the order in which they were stored. A parent comes before its children."""
     rewards: tuple[RewardRow, ...]
-    """In the order in which they were given."""
+    """Rewards in the order in which they were stored."""
     end: EndRow | None
-    """None: it had not ended."""
+    """None if the session has not ended."""
 
     def prompt_ids(self, call: str) -> NDArray[np.int32]:
-        """(n,) token ids of the whole prompt of a call, put together from its ancestors.
+        """Return the (n,) token ids of a call's whole prompt, joined from its ancestors.
 
         Raises:
             KeyError: the session has no such call.
@@ -200,7 +201,7 @@ class StoredSession:
         return prompt_ids(self._lineage(call))
 
     def messages(self, call: str) -> list[Any]:
-        """Messages of the whole prompt of a call, put together from its ancestors. Raises as `prompt_ids`."""
+        """Return the messages of a call's whole prompt, joined from its ancestors. Raises errors as `prompt_ids`."""
         return messages(self._lineage(call))
 
     @cached_property
@@ -216,7 +217,7 @@ class StoredSession:
             parent = error.args[0]
             raise DamagedError(
                 "damaged-store",
-                f"session {self.session.id!r}: call {parent!r}, which {call!r} continues, is lost.",
+                f"Session {self.session.id!r} lacks call {parent!r}, which call {call!r} continues.",
                 "Copy the store back from a backup. The other sessions can still be read.",
             ) from None
 
@@ -249,7 +250,7 @@ def prompt_ids(rows: Sequence[CallRow]) -> NDArray[np.int32]:
 
 
 def messages(rows: Sequence[CallRow]) -> list[Any]:
-    """Return the messages of the prompt of the last call of a lineage. A reply that is None is left out."""
+    """Return the messages of the prompt of the last call of a lineage. Responses that are None are skipped."""
     found = list[Any]()
     for row in rows:
         found = [*found[: row.kept_messages], *row.messages]

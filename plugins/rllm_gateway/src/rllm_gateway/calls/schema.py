@@ -8,8 +8,8 @@ APPLICATION = 0x726C6C63
 """Marks the file as a store of calls (SQLite's application_id): ``rllc``."""
 VERSION = 1
 UPGRADES: Mapping[int, tuple[str, ...]] = {}
-"""By version, the statements that bring a store of it to the next one. They add and never change: processes of the
-older version may go on writing."""
+"""Schema version -> SQL statements that upgrade a store to the next version. They only add tables or columns, so
+processes with the older version may continue to write."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "sessions": ("id", "run", "key_hash", "opened", "head", "digest"),
@@ -19,7 +19,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "rewards": ("session", "head", "digest"),
     "ends": ("session", "head", "digest"),
 }
-"""Columns by table, behind the number of the record. The last is a digest of the others."""
+"""Table -> its columns after the record's number. The last column is a digest of the others."""
 INSERT = {
     table: f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for table, columns in COLUMNS.items()
@@ -28,7 +28,7 @@ INSERT = {
     "deliveries": "INSERT OR IGNORE INTO deliveries (session, call, head, digest) VALUES (?, ?, ?, ?)",
 }
 
-# A number is never used again (AUTOINCREMENT): damage is reported by number.
+# AUTOINCREMENT never uses a number again. Damage is reported with the number of the record.
 TABLES = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};

@@ -1,4 +1,4 @@
-"""CallStore: rows that are in the store once they are acknowledged."""
+"""`CallStore`: write rows to a store. An acknowledged row is on disk."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from rllm_gateway.calls.schema import INSERT
 
 _REFUSALS: dict[str, Callable[[str, Record], StoreError]] = {
     "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(
-        "duplicate-row", f"{where} already has {_named(record)}."
+        "duplicate-row", f"{where} already contains {_named(record)}.", "This is a bug; please report it."
     ),
     "SQLITE_CONSTRAINT_FOREIGNKEY": lambda where, record: UnknownSessionError(
-        "unknown-session", f"{where} does not have what {_named(record)} belongs to."
+        "unknown-session",
+        f"{where} does not contain the session or the call of {_named(record)}.",
+        "Check if the session was deleted with `rllm gateway prune`.",
     ),
     "SQLITE_CONSTRAINT_TRIGGER": lambda where, record: SealedError(
-        "session-ended", f"{where}: session {record.values[0]!r} has ended, and takes no more."
+        "session-ended",
+        f"{where}: session {record.values[0]!r} has ended and accepts no more calls or rewards.",
+        "Open a new session.",
     ),
 }
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
@@ -35,20 +39,20 @@ _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """What is to be written for a row, and who waits for it."""
+    """The records of a row, and the future of the caller that waits for them. None if no caller waits."""
 
     records: tuple[Record, ...]
     future: asyncio.Future[None] | None
 
 
 class GroupWriter:
-    """Writes rows of a store in the order in which they come.
+    """Writes rows to a store in the order of their submission.
 
     Args:
         path: the store.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the store cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +70,7 @@ class GroupWriter:
         self._thread.start()
 
     def submit(self, records: tuple[Record, ...], future: asyncio.Future[None] | None) -> None:
-        """Write `records` with the next commit; `future`, of any event loop, has the outcome.
+        """Write `records` with the next commit, then set `future`, which may belong to any event loop.
 
         Raises:
             StoreError: the store is closed.
@@ -91,13 +95,13 @@ class GroupWriter:
             while group := self._next_group():
                 _settle(self._commit(group))
         except BaseException:
-            # A fault of this class: nobody waits for a thread that is gone.
+            # This is a bug in this class. Fail all waiting futures, because this thread ends and cannot set them later.
             with self._closing:
                 self._closed = True
             lost = StoreError(
                 "store-failed",
                 f"The writer of {self._path} has failed.",
-                "The error before this one says why. Open the store again.",
+                "Read the previous error for the reason, then open the store again.",
             )
             _settle([(item.future, lost) for item in (*group, *self._waiting()) if item.future])
             raise
@@ -105,7 +109,7 @@ class GroupWriter:
             self._connection.close()
 
     def _next_group(self) -> list[_Item]:
-        """What waits, at least one item; empty once the store is closed and nothing is left."""
+        """Return the waiting items, at least one. Empty if the store is closed and everything is written."""
         first = self._queue.get()
         return [] if first is None else [first, *self._waiting()]
 
@@ -117,13 +121,16 @@ class GroupWriter:
             except Empty:
                 return items
             if item is None:
-                # For the next turn.
+                # Keep the end mark for the next call.
                 self._queue.put(None)
                 return items
             items.append(item)
 
     def _commit(self, group: Sequence[_Item]) -> list[_Outcome]:
-        """One transaction. A row that is refused leaves the others alone; a commit that fails fails all."""
+        """Write a group of items in one transaction.
+
+        If the store rejects a row, the others are still written. If the commit fails, all rows fail.
+        """
         outcomes = list[_Outcome]()
         try:
             self._presence.check()
@@ -132,7 +139,7 @@ class GroupWriter:
                     refused = self._insert(item.records)
                     if item.future is not None:
                         outcomes.append((item.future, refused))
-            # Again: a file that went away before the commit has these rows.
+            # Check again. If a file was deleted before the commit, these rows are lost.
             self._presence.check()
         except (sqlite3.Error, StoreError) as error:
             failed = error if isinstance(error, StoreError) else failure(self._path, "written", error)
@@ -140,7 +147,7 @@ class GroupWriter:
         return outcomes
 
     def _insert(self, records: tuple[Record, ...]) -> StoreError | None:
-        """Why the row is refused; None: it is not."""
+        """Insert the records of a row. Return the error if the store rejects it, else None."""
         for record in records:
             try:
                 self._connection.execute(INSERT[record.table], record.values)
@@ -152,7 +159,7 @@ class GroupWriter:
                 return StoreError(
                     "store-failed",
                     f"{_named(record)} cannot be stored: {error}.",
-                    "Make room or fix the permissions of the store.",
+                    "This is a bug; please report it.",
                 )
         return None
 
@@ -167,7 +174,7 @@ def _named(record: Record) -> str:
 
 
 def _settle(outcomes: Sequence[_Outcome]) -> None:
-    """Tell those who wait, each event loop once."""
+    """Set the futures of the callers that wait. Each event loop is woken once."""
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[_Outcome]](list)
     for outcome in outcomes:
         by_loop[outcome[0].get_loop()].append(outcome)
@@ -175,7 +182,7 @@ def _settle(outcomes: Sequence[_Outcome]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, its)
         except RuntimeError:
-            # The loop is closed: nobody waits in it.
+            # The loop is closed, so no caller waits in it.
             continue
 
 
@@ -191,7 +198,7 @@ def _resolve(outcomes: Sequence[_Outcome]) -> None:
 
 SESSIONS_AT_ONCE = 50
 PAGES_AT_ONCE = 2000
-"""Those who write wait no longer than for so many."""
+"""Maximum number of pages that are freed at once, so that writers do not wait long."""
 _CHOSEN = (
     "SELECT id FROM sessions WHERE (:run IS NULL OR run = :run) AND (:before IS NULL OR opened < :before)"
     f" ORDER BY number LIMIT {SESSIONS_AT_ONCE}"
@@ -201,7 +208,7 @@ _CHOSEN = (
 def prune(path: Path, run: str | None, before: float | None) -> int:
     """See `CallStore.prune`."""
     if run is None and before is None:
-        raise ValueError("say which sessions: of a run, or opened before a time")
+        raise ValueError("select the sessions to delete: set `run`, `before`, or both")
     chosen, deleted = {"run": run, "before": before}, 0
     with closing(connect_to_write(path)) as connection, failures(path, "pruned"):
         while True:
@@ -214,26 +221,29 @@ def prune(path: Path, run: str | None, before: float | None) -> int:
         with transaction(connection):
             connection.execute("DELETE FROM requests WHERE digest NOT IN (SELECT request FROM calls)")
         while connection.execute("PRAGMA freelist_count").fetchone()[0]:
-            # A script is run to its end; `execute` frees one page.
+            # `executescript` runs the vacuum to its end, but `execute` would free only one page.
             connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")
     return deleted
 
 
 class CallStore(CallReader):
-    """A store of calls: one file, which several processes may write.
+    """A store of calls. It is one file, which several processes may write.
 
-    A thread of the store writes. What gathers while it commits is its next commit, so that a commit is shared by all
-    who wait: with many writers a row costs a small part of one.
+    A thread writes the rows. Rows that arrive during a commit are written together in the next commit. So with many
+    concurrent calls, a row costs only a small part of a commit.
     """
 
     _writer: GroupWriter
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the store at `path`, or make one, with the folders above it. An older schema is brought to this one.
+        """Open the store at `path`. If it does not exist, create it and its parent folders.
+
+        A store with an older schema is upgraded.
 
         Raises:
-            StoreError: it cannot be written, it is something else, or a newer rllm-record wrote it.
+            StoreError: the store cannot be written, is a different kind of file, or was written by a newer
+                rllm-gateway.
         """
         writer = GroupWriter(path)
         try:
@@ -247,41 +257,44 @@ class CallStore(CallReader):
     async def add(self, row: Row) -> None:
         """Return once the commit that holds `row` is on disk. Rows are stored in the order in which they are added.
 
-        Who is cancelled while they wait does not learn whether the row is stored.
+        If the caller is cancelled while it waits, the row may or may not be stored.
 
         Raises:
-            DuplicateError: the store has a session with this id, the session a call with this id, or an end.
-            UnknownSessionError: there is no session as the row says, or, for a delivery, no call.
+            DuplicateError: the store already has this session, the session already has this call, or it has an end.
+            UnknownSessionError: the row's session does not exist, or the call of a delivery does not exist.
             SealedError: the session has ended.
-            StoreError: it could not be written.
+            StoreError: the row could not be written.
         """
         future = asyncio.get_running_loop().create_future()
         self._writer.submit(encoded(row), future)
         await future
 
     def note(self, row: DeliveryRow) -> None:
-        """Store `row` with one of the next commits, without waiting for it. One that cannot be stored is left out.
+        """Store `row` with one of the next commits, without waiting for it. If that commit fails, the row is lost.
 
         Raises:
-            StoreError: the store is closed, or `row` cannot be stored.
+            StoreError: the store is closed, or `row` cannot be encoded.
         """
         self._writer.submit(encoded(row), None)
 
     def prune(self, *, run: str | None = None, before: float | None = None) -> int:
-        """Delete sessions with all that belongs to them, and give their space back. Returns how many. Blocks.
+        """Delete sessions with their calls, rewards and ends, and free their disk space. Blocks.
 
         Args:
-            run: those of this run. None: of all runs.
-            before: those that were opened before, in seconds of Unix time. None: all.
+            run: delete only sessions of this run. None: of all runs.
+            before: delete only sessions opened before this Unix time, in seconds. None: no limit.
+
+        Returns:
+            The number of deleted sessions.
 
         Raises:
-            ValueError: neither `run` nor `before` is given.
-            StoreError: they cannot be deleted. A session is deleted whole or not at all.
+            ValueError: neither `run` nor `before` is set.
+            StoreError: sessions cannot be deleted. A session is deleted completely or not at all.
         """
         return prune(self._path, run, before)
 
     def close(self) -> None:
-        """Wait until everything that was added is stored, then let go of the file."""
-        # The last connection that is closed clears the log away, and a reading one cannot.
+        """Wait until all added rows are stored, then close the file."""
+        # The last open connection deletes SQLite's log. A read-only connection cannot do this, so close it first.
         super().close()
         self._writer.close()

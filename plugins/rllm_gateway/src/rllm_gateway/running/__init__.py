@@ -1,1 +1,1 @@
-"""Running somebody's agent: a process per attempt, with its session in the environment."""
+"""Run a user's agent: one process per rollout, with the session in environment variables."""

@@ -1,4 +1,4 @@
-"""The call of an agent's function, in the process of its attempt: ``python -m rllm_gateway.running.calling``."""
+"""Call an agent's function in the process of its rollout: ``python -m rllm_gateway.running.calling``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rllm_gateway.running.target import Target
 
 FAILED = 1
 RESULT = "RLLM_RESULT_FILE"
-"""Where the process writes what the function returned, as JSON."""
+"""Environment variable with the path of the file to which the process writes the function's result as JSON."""
 
 
 def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int:
-    """Run the agent's file or module, call its function, and write what it returned.
+    """Run the agent's file or module, call its function, and write its result.
 
     Returns:
-        An exit code: 0, or `FAILED` where the agent raised; the traceback is on standard error then.
+        The exit code: 0, or `FAILED` if the agent raised an error. The traceback is written to standard error.
     """
     try:
         function = _function_of(target)
@@ -34,9 +34,9 @@ def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int
     except SystemExit as error:
         if error.code in (None, 0):
             return 0
-        sys.stderr.write(f"the agent left with {error.code}\n")
+        sys.stderr.write(f"the agent exited with {error.code}\n")
         return FAILED
-    except BaseException:  # noqa: BLE001  (an agent is anybody's code: its traceback is the error of the attempt)
+    except BaseException:  # noqa: BLE001  (an agent may raise anything, and its traceback is the error of the rollout)
         traceback.print_exc()
         return FAILED
     return 0
@@ -56,7 +56,7 @@ def _function_of(target: Target) -> Callable[..., Any]:
 
 
 def _called(function: Callable[..., Any], task: Mapping[str, Any]) -> Any:
-    """Call it with the task, and with the session where it takes one."""
+    """Call the function with the task, and with the session if it has a parameter ``session``."""
     from rllm_gateway.client import current_session
 
     takes_session = "session" in inspect.signature(function).parameters
@@ -69,10 +69,10 @@ async def _awaited(returned: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch, and arrays with one element."""
+    """Convert numbers of numpy and torch, and arrays with one element, to JSON data."""
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"the agent returned {value!r:.80}; give a number, text, or a dict with `reward`")
+    raise TypeError(f"the agent returned {value!r:.80}; return a number, text, or a dict with `reward`")
 
 
 if __name__ == "__main__":

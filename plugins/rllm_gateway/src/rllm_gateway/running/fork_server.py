@@ -1,10 +1,12 @@
 """A process that starts agents: ``python -m rllm_gateway.running.fork_server PLACE FUNCTION PATH``.
 
-An agent's process must be its own, since its session is in the environment and clients are often made when a file is
-imported. Importing a client takes a second; so this process imports the installed packages that the agent imports, and
-forks itself for each attempt. Where an import has started threads, which a fork would lose, it starts a fresh Python.
+Each rollout needs a separate process, because its session is in environment variables, and clients are often created
+when a file is imported. Importing a client takes a second. So this process imports the installed packages that the
+agent imports, and forks itself for each rollout. If an import has started threads, which a fork would lose, it starts
+a new Python instead.
 
-Its input and output are as in `forking.py`; an order has ``result``, a file for the function's result."""
+Input and output are described in `forking.py`. An order also has ``result``, a file for the function's result.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from rllm_gateway.running.target import Target, imported_packages
 
 
 class ForkServer(ForkingServer):
-    """Starts an agent's function, with its packages imported."""
+    """Starts an agent's function in a process that has already imported the agent's packages."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        importlib.import_module("rllm_gateway.client")  # what every agent's process needs
+        importlib.import_module("rllm_gateway.client")  # every agent's process needs it
         _import_installed(target)
         _warm_up()
         super().__init__()
@@ -65,10 +67,10 @@ class ForkServer(ForkingServer):
 
 
 def _import_installed(target: Target) -> None:
-    """Import what the agent imports of installed packages.
+    """Import the installed packages that the agent imports.
 
-    Not what is the agent's own, which may make clients as it is imported. An import that fails here fails again in the
-    agent, where it is seen.
+    The agent's own modules are not imported, because they may create clients at their import. Errors are ignored,
+    because the same import fails again in the agent's process, which reports it.
     """
     for name in imported_packages(target):
         with contextlib.suppress(Exception, SystemExit):
@@ -77,9 +79,10 @@ def _import_installed(target: Target) -> None:
 
 
 def _warm_up() -> None:
-    """Make clients of OpenAI and Anthropic, and discard them: the first of a process takes 100 ms, later ones 20 ms.
+    """Make clients of OpenAI and Anthropic and discard them, if the agent imports these packages.
 
-    Only where the agent imports them. What goes wrong here goes wrong again in the agent, where it is seen.
+    The first client in a process takes 100 ms, and later clients take 20 ms. Errors are ignored, because they occur
+    again in the agent's process, which reports them.
     """
     for name, client, parts in (("openai", "OpenAI", ("chat", "responses")), ("anthropic", "Anthropic", ("messages",))):
         if name in sys.modules:
@@ -97,7 +100,7 @@ def _is_installed(package: str) -> bool:
 
 
 def main(place: str, function: str, path: str) -> None:
-    """Serve one agent; `path` is the JSON list of folders that modules come from."""
+    """Serve one agent. `path` is ``sys.path`` as a JSON list."""
     sys.path[:] = json.loads(path)
     serve(ForkServer(Target(place, function)))
 

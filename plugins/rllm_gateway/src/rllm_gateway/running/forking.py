@@ -44,14 +44,14 @@ class ForkedError(BaseException):
 
 
 class ForkingServer:
-    """The agents under way. Subclasses run them."""
+    """Starts and ends agents. Subclasses run them."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self.private: list[int] = []
-        """Descriptors that agents must not have."""
-        # A collection in an agent would write to every page that it shares with this process.
+        """File descriptors that agents must not inherit."""
+        # A garbage collection in an agent would write to every page that it shares with this process.
         gc.collect()
         gc.freeze()
         # On macOS, system libraries break in a fork that does not execute anything.
@@ -64,7 +64,7 @@ class ForkingServer:
         self._numbers[pid] = order["start"]
 
     def kill(self, number: int) -> None:
-        """End an agent and everything that it has started; nothing where it has ended."""
+        """Kill an agent and all processes that it has started. Do nothing if it has already ended."""
         for pid, known in self._numbers.items():
             if known == number:
                 _kill_group(pid)
@@ -82,7 +82,7 @@ class ForkingServer:
                 break
             number = self._numbers.pop(pid, None)
             if number is not None:
-                # What the agent has left behind ends with it.
+                # Kill the processes that the agent has started and left running.
                 _kill_group(pid)
                 ended.append((number, os.waitstatus_to_exitcode(status)))
         return ended
@@ -215,7 +215,7 @@ def serve(server: ForkingServer) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
     asked, responses = os.dup(0), os.dup(1)
-    # An agent that prints writes to its log, and never among the replies.
+    # The output of an agent goes to its log, so that it does not mix with this process's answers.
     os.dup2(2, 1)
     selector = selectors.PollSelector()  # needs no file descriptor
     server.private += [asked, responses, woken, waker]

@@ -1,4 +1,4 @@
-"""Runs an agent, each attempt in a process of its own: a function, a program, or a program with imported packages."""
+"""Run an agent, each rollout in a separate process: a function, a program, or a program with imported packages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ LAST_BYTES = 16_384
 URL, TASK = "RLLM_SESSION_URL", "RLLM_TASK"
 NO_TRACES = "OPENAI_AGENTS_DISABLE_TRACING"
 LONGEST = 100_000
-"""Bytes of a task in a variable; Linux takes 131,072. Longer ones are on standard input alone."""
+"""Maximum size of a task in an environment variable, in bytes. Linux allows 131,072. A larger task is passed only on
+standard input."""
 LOCAL = ("127.0.0.1", "localhost")
 
 
 def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str, str]:
-    """Variables of one attempt: where clients of OpenAI and Anthropic reach the policy, and by which key."""
+    """Return the environment variables of one rollout: URLs and keys for the clients of OpenAI and Anthropic."""
     variables = {
         "OPENAI_BASE_URL": session.openai_url(),
         # litellm and old clients
@@ -41,39 +42,39 @@ def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str,
         "ANTHROPIC_BASE_URL": session.anthropic_url(),
         "ANTHROPIC_API_KEY": session.key,
         URL: session.url,
-        # openai-agents sends its traces to OpenAI with that key; it is none of theirs.
+        # openai-agents would send its traces to OpenAI with this key, which OpenAI does not accept.
         NO_TRACES: os.environ.get(NO_TRACES, "1"),
     }
     said = json.dumps(dict(task))
     if len(said) <= LONGEST:
         variables[TASK] = said
     for name in ("NO_PROXY", "no_proxy"):
-        # A proxy of the machine would look for the gateway on another one.
+        # The machine's proxy would search for the gateway on a different machine.
         variables[name] = ",".join(filter(None, (os.environ.get(name, ""), *LOCAL)))
     return variables
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an agent's process has left."""
+    """The result of an agent's process."""
 
     code: int
-    """Its exit code; minus the signal that ended it."""
+    """Exit code. If a signal killed the process, minus the signal's number."""
     returned: Any
-    """JSON data that the agent returned; None where there is none."""
+    """JSON data that the agent returned. None if it returned none."""
     last_lines: tuple[str, ...]
-    """Of what it wrote, errors included."""
+    """Last lines of its output, errors included."""
 
     @property
     def failure(self) -> str:
-        """One text about an agent that failed: exit code and last lines."""
+        """Description of the failure: the exit code and the last lines."""
         ended = f"exit code {self.code}" if self.code >= 0 else f"signal {-self.code}"
         said = " | ".join(self.last_lines)
         return f"the agent failed with {ended}" + (f"; its last lines: {said}" if said else "; it wrote nothing")
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
-    """The last lines of a log that may be long; none where there is none."""
+    """Return the last lines of a log. Empty if the log does not exist."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LAST_BYTES))
@@ -93,10 +94,10 @@ class AgentServer:
         """Start nothing yet.
 
         Args:
-            program: the words that start the process.
+            program: the program that starts the process, and its arguments.
             agent: the agent's name, for errors.
-            folder: directory for the process's log.
-            remedy: the last line of the error if the process does not start.
+            directory: folder for the process's log.
+            remedy: hint of the error if the process does not start.
         """
         self._program = list(program)
         self._agent = agent
@@ -137,7 +138,7 @@ class AgentServer:
         """End all agents."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                # It kills its agents when its input ends; a kill would leave theirs.
+                # It kills its agents when its input ends. If it were killed itself, the agents would keep running.
                 assert self._process.stdin is not None
                 self._process.stdin.close()
                 try:
@@ -164,7 +165,7 @@ class AgentServer:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Ctrl-C is for the run, which ends its step first.
+                # Ctrl-C is for the run, which finishes its step first.
                 start_new_session=True,
             )
         assert process.stdout is not None
@@ -178,7 +179,7 @@ class AgentServer:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            why = " | ".join(last_lines(errors)) or "it says nothing"
+            why = " | ".join(last_lines(errors)) or "it printed nothing"
             raise PluginError(
                 "agent-not-started",
                 f"The process that starts the agent {self._agent} does not start: {why}.",
@@ -211,10 +212,10 @@ def _send(process: asyncio.subprocess.Process, order: Mapping[str, Any]) -> None
 
 
 class FunctionRunner:
-    """Starts agents through a `fork_server`."""
+    """Starts an agent's function through a `fork_server`."""
 
     def __init__(self, target: Target, directory: Path) -> None:
-        """Start nothing yet; logs lie in `directory`."""
+        """Start nothing yet. Logs are written to `directory`."""
         path = json.dumps([*sys.path, os.getcwd()] if "" not in sys.path else sys.path)  # noqa: PTH109
         program = [sys.executable, "-P", "-m", "rllm_gateway.running.fork_server"]
         remedy = "Import the agent's file in Python to see the error."
@@ -222,7 +223,7 @@ class FunctionRunner:
         self._directory = directory
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
-        """Run the agent to its end. Cancelled, it kills the agent and all that this has started.
+        """Run the agent to its end. If this is cancelled, kill the agent and all processes that it has started.
 
         Raises:
             PluginError: no process can be started.
@@ -245,22 +246,22 @@ class FunctionRunner:
 
 
 class CommandRunner:
-    """Starts a program for every attempt."""
+    """Starts a program for every rollout."""
 
     def __init__(self, command: Sequence[str], directory: Path) -> None:
-        """Start nothing yet; logs lie in `directory`."""
+        """Start nothing yet. Logs are written to `directory`."""
         self._command = list(command)
         self._directory = directory
         self._numbers = count()
 
     async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
-        """Run the program to its end. Cancelled, it kills the program and all that this has started.
+        """Run the program to its end. If this is cancelled, kill the program and all processes that it has started.
 
-        What it returned is the last line of its standard output, where that is a JSON object with ``reward`` or
+        The program's result is the last line of its standard output, if that line is a JSON object with ``reward`` or
         ``answer``.
 
         Raises:
-            PluginError: it cannot be started.
+            PluginError: the program cannot be started.
         """
         number = next(self._numbers)
         log, output = self._directory / f"{number}.log", self._directory / f"{number}.out"
@@ -268,7 +269,7 @@ class CommandRunner:
             with log.open("wb") as errors, output.open("wb") as written:
                 starting = asyncio.ensure_future(self._start(environment, written, errors))
                 try:
-                    # Cancelled while it starts, asyncio would end the program and leave what that has started.
+                    # If the start were cancelled, asyncio would kill the program, but not its child processes.
                     process = await asyncio.shield(starting)
                 except asyncio.CancelledError:
                     await _killed(await starting)
@@ -285,7 +286,7 @@ class CommandRunner:
             output.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Nothing to do: programs end with their attempts."""
+        """Do nothing, because programs end with their rollouts."""
 
     async def _start(self, environment: Mapping[str, str], output: Any, errors: Any) -> asyncio.subprocess.Process:
         try:
@@ -360,20 +361,20 @@ def count_python_options(command: Sequence[str]) -> int:
             break
     raise ConfigError(
         "conflicting-keys",
-        f"rllm.workflow.workflow_args.preload is set, and the command is {' '.join(command)!r}.",
-        "`preload` needs a Python program: command=[python,my_program.py] or command=[python,-m,my_package].",
+        f"rllm.workflow.workflow_args.preload is set, but the command {' '.join(command)!r} is not a Python program.",
+        "Remove `preload`, or set command=[python,my_program.py] or command=[python,-m,my_package].",
     )
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:
-    """End a program, and what it has left behind."""
+    """Kill a program, and the processes that it has left running."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
 def _returned(lines: Sequence[str]) -> Any:
-    """The object of the last line, where it is one of ours; other output is the program's own."""
+    """Return the JSON object in the last line, if it is a result. Other output is not a result."""
     try:
         said = json.loads(lines[-1]) if lines else None
     except ValueError:

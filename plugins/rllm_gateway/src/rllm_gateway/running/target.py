@@ -1,4 +1,4 @@
-"""``file.py:function`` or ``module:function``: what is seen of an agent without running it, and its files."""
+"""Check an agent, ``file.py:function`` or ``module:function``, without running it, and read its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rllm_core.errors import ConfigError, did_you_mean
 
 KEY = "rllm.workflow.workflow_args.agent"
-EXAMPLE = "Give FILE.py:FUNCTION, such as my_agent.py:solve, or MODULE:FUNCTION."
+EXAMPLE = "Set the agent to FILE.py:FUNCTION, such as my_agent.py:solve, or to MODULE:FUNCTION."
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Target:
     """An agent's function."""
 
     place: str
-    """A file that ends with ``.py``, or the dotted name of a module."""
+    """Path of a file that ends with ``.py``, or the dotted name of a module."""
     function: str
 
     @property
@@ -32,10 +32,10 @@ class Target:
 
 
 def target_of(agent: str) -> Target:
-    """Take the two apart.
+    """Split an agent into its file or module and its function.
 
     Raises:
-        ConfigError: there are not two.
+        ConfigError: the file, the module or the function is missing.
     """
     place, _, function = (agent, "", "") if agent.endswith(".py") else agent.rpartition(":")
     if not place:
@@ -43,21 +43,23 @@ def target_of(agent: str) -> Target:
     if not function.isidentifier():
         known = ", ".join(_functions(_parsed(_source_of(place)))) if place.endswith(".py") else ""
         raise ConfigError(
-            "bad-function-name", f"{agent!r} names no function.", f"{EXAMPLE} Functions of the file: {known or 'none'}."
+            "bad-function-name",
+            f"{KEY} is {agent!r}, which contains no function name.",
+            f"{EXAMPLE} Functions of the file: {known or 'none'}.",
         )
     return Target(place, function)
 
 
 def check_target(agent: str) -> Target:
-    """The target, if its file or module is there and may define its function. Nothing of it is run.
+    """Return the target, after a check that its file or module exists and may define its function. It is not run.
 
     Raises:
-        ConfigError: it is not there, has a syntax error, or no such function.
+        ConfigError: the file or module does not exist, has a syntax error, or does not have the function.
     """
     target = target_of(agent)
     source = _source_of(target.place)
     if source is None:
-        return target  # A module without Python source: running it tells.
+        return target  # A module without Python source can only be checked by running it.
     tree = _parsed(source)
     if target.function not in _bound_names(tree) and not _imports_everything(tree):
         known = _functions(tree)
@@ -71,7 +73,7 @@ def check_target(agent: str) -> Target:
 
 
 def imported_packages(target: Target) -> list[str]:
-    """The names that the target's source imports from elsewhere, as written: ``openai``, ``os.path``."""
+    """Return the names of modules that the target's source imports, such as ``openai`` and ``os.path``."""
     source = _source_of(target.place)
     if source is None:
         return []
@@ -80,7 +82,7 @@ def imported_packages(target: Target) -> list[str]:
 
 
 def source_of(target: Target) -> Path | None:
-    """The file that has its function; None: a module without Python source."""
+    """Return the file with the function. None for a module without Python source."""
     return _source_of(target.place)
 
 
@@ -97,13 +99,13 @@ def _source_of(place: str) -> Path | None:
         if not path.is_file():
             raise ConfigError(
                 "file-not-found",
-                f"{path} is no file.",
-                f"Paths of agents start from the folder the command runs in, {Path.cwd()}.",
+                f"{path}, the file of the agent, does not exist.",
+                f"Set {KEY} to the path of a file, relative to {Path.cwd()}.",
             )
         return path
     here, before = str(Path.cwd()), sys.path[:]
     if "" not in sys.path and here not in sys.path:
-        sys.path.append(here)  # for this look alone; the agent's process has it too
+        sys.path.append(here)  # only for this search, because the agent's process has it too
     try:
         spec = importlib.util.find_spec(place)
     except (ImportError, ValueError, AttributeError) as error:
@@ -114,7 +116,7 @@ def _source_of(place: str) -> Path | None:
         raise ConfigError(
             "module-not-found",
             f"There is no module {place!r}.",
-            f"{EXAMPLE} Modules are looked for in {Path.cwd()} too.",
+            f"{EXAMPLE} rllm also searches for modules in {Path.cwd()}.",
         )
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
@@ -129,7 +131,7 @@ def _parsed(source: Path | None) -> ast.Module:
         raise ConfigError(
             "syntax-error",
             f"{where}: syntax error: {getattr(error, 'msg', error)}.",
-            f"Correct that line, and check with: python -m py_compile {source}",
+            f"Correct that line. To check the file, run: python -m py_compile {source}",
         ) from error
 
 
@@ -138,7 +140,7 @@ def _functions(tree: ast.Module) -> list[str]:
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
-    """Names that the file may bind at its top, by a `def`, an assignment, an import or a class."""
+    """Return the names that the file may define, by a `def`, an assignment, an import or a class."""
     defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     bound = {node.name for node in ast.walk(tree) if isinstance(node, defined)}
     bound |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -151,23 +153,27 @@ def _imports_everything(tree: ast.Module) -> bool:
 
 
 LARGEST = 1 << 20
-"""Bytes of a file that is a program; larger ones are data."""
+"""Maximum size of a program's file, in bytes. Larger files are treated as data."""
 
 
 def sources_of_function(agent: str) -> dict[str, str]:
-    """The file or module of ``place:function``, by its place. Raises ConfigError: it is not there."""
+    """Return the name and the source of the file or module of ``place:function``.
+
+    Raises:
+        ConfigError: the file or module does not exist.
+    """
     target = target_of(agent)
     source = source_of(target)
     return {} if source is None else {target.place: _text(source) or ""}
 
 
 def sources_of_command(command: Sequence[str]) -> dict[str, str]:
-    """The words of a command that are files with text, such as ``my_program.py``."""
+    """Return the arguments of a command that are text files, such as ``my_program.py``, with their contents."""
     return {word: text for word in command if (text := _text(Path(word).expanduser())) is not None}
 
 
 def _text(path: Path) -> str | None:
-    """None: no file, too large, or no text."""
+    """Return the contents of a text file. None if it is not a file, is too large, or is not text."""
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
             return None

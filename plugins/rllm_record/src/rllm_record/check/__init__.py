@@ -1,1 +1,1 @@
-"""Whether a record equals its updates: their losses and coefficients, computed again from what it holds."""
+"""Check that a record equals the run's updates. Losses and coefficients are computed again from the record."""

@@ -1,4 +1,4 @@
-"""Checks of a step's ids, rewards, baselines and advantages: each file repeats values of another, or derives them."""
+"""Checks of a step's ids, rewards, baselines and advantages, which must agree between its files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rllm_record.steps.files import StepFiles
 from rllm_record.steps.rows import RecordedOutcome
 
 TOLERANCE = 1e-5
-"""In proportion to the largest number of a group: advantages are float32."""
+"""Tolerance relative to the largest value of a group, because advantages are float32."""
 COMPARES_WITH_MEAN = frozenset({"grpo", "reinforce_plus_plus_baseline"})
 COMPARES_WITH_OTHERS = frozenset({"rloo"})
-"""Estimators of rllm-core by their baselines; the baselines of others are not checked."""
+"""Estimators of rllm-core, by their kind of baseline. Baselines of other estimators are not checked."""
 
 Row = Mapping[str, Any]
 
 
 class Played:
-    """The recorded trajectories of each step, read once until they are dropped."""
+    """The recorded trajectories of each step. A step is read once and kept until it is dropped."""
 
     def __init__(self, files: StepFiles) -> None:
         self._files = files
         self._steps: dict[int, dict[str, tuple[Row, Row]]] = {}
 
     def __getitem__(self, step: int) -> Mapping[str, tuple[Row, Row]]:
-        """Episode and trajectory by the trajectory's uid; empty if the step is not recorded.
+        """Return trajectory uid -> its episode and the trajectory. Empty if the step is not recorded.
 
         Raises:
             RecordError: the file cannot be read.
@@ -49,7 +49,7 @@ class Played:
 
 
 def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) -> Iterator[Mismatch]:
-    """Outcomes and episodes name the same trajectories, and rewards were used if they were trained on."""
+    """Check that outcomes and episodes contain the same trajectories, and that trained trajectories used a reward."""
     here = dict(played[step])
     for recorded in outcomes:
         outcome = recorded.outcome
@@ -62,7 +62,7 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) ->
         if found is None:
             if recorded.episode and (recorded.played_step == step or played[recorded.played_step]):
                 yield Mismatch(
-                    "missing-episode", f"{where} has an outcome, and no episode of step {recorded.played_step} has it"
+                    "missing-episode", f"{where} has an outcome, but no episode of step {recorded.played_step} has it"
                 )
             continue
         episode, trajectory = found
@@ -75,7 +75,7 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) ->
         if recorded.played_step == step and not _same(trajectory["reward_used"], used):
             yield Mismatch(
                 "reward-mismatch",
-                f"{where}: reward_used is {trajectory['reward_used']}, and {used} follows from its outcome",
+                f"{where}: reward_used is {trajectory['reward_used']}, but {used} follows from its outcome",
             )
     for uid in here:
         yield Mismatch("missing-outcome", f"step {step}: {uid} was generated and has no outcome")
@@ -89,7 +89,7 @@ def check_ids(step: int, outcomes: Sequence[RecordedOutcome], played: Played) ->
 def check_traces(
     step: int, rows: Sequence[Row], outcomes: Sequence[RecordedOutcome], played: Played
 ) -> Iterator[Mismatch]:
-    """Traces train on sampled tokens, with the advantages of the outcomes."""
+    """Check that traces contain only sampled tokens, with the advantages of the outcomes."""
     advantages: dict[str, list[list[float]]] = defaultdict(list)
     for row in rows:
         if row["advantage"] is not None:
@@ -116,13 +116,13 @@ def check_traces(
                 Mismatch(
                     "advantage-mismatch",
                     f"step {step}: the advantage of {recorded.outcome.trajectory} is {recorded.advantage} in its "
-                    f"outcome, and {uniform} in its trace",
+                    f"outcome, but {uniform} in its trace",
                 )
             )
 
 
 def check_estimates(step: int, outcomes: Sequence[RecordedOutcome], played: Played) -> Iterator[Mismatch]:
-    """Baselines and advantages of rllm-core's estimators follow from the rewards of each group."""
+    """Check that the baselines and advantages of rllm-core's estimators follow from the rewards of each group."""
     groups: dict[frozenset[str], list[RecordedOutcome]] = defaultdict(list)
     for recorded in outcomes:
         if recorded.outcome.outcome == "trained" and recorded.outcome.group is not None:
@@ -153,7 +153,7 @@ def _problem(
     advantages: NDArray[np.float64],
     steps: NDArray[np.float64],
 ) -> str | None:
-    """Why the numbers of a group do not follow from each other; None if they do, or the estimator is unknown."""
+    """Describe why the values of a group do not follow from each other. None if they do, or are not checked."""
     size, n = float(np.abs(rewards).max()), len(rewards)
     if estimator in COMPARES_WITH_MEAN:
         expected = np.full(n, rewards.mean())
@@ -162,24 +162,24 @@ def _problem(
     else:
         return None
     if n == 1:
-        # A group of one is compared with nothing, or with itself.
+        # The baseline of a group with one member is 0 or its own reward.
         return None if baselines[0] in (0.0, rewards[0]) else "the baseline does not follow from the reward"
     if not np.allclose(baselines, expected, rtol=0, atol=TOLERANCE * size):
         return "the baselines do not follow from the rewards"
     surplus = rewards - baselines
     if 0 < np.abs(surplus).max() <= 1e-9 * size:
-        # Rounding errors of the baselines are too large in proportion.
+        # The rounding errors of the baselines are too large, relative to the advantages.
         return None
-    # `normalize_by_steps` divides the advantages by the numbers of steps.
+    # `normalize_by_steps` divides the advantages by the number of steps.
     if not any(_is_multiple(surplus, each, estimator) for each in (advantages, advantages * steps)):
         return "the advantages do not follow from the rewards and baselines"
     return None
 
 
 def _is_multiple(surplus: NDArray[np.float64], advantages: NDArray[np.float64], estimator: str) -> bool:
-    """True if one positive factor leads from each `surplus` to its advantage."""
+    """True if each advantage is its `surplus` times the same positive factor."""
     if estimator == "reinforce_plus_plus_baseline":
-        # Its dialect `verl` moves all advantages of a role together.
+        # Its dialect `verl` adds the same number to all advantages of a role.
         surplus, advantages = surplus - surplus[0], advantages - advantages[0]
     largest = int(np.abs(surplus).argmax())
     factor = advantages[largest] / surplus[largest] if surplus[largest] else 0.0
@@ -190,7 +190,7 @@ def _is_multiple(surplus: NDArray[np.float64], advantages: NDArray[np.float64], 
 
 
 def _sampled(steps: Sequence[Row], segment: int) -> set[int]:
-    """Positions of the sampled tokens in a segment of a trajectory."""
+    """Return the positions of the sampled tokens in a segment of a trajectory."""
     starts = sorted({step["segment_start"] for step in steps})
     start = starts[segment] if segment < len(starts) else None
     spans = [(step["response_start"], step["end"]) for step in steps if step["segment_start"] == start]

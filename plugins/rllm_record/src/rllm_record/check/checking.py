@@ -1,4 +1,4 @@
-"""Compares a record with what follows from it, step by step."""
+"""Compare the recorded values of each step with values that are computed from the record."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import DIRECTORY, StepFiles
 
 LOSS_TOLERANCE = 1e-6
-"""Of a loss of 1 or less; in proportion to the size of its terms above that."""
+"""Absolute tolerance of a loss up to 1, and relative to the size of its terms above that."""
 COEFFICIENT_TOLERANCE = 1e-5
-"""Of the largest coefficient of the optimiser step."""
+"""Tolerance relative to the largest coefficient of the optimizer step."""
 LOSS = "actor/loss"
 SHOWN = 3
-"""Tokens of an optimiser step that are named."""
+"""Maximum number of tokens of an optimizer step that are listed."""
 
 
 def check_run(directory: Path) -> Report:
     """Check the record in a run folder.
 
     Raises:
-        RecordError: there is none with tokens, no step of it was trained on, or a file cannot be read.
+        RecordError: the run has no record with tokens, no recorded step made an update, or a file cannot be read.
     """
     files = StepFiles(directory / DIRECTORY)
     steps = files.steps()
     if not steps:
-        raise RecordError("no-record", f"{directory} has no record.", "A run keeps one with rllm.record=tokens.")
+        raise RecordError("no-record", f"{directory} has no record.", "Train with rllm.record=tokens.")
     checker = _Checker(files, _logged(directory))
     checker.report.first_step = files.first_step()
     for step in range(checker.report.first_step, steps[-1] + 1):
@@ -50,19 +50,19 @@ def check_run(directory: Path) -> Report:
         raise RecordError(
             "record-without-updates",
             f"The record of {directory} has no updates.",
-            "A run records them with rllm.record=tokens.",
+            "To record updates, train with rllm.record=tokens.",
         )
     if not report.steps and not report.problems:
         raise RecordError(
             "record-without-updates",
-            f"In {directory} no step was trained on: there is no update to check.",
-            "`rllm view` shows what became of its trajectories.",
+            f"No step in {directory} made an update, so there is no update to check.",
+            "Run `rllm view` to see the outcomes of its trajectories.",
         )
     return report
 
 
 class _Checker:
-    """Checks one step after the other."""
+    """Checks the steps of a record in order."""
 
     def __init__(self, files: StepFiles, logged: Mapping[int, Mapping[str, float]]) -> None:
         self.report = Report()
@@ -75,7 +75,7 @@ class _Checker:
         self._updates: dict[str, Mapping[str, Any]] = {}
 
     def check(self, step: int) -> None:
-        """Add to the report what is wrong with a step."""
+        """Check a step, and add its problems to the report."""
         if step not in self._recorded:
             self.report.problems.append(
                 Mismatch("missing-step", f"step {step} is not recorded, and steps after it are")
@@ -94,7 +94,7 @@ class _Checker:
                 self.report.problems.append(Mismatch("inconsistent-files", problem))
 
     def check_clipping(self) -> None:
-        """Compare the optimiser steps of all steps."""
+        """Check the gradient clipping of all optimizer steps."""
         self.report.problems += check_clipping(self._updates)
 
     def _compare(self, step: int) -> None:
@@ -167,7 +167,7 @@ def _check_step(
 
 
 def _missing(trained: Set[str], step: int, rows: Sequence[Row]) -> Iterator[Mismatch]:
-    """Trajectories that were trained on by their outcomes and have no row, or the other way round."""
+    """Yield trajectories that are trained in their outcome but have no row in the traces, or the reverse."""
     traced = {row["trajectory"] for row in rows}
     for uid in sorted(trained ^ traced):
         yield Mismatch(
@@ -232,5 +232,5 @@ def _unequal(
 
 
 def _logged(directory: Path) -> dict[int, Mapping[str, float]]:
-    """Metrics of the updates by step; empty if the run has no file of metrics."""
+    """Return step -> metrics of its update. Empty if the run has no file of metrics."""
     return {line["step"]: line for line in read_metrics(directory) if LOSS in line}

@@ -1,4 +1,4 @@
-"""Compares the files of a step with their digests."""
+"""Compare the files of a step with their digests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rllm_record.steps.version import FIRST_WITH_DIGESTS, VERSION_KEY
 
 
 def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[Mismatch]:
-    """Sentences about the files of a step that have changed since they were written."""
+    """Yield the files of a step that have changed since they were written."""
     outcomes = files.place(digests.LAST, step)
     try:
         marks = read_marks(outcomes)
@@ -36,11 +36,11 @@ def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[Misma
             data, digest = contents[kind], expected[kind]
             same = digests.is_sealed(data, digest) if kind == digests.LAST else digests.digest_of(data) == digest
             if not same:
-                yield Mismatch("changed-file", f"{name} is not as it was written: its digest differs")
+                yield Mismatch("changed-file", f"{name} has changed since it was written: its digest differs")
 
 
 def _digests_in(mark: bytes) -> dict[str, str]:
-    """By kind; empty if the mark is damaged."""
+    """Return kind -> digest. Empty if the metadata value is damaged."""
     try:
         found = json.loads(mark)
         return {str(kind): str(digest) for kind, digest in found.items()}

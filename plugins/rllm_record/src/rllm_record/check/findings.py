@@ -1,4 +1,4 @@
-"""What `rllm record check` finds."""
+"""The findings of `rllm record check`."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One place where a record differs from the updates of its run."""
+    """A difference between a record and the updates of its run."""
 
     code: str
-    """The short name of the finding, as of an `RllmError`."""
+    """Code of the finding, in the style of an `RllmError` code."""
     text: str
-    """A sentence that names step, optimiser step and token."""
+    """Description with the step, the optimizer step and the token."""
 
 
 @dataclass
 class Report:
-    """Of a whole run."""
+    """The findings for a whole run."""
 
     first_step: int = 0
-    """The first recorded step: recording may begin when a run is resumed."""
+    """First recorded step. It is not 0 if recording started when the run was resumed."""
     steps: int = 0
-    """Training steps that made an update."""
+    """Number of training steps that made an update."""
     optimizer_steps: int = 0
-    """Those whose loss was computed again."""
+    """Number of optimizer steps whose loss was computed again."""
     tokens: int = 0
-    """Trained tokens, counted once per epoch."""
+    """Number of trained tokens, counted once per epoch."""
     largest_loss_error: float = 0.0
     largest_coefficient_error: float = 0.0
-    """In proportion to the largest coefficient of the optimiser step."""
+    """Largest error of a coefficient, relative to the largest coefficient of its optimizer step."""
     untraced: list[int] = field(default_factory=list)
-    """Steps of which the backend traced nothing."""
+    """Steps for which the backend recorded no trace."""
     unlogged: list[int] = field(default_factory=list)
-    """Steps with an update whose loss is not in the run's metrics: there it is compared with nothing."""
+    """Steps with an update whose loss is not in the run's metrics, so that it could not be compared."""
     undigested: list[int] = field(default_factory=list)
-    """Steps that an older rllm-record wrote, without digests of their files."""
+    """Steps without digests of their files, because an older rllm-record wrote them."""
     unexplained: int = 0
-    """Optimiser steps with a loss that gives no number per token."""
+    """Number of optimizer steps with a loss that has no value per token."""
     problems: list[Mismatch] = field(default_factory=list)

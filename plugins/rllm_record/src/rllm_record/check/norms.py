@@ -1,4 +1,4 @@
-"""Checks of gradient norms, factors of clipping and learning rates."""
+"""Checks of gradient norms, clipping factors and learning rates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rllm.runs.metrics_file import METRICS
 from rllm_record.check.findings import Mismatch
 
 LOGGED = {"grad_norm": "actor/grad_norm", "learning_rate": "actor/lr"}
-"""Columns of `UPDATES`, and the metrics that are their means."""
+"""Column of `UPDATES` -> the metric that is its mean."""
 TOLERANCE = 1e-6
 ADDED = (1e-6, 0.0)
-"""Numbers that clippers add to a norm before they divide by it: torch's, and none."""
+"""Numbers that clipping functions add to a norm before they divide by it: 1e-6 in torch, 0 elsewhere."""
 
 
 def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[Mismatch]:
-    """The numbers of the optimiser steps have the means that were logged."""
+    """Check that the logged metrics are the means over the optimizer steps."""
     for column, metric in LOGGED.items():
         values = [update[column] for update in updates]
         if metric in logged and values and None not in values:
@@ -26,15 +26,15 @@ def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mappin
             if not abs(mean - logged[metric]) <= TOLERANCE * abs(mean):
                 yield Mismatch(
                     "metric-mismatch",
-                    f"step {step}: {metric} in {METRICS} is {logged[metric]:.9g}, and {mean:.9g} follows from updates",
+                    f"step {step}: {metric} in {METRICS} is {logged[metric]:.9g}, but {mean:.9g} follows from updates",
                 )
 
 
 def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[Mismatch]:
-    """All gradients of a run were scaled down to the same norm.
+    """Check that all clipped gradients of a run were scaled down to the same norm.
 
     Args:
-        updates: rows of `UPDATES`, by a name for the message.
+        updates: name for the message -> row of `UPDATES`.
     """
     known = {name: row for name, row in updates.items() if row["grad_norm"] and row["clip_factor"] is not None}
     if not known:
@@ -44,7 +44,7 @@ def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[Mismatc
     clipped = factors != 1.0
     wrong = ~((factors > 0) & (factors <= 1))
     if clipped.any():
-        # With the right addition fewest differ from the others.
+        # The right addition is the one with the fewest differing gradients.
         found = [_differing(factors, norms + added, clipped) for added in ADDED]
         wrong |= min(found, key=np.sum)
     for index in np.flatnonzero(wrong):
@@ -56,7 +56,7 @@ def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[Mismatc
 
 
 def _differing(factors: Any, norms: Any, clipped: Any) -> Any:
-    """(n,) True for gradients whose clipping has a different limit than most."""
+    """Return (n,) bools, True for gradients whose clipping limit differs from the median."""
     limit = float(np.median((factors * norms)[clipped]))
     expected = np.minimum(1.0, limit / norms)
     return np.abs(factors - expected) > TOLERANCE * expected

@@ -1,4 +1,4 @@
-"""An optimiser step computed again from its rows of the record."""
+"""Compute an optimizer step again from its rows of the record."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RECORDED = {
     "sampling_logprobs": "rollout_logprob",
     "ref_logprobs": "ref_logprob",
 }
-"""Names of the columns of a `LossInput` in `TRACES`."""
+"""Column of a `LossInput` -> its name in `TRACES`."""
 
 
 def plan_of(objective: Mapping[str, Any], step: int) -> UpdatePlan:
-    """The plan of an update, as far as its loss depends on it.
+    """Return the plan of an update, with the fields that its loss depends on.
 
     Raises:
-        PluginError: a loss of it is not installed here.
+        PluginError: one of its losses is not installed.
     """
     losses = {}
     for role, loss in objective["losses"].items():
@@ -54,30 +54,30 @@ def plan_of(objective: Mapping[str, Any], step: int) -> UpdatePlan:
 
 @dataclass(frozen=True, eq=False)
 class OptimizerRows:
-    """The rows of one optimiser step, in the order of the batch, with their columns end to end."""
+    """The rows of one optimizer step, in the order of the batch. Columns are concatenated over the rows."""
 
     rows: Sequence[Row]
 
     @property
     def lengths(self) -> list[int]:
-        """(n_row,) trained tokens of each."""
+        """(n_row,) number of trained tokens of each row."""
         return [len(row["positions"]) for row in self.rows]
 
     def column(self, name: str) -> NDArray[np.float32] | None:
-        """(n,) a figure of the tokens; None where a row does not have it."""
+        """Return a column of the tokens, (n,) float32. None if a row does not have it."""
         values = [row[name] for row in self.rows]
         if any(each is None for each in values):
             return None
         return np.concatenate([np.array(each, np.float32) for each in values])
 
     def tensor(self, name: str) -> Tensor | None:
-        """`column` in torch."""
+        """Return `column` as a torch tensor."""
         values = self.column(name)
         return None if values is None else torch.from_numpy(values)
 
 
 class _Roles:
-    """Roles by number of the row in the batch; rows that are not here have the first."""
+    """Role of each row of the batch. Rows that are missing here have the first role."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.roles = tuple(dict.fromkeys(row["role"] for row in rows))
@@ -87,7 +87,7 @@ class _Roles:
 
 
 def recomputed(step: OptimizerRows, plan: UpdatePlan, seed: int, losses: RoleLosses) -> Coefficients | None:
-    """Loss and coefficients of an optimiser step; None where a figure that they depend on is not recorded."""
+    """Return the loss and the coefficients of an optimizer step. None if a required column is not recorded."""
     logprobs, weights = step.tensor("logprob"), step.tensor("weight")
     if logprobs is None or weights is None or step.column("old_logprob") is None or step.column("advantage") is None:
         return None
@@ -98,6 +98,6 @@ def recomputed(step: OptimizerRows, plan: UpdatePlan, seed: int, losses: RoleLos
 
 
 def expected_weights(step: OptimizerRows, objective: Mapping[str, Any]) -> NDArray[np.float32]:
-    """(n,) what its tokens count in the loss, by the aggregation of the run."""
+    """Return the (n,) weights of the tokens in the loss, from the aggregation of the run."""
     lengths = np.array(step.lengths, np.int64)
     return token_weights(objective["aggregation"], lengths, objective["max_response_length"])

@@ -1,1 +1,1 @@
-"""The journal of a run: finished model calls of rounds that no checkpoint holds. A resumed run answers from them."""
+"""The journal of a run: finished model calls that no checkpoint contains yet. A resumed run reuses their responses."""

@@ -1,4 +1,4 @@
-"""What the checkpoints of a run held, which outlives them: the digests of their files."""
+"""Digests of the files of a run's checkpoints. They are kept after the checkpoints are deleted."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from rllm_core.errors import RllmError
 from rllm_core.files import write_atomically
 
 DIRECTORY = "journal"
-"""Of the run folder."""
+"""Name of the journal's folder in the run folder."""
 FILE = "checkpoints.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptCheckpoint:
-    """A checkpoint of the run."""
+    """Entry of a checkpoint of the run."""
 
     step: int
-    """Finished steps."""
+    """Number of finished steps."""
     taken: int
-    """The round that training had taken up last."""
+    """Last task batch that was used for training."""
     sha256: Mapping[str, str]
-    """Digests of what the backend wrote, by file: weights, optimiser, critic."""
+    """File of the backend -> its digest. The files contain weights, optimizer and critic."""
 
 
 def append_checkpoint(run: Path, step: int, taken: int) -> None:
-    """Note the newest checkpoint of a run."""
+    """Add an entry for the newest checkpoint of a run."""
     line = json.dumps({"step": step, "taken": taken, "sha256": latest_digests(run)})
     with (run / DIRECTORY / FILE).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def forget_checkpoints(run: Path, after: int) -> None:
-    """Forget those of steps after this one: they are made again.
+    """Remove the entries of later steps, because the run repeats these steps.
 
     Raises:
-        RllmError: a line is not what was written.
+        RllmError: a line is damaged.
     """
     path = run / DIRECTORY / FILE
     if path.is_file():
@@ -48,21 +48,21 @@ def forget_checkpoints(run: Path, after: int) -> None:
 
 
 def noted_steps(run: Path) -> set[int]:
-    """Finished steps at the checkpoints that are noted."""
+    """Return the number of finished steps of each entry."""
     return {checkpoint.step for checkpoint in _noted(run)}
 
 
 def latest_digests(run: Path) -> dict[str, str]:
-    """Digests of what the backend wrote into the newest checkpoint of a run, by file."""
+    """Return file -> digest of the backend's files in the newest checkpoint of a run."""
     manifest = json.loads((run / "checkpoints" / LATEST / MANIFEST).read_text(encoding="utf-8"))
     return {name: digest for name, digest in manifest["sha256"].items() if name.startswith(f"{BACKEND}/")}
 
 
 def kept_checkpoints(run: Path) -> dict[int, KeptCheckpoint]:
-    """The checkpoints of a run by finished steps. Of one that was made again, the last.
+    """Return the checkpoints of a run by number of finished steps. If a checkpoint was repeated, return the last.
 
     Raises:
-        RllmError: the run has no journal of all its rounds, or no checkpoint yet.
+        RllmError: the run has no journal of all its task batches, or no checkpoint yet.
     """
     noted = _noted(run)
     if not noted:
@@ -76,13 +76,13 @@ def kept_checkpoints(run: Path) -> dict[int, KeptCheckpoint]:
 
 def _noted(run: Path) -> list[KeptCheckpoint]:
     path = run / DIRECTORY / FILE
-    # A last line without its end was cut off.
+    # Ignore the last line if it has no line end, because it is incomplete.
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     try:
         return [KeptCheckpoint(**json.loads(line)) for line in lines]
     except (ValueError, TypeError) as error:
         raise RllmError(
             "damaged-file",
-            f"{path} holds a line that is not what was written: {error}.",
+            f"{path} contains a damaged line: {error}.",
             "Copy the file back from a backup, or start a new run with --overwrite.",
         ) from error

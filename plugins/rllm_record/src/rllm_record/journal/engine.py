@@ -1,4 +1,4 @@
-"""JournalEngine: keeps what it is answered, and answers what it has kept."""
+"""`JournalEngine`: store the responses of an engine, and return stored responses without sampling."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rllm_record.journal.segments import Segments
 
 
 class JournalEngine(EngineWrapper):
-    """Keeps calls in front of another engine, and answers from what is kept.
+    """Wraps an engine, stores its responses, and returns stored responses.
 
-    A call of a training round is kept before it is answered. Its seed says which call it is: it follows from the run,
-    the round, the attempt, the prompt and its sibling number.
+    The response of a training call is stored before it is returned. The seed identifies the call, because it depends
+    on the run, the task batch, the rollout, the prompt and the sibling number.
     """
 
     def __init__(self, engine: RolloutEngine) -> None:
@@ -30,20 +30,20 @@ class JournalEngine(EngineWrapper):
         self._first_version = 0
 
     def open(self, segments: Segments, first_version: int) -> None:
-        """Keep calls in `segments`, and answer what they hold; weights before `first_version` are gone."""
+        """Store calls in `segments`, and answer from them. Weights before `first_version` are not available."""
         self._segments, self._first_version = segments, first_version
 
     def forget(self, round: int) -> None:
-        """The round has been played: nothing of it is asked again."""
+        """Drop the calls of a task batch from memory after its rollouts have finished."""
         self._known.pop(round, None)
 
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """As `RolloutEngine.generate`.
+        """Return the stored response, or sample one. See `RolloutEngine.generate`.
 
         Raises:
-            JournalError: the call cannot be kept, or weights that are gone would have to answer it.
+            JournalError: the call cannot be stored, or it needs weights that are not available any more.
         """
         if sampling.round is None or self._segments is None:
             return await self.inner.generate(prompt_ids, sampling, session=session)
@@ -58,9 +58,9 @@ class JournalEngine(EngineWrapper):
                 await fail_again(known)
             raise JournalError(
                 "journal-mismatch",
-                f"Version {sampling.weight_version} of the weights is gone, and the journal has no reply of it to this "
-                f"prompt in {session!r} of round {sampling.round}.",
-                f"The environment or the workflow has changed, or plays otherwise each time. {WITHOUT}",
+                f"The prompt in {session!r} of round {sampling.round} needs weight version {sampling.weight_version}. "
+                "These weights are gone, and the journal has no response.",
+                f"The environment or the workflow has changed, or is not deterministic. {WITHOUT}",
             )
         try:
             completion = await self.inner.generate(prompt, sampling, session=session)
@@ -71,7 +71,7 @@ class JournalEngine(EngineWrapper):
         return completion
 
     def _known_calls(self, round: int, segments: Segments) -> dict[int, KeptCall | KeptFailure]:
-        """Read once, before anything of this start is written: calls have seeds of their own."""
+        """Return the stored calls of a task batch. They are read once, before new calls of this batch are written."""
         known = self._known.get(round)
         if known is None:
             known = self._known[round] = segments.calls(round, self._first_version)
@@ -79,10 +79,10 @@ class JournalEngine(EngineWrapper):
 
 
 async def fail_again(failure: KeptFailure) -> NoReturn:
-    """End as the call did: with the error, or not before whoever asks goes away.
+    """Repeat a failure: raise the stored error, or wait until the caller cancels the call.
 
     Raises:
-        RolloutError: the engine raised an error.
+        RolloutError: the engine had raised an error.
     """
     if failure.error is None:
         await asyncio.Event().wait()

@@ -1,12 +1,12 @@
-"""What goes wrong with a journal."""
+"""The error of a journal."""
 
 from __future__ import annotations
 
 from rllm_core.errors import BackendError
 
-WITHOUT = "To play these rounds again with other weights, add `rllm.trainer.observers=[{name: journal, keep: off}]`."
-"""Hint: how a run goes on without its journal."""
+WITHOUT = "To sample these rounds again with newer weights, add `rllm.trainer.observers=[{name: journal, keep: off}]`."
+"""Hint that explains how a run continues without its journal."""
 
 
 class JournalError(BackendError):
-    """The journal cannot be written, or does not hold what was written. No further try of an attempt can help."""
+    """The journal cannot be written, or is damaged. A retry of the rollout cannot help."""

@@ -1,7 +1,7 @@
-"""Records of a file that only grows: each has a length, a number and a checksum.
+"""Records of an append-only file. Each record has a length, a number and a checksum.
 
-A file that was cut off ends in less than a whole record, which was never acknowledged. Anything else that is not as it
-was written is damage.
+If the process was killed, the file may end with an incomplete record. That record was never acknowledged, so it is
+ignored. Any other difference from the written records is damage.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from rllm_record.journal.errors import WITHOUT, JournalError
 _HEAD = struct.Struct("<III")
 """Length of the body, number of the record, checksum of the body."""
 _SUM = struct.Struct("<I")
-"""Checksum of the head: a length that has changed is damage, and no file that was cut off."""
+"""Checksum of the head. Without it, a changed length would look like an incomplete record."""
 _OVERHEAD = _HEAD.size + _SUM.size
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole records of a file."""
+    """The complete records of a file."""
 
     records: list[bytes]
     length: int
-    """Bytes that they take. What follows is the beginning of a record that was cut off."""
+    """Size of the records in the file, in bytes. Bytes after that belong to an incomplete record."""
 
 
 def framed(number: int, body: bytes) -> bytes:
-    """A record as it is written, with its number in the file, from 0."""
+    """Return the bytes of a record. `number` is its number in the file, from 0."""
     head = _HEAD.pack(len(body), number, crc32(body))
     return head + _SUM.pack(crc32(head)) + body
 
 
 def read_frames(path: Path) -> Whole:
-    """The records of a file.
+    """Return the complete records of a file.
 
     Raises:
-        JournalError: one is not what was written.
+        JournalError: a record is damaged.
     """
     content = path.read_bytes()
     records, place = [], 0
@@ -51,7 +51,7 @@ def read_frames(path: Path) -> Whole:
 
 
 def _frames(content: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Bodies, and where each ends."""
+    """Yield the body of each record, and the position of its end."""
     place = number = 0
     while len(content) - place >= _OVERHEAD:
         head = content[place : place + _HEAD.size]

@@ -1,4 +1,4 @@
-"""The observer `journal`: a resumed run samples nothing again that was finished."""
+"""The observer `journal`: a resumed run does not repeat finished model calls."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rllm_record.options import JournalParams
 
 
 def make_journal(params: JournalParams) -> Observer:
-    """The journal of a run; an observer that does nothing where that is asked for."""
+    """Make the journal of a run. With ``keep: off``, the observer does nothing."""
     kept = {"off": Observer, "unfinished": Journal, "run": WholeJournal}
     return kept[params.keep]()
 
 
 class Journal(Observer):
-    """Keeps finished calls of rounds that no checkpoint holds, in the run folder."""
+    """Stores finished calls in the run folder, until a checkpoint contains the update with their task batch."""
 
     def __init__(self) -> None:
         self._run: TrackedRun | None = None
@@ -31,7 +31,7 @@ class Journal(Observer):
         self._segments: Segments | None = None
         self._version = 0
         self._taken = -1
-        """The round that training has taken up last."""
+        """Last task batch that was used for training."""
         self._required: dict[int, int] = {}
 
     @property
@@ -49,7 +49,7 @@ class Journal(Observer):
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         if self._run is None or self._engine is None:
             return
-        # Now: a run that this one replaces is removed.
+        # Not earlier, because a run that this run replaces is removed only now.
         self._segments = Segments(self._run.directory / DIRECTORY, digest_of_config(self._run))
         self._segments.require(self._required)
         self._engine.open(self._segments, self._version)
@@ -79,13 +79,13 @@ class Journal(Observer):
 
 
 class WholeJournal(Journal):
-    """Keeps the calls of all rounds, and what each checkpoint holds."""
+    """Stores the calls of all task batches, and the digests of each checkpoint."""
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
         super().on_train_start(total_steps, first_step)
         if self._run is not None:
             forget_checkpoints(self._run.directory, first_step)
-            # A run that was killed between the two has the checkpoint, and no word of it here.
+            # If the run was killed after a checkpoint and before its entry here, add the entry now.
             if first_step and first_step not in noted_steps(self._run.directory):
                 append_checkpoint(self._run.directory, first_step, self._taken)
 
@@ -95,5 +95,5 @@ class WholeJournal(Journal):
 
 
 def digest_of_config(run: TrackedRun) -> str:
-    """Changes when any value of the run does."""
+    """Return a digest of the run's config. It changes if any value of the config changes."""
     return sha256(json.dumps(run.config, sort_keys=True, default=str).encode()).hexdigest()

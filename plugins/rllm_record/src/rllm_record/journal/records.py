@@ -1,4 +1,4 @@
-"""What a journal keeps: the calls of a round, each by its seed, and the configuration that they were made with."""
+"""Records of a journal: the model calls of a task batch, each with its seed, and the digest of the run's config."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.version_spans import VersionSpan
 
 CONFIG = b"config 1 "
-"""Begins a record that says which configuration the calls behind it were made with; the number is of the schema."""
+"""Start of a record with the digest of the config of the calls after it. The number is the schema version."""
 _ANSWERED, _UNANSWERED = b"a", b"u"
 _FIXED = struct.Struct("<cQIBqIH")
 _FAILED = struct.Struct("<cQI?")
@@ -27,36 +27,37 @@ _FINISH: tuple[Literal["stop", "length"], ...] = ("stop", "length")
 
 @dataclass(frozen=True, eq=False)
 class KeptCall:
-    """A call that was answered."""
+    """A call with a response."""
 
     seed: int
-    """The call's own, which no other of the run has."""
+    """Seed of the call, unique in the run."""
     asked: int
-    """`checksum_of_call`."""
+    """Checksum of the call, from `checksum_of_call`."""
     completion: Completion
 
     @property
     def latest_version(self) -> int:
-        """The newest version of the weights that sampled a token of it."""
+        """Newest weight version that sampled a token of the response."""
         versions = [span.version for span in self.completion.version_spans]
         return max(versions, default=self.completion.weight_version)
 
 
 @dataclass(frozen=True)
 class KeptFailure:
-    """A call that was not answered."""
+    """A call without a response."""
 
     seed: int
     asked: int
-    """As of `KeptCall`."""
+    """See `KeptCall`."""
     error: str | None
-    """What the engine raised; None: whoever had asked went away, as at a time limit."""
+    """Message of the engine's error. None if the call was cancelled, for example by a time limit."""
 
 
 def checksum_of_call(prompt_ids: NDArray[np.int32], sampling: SamplingParams) -> int:
-    """32 bits for what was asked: the prompt, (n,) int32, and how to sample.
+    """Return a checksum of 32 bits of the prompt, (n,) int32, and the sampling parameters.
 
-    Beside the seed, which follows from a digest of the prompt: they tell calls apart whose seeds were made otherwise.
+    The seed already depends on a digest of the prompt. The checksum also separates calls with seeds from a different
+    source.
     """
     parameters = (
         sampling.max_tokens,
@@ -73,12 +74,12 @@ def checksum_of_call(prompt_ids: NDArray[np.int32], sampling: SamplingParams) ->
 
 @lru_cache
 def _checksum_of(parameters: tuple[object, ...]) -> int:
-    """Few differ in a run: those of each version of the weights."""
+    """Return the checksum of sampling parameters. A run has few different ones: they change with the weight version."""
     return crc32(repr(parameters).encode())
 
 
 def encoded(seed: int, asked: int, completion: Completion) -> bytes:
-    """The body of a call's record."""
+    """Return the body of a call's record."""
     spans = completion.version_spans
     fixed = _FIXED.pack(
         _ANSWERED,
@@ -98,13 +99,13 @@ def _bytes(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
 
 
 def encoded_failure(seed: int, asked: int, error: BaseException) -> bytes:
-    """The body of the record of a call that ended with an error."""
+    """Return the body of the record of a failed call."""
     gone = isinstance(error, asyncio.CancelledError)
     return _FAILED.pack(_UNANSWERED, seed, asked, gone) + str(error).encode("utf-8", "replace")
 
 
 def decoded(body: bytes) -> KeptCall | KeptFailure:
-    """The call of a record."""
+    """Return the call of a record."""
     if body.startswith(_UNANSWERED):
         _, seed, asked, gone = _FAILED.unpack_from(body)
         return KeptFailure(seed, asked, None if gone else body[_FAILED.size :].decode())

@@ -1,4 +1,4 @@
-"""Replay: the updates of a run, made again on what its journal says was sampled. Do they give the same weights?"""
+"""Replay: repeat the updates of a run with the responses in its journal, and compare the weights."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ OVERRIDES = (
     "rllm.record=off",
     "rllm.episode_logging.log_episodes=false",
 )
-"""A replay leaves nothing behind, and only checkpoints of it are looked at."""
+"""A replay writes only checkpoints, because nothing else is compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A checkpoint of the run and of its replay."""
+    """Comparison of a run's checkpoint with the checkpoint of its replay."""
 
     step: int
-    """Finished steps."""
+    """Number of finished steps."""
     differing: tuple[str, ...]
-    """Files of the backend that are other ones; empty: none."""
+    """Files of the backend that differ. Empty if none differs."""
 
 
 @dataclass
 class Replay:
-    """What a replay has found."""
+    """The result of a replay."""
 
     checkpoints: list[Compared] = field(default_factory=list)
 
 
 def replay(run: Path, tell: Callable[[Compared], None]) -> Replay:
-    """Make the updates of a run again, up to its last checkpoint. Samples nothing, validates nothing.
+    """Repeat the updates of a run, up to its last checkpoint, without sampling and validation.
 
     Args:
-        run: its folder, which is only read.
-        tell: called for each checkpoint as it is compared.
+        run: folder of the run, which is only read.
+        tell: called after each comparison of a checkpoint.
 
     Raises:
-        RllmError: the run has no journal of all its rounds, or cannot be made again here.
-        JournalError: a record is not what was written, or a call that is asked is not in the journal.
+        RllmError: the run has no journal of all its task batches, or cannot be repeated on this machine.
+        JournalError: a record is damaged, or the journal does not contain a call of the replay.
     """
     replayer = _Replayer(run, kept_checkpoints(run), tell)
     with tempfile.TemporaryDirectory(prefix="rllm-replay-") as directory:
@@ -71,7 +71,7 @@ def replay(run: Path, tell: Callable[[Compared], None]) -> Replay:
 
 
 class _DoneError(Exception):
-    """The last checkpoint of the run has been compared; steps after it may lack calls."""
+    """Ends the replay after the last checkpoint. The journal may lack calls of later steps."""
 
 
 class _Replayer(Observer):
@@ -102,10 +102,10 @@ class _Replayer(Observer):
 
 
 class ReplayEngine(EngineWrapper):
-    """Answers from the journal of a run; only what no round asks reaches the engine behind."""
+    """Answers calls from the journal of a run. Only calls outside of training rollouts reach the wrapped engine."""
 
     def __init__(self, engine: RolloutEngine, run: Path, last_round: int) -> None:
-        """`last_round`: the last that is trained on."""
+        """`last_round` is the last task batch that is used for training."""
         super().__init__(engine)
         self._run = run
         self._last_round = last_round
@@ -114,29 +114,33 @@ class ReplayEngine(EngineWrapper):
     async def generate(
         self, prompt_ids: Sequence[int] | NDArray[np.int32], sampling: SamplingParams, *, session: str
     ) -> Completion:
-        """As `RolloutEngine.generate`, without sampling.
+        """Return the response from the journal. See `RolloutEngine.generate`.
 
         Raises:
-            JournalError: the call is not in the journal, or a record of its round is not what was written.
+            JournalError: the journal does not contain the call, or a record of its task batch is damaged.
         """
         if sampling.round is None:
             return await self.inner.generate(prompt_ids, sampling, session=session)
         if sampling.round > self._last_round:
-            # Nothing is trained on it before the replay ends, and then it is cancelled.
+            # The replay ends before this batch is used for training, and then cancels this call.
             await asyncio.Event().wait()
         kept = self._calls(sampling.round).get(sampling.seed)
         if kept is None or kept.asked != checksum_of_call(np.asarray(prompt_ids, np.int32), sampling):
             raise JournalError(
                 "journal-mismatch",
-                f"The journal of {self._run} has no reply to the prompt in {session!r} of round {sampling.round}.",
-                "The run had no journal then, or the environment, the workflow or a value of the run has changed.",
+                f"The journal of {self._run} has no response to the prompt in {session!r} of round {sampling.round}.",
+                "Check if the environment, the workflow or a value of the run has changed since, or if the journal "
+                "was off.",
             )
         if isinstance(kept, KeptFailure):
             await fail_again(kept)
         return kept.completion
 
     def _calls(self, round: int) -> dict[int, KeptCall | KeptFailure]:
-        """Of calls that were made again, the last: weights that were made again sampled it."""
+        """Return the calls of a task batch by seed. If a call was repeated, return its last version.
+
+        After a resume, repeated updates may have changed the weights that sampled it.
+        """
         if round not in self._known:
             path = path_of_round(self._run / DIRECTORY, round)
             bodies = read_frames(path).records if path.is_file() else []

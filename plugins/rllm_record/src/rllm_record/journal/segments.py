@@ -1,4 +1,4 @@
-"""Segments: the files of a journal, one per round, which only grow and are dropped whole."""
+"""`Segments`: the files of a journal, one per task batch. A file is only appended to, or deleted."""
 
 from __future__ import annotations
 
@@ -18,45 +18,48 @@ SUFFIX = ".calls"
 
 
 def path_of_round(directory: Path, round: int) -> Path:
-    """The file of a round in the folder of a journal."""
+    """Return the file of a task batch in the folder of a journal."""
     return directory / f"{round:06d}{SUFFIX}"
 
 
 @dataclass
 class _Segment:
-    """What is known of a file without reading it."""
+    """State of a file that is needed to append to it."""
 
     path: Path
     records: int = 0
     file: int | None = None
-    """Its descriptor while it is open."""
+    """File descriptor. None while the file is closed."""
     has_config: bool = False
-    """Whether this start has written which configuration follows."""
+    """True if this process has written the config's digest to the file."""
     is_synced: bool = True
 
 
 class Segments:
-    """The journal of a run, in a folder of its own. What `append` has written survives the process."""
+    """The files of a run's journal, in their own folder. Appended records survive a crash of the process."""
 
     def __init__(self, directory: Path, config: str) -> None:
-        """`config`: digest of the run's configuration. Reads every file; one that was cut off loses its last record,
-        which is no whole one.
+        """Read every file, and remove an incomplete last record.
+
+        Args:
+            directory: folder of the journal.
+            config: digest of the run's config.
 
         Raises:
-            JournalError: a record is not what was written.
+            JournalError: a record is damaged.
         """
         self._directory = directory
         self._config = CONFIG + config.encode()
         directory.mkdir(parents=True, exist_ok=True)
         self._segments = {int(path.stem): _found(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
-        # Of a run that ends with an error in a process that goes on.
+        # Close the files too if the run fails and its process continues.
         weakref.finalize(self, _close_all, self._segments)
 
     def append(self, round: int, body: bytes) -> None:
-        """Write a record of a round.
+        """Write a record of a task batch.
 
         Raises:
-            JournalError: it could not be written.
+            JournalError: the record could not be written.
         """
         segment = self._segments.get(round)
         if segment is None:
@@ -67,11 +70,13 @@ class Segments:
         self._write(segment, body)
 
     def calls(self, round: int, up_to_version: int) -> dict[int, KeptCall | KeptFailure]:
-        """Calls of a round by seed: those of this configuration, and those that weights up to a version sampled, which
-        are the same under each. Calls that ended with an error only where there is no answer.
+        """Return the usable calls of a task batch by seed.
+
+        A call is usable if the run had the same config, or if only weights up to `up_to_version` sampled it, because
+        these weights are the same with any config. A failed call is returned only if no response exists.
 
         Raises:
-            JournalError: a record is not what was written.
+            JournalError: a record is damaged.
         """
         segment, known, same = self._segments.get(round), dict[int, KeptCall | KeptFailure](), False
         for body in [] if segment is None else read_frames(segment.path).records:
@@ -80,25 +85,25 @@ class Segments:
                 continue
             call = decoded(body)
             if isinstance(call, KeptFailure):
-                # Asked again, a call may have been answered before or after.
+                # The same call may also have a response, before or after this record.
                 known.setdefault(call.seed, call)
             elif same or call.latest_version <= up_to_version:
                 known[call.seed] = call
         return known
 
     def counts(self, after: int) -> dict[int, int]:
-        """How many records there are of each round behind `after`."""
+        """Return the number of records of each task batch after `after`."""
         return {round: segment.records for round, segment in self._segments.items() if round > after}
 
     def require(self, counts: Mapping[int, int]) -> None:
-        """Raise JournalError where a round has fewer whole records than that."""
+        """Raise JournalError if a task batch has fewer complete records than in `counts`."""
         for round, expected in counts.items():
             path = path_of_round(self._directory, round)
             there = self._segments[round].records if round in self._segments else 0
             if there < expected:
                 raise JournalError(
                     "damaged-journal",
-                    f"{path} has {there} whole records, and the checkpoint was written when there were {expected}.",
+                    f"{path} has {there} complete records, but had {expected} when the checkpoint was written.",
                     f"Copy the file back from a backup. {WITHOUT}",
                 )
 
@@ -111,14 +116,14 @@ class Segments:
         sync_directory(self._directory)
 
     def drop_before(self, round: int) -> None:
-        """Remove the files of earlier rounds."""
+        """Delete the files of earlier task batches."""
         for earlier in [each for each in self._segments if each < round]:
             segment = self._segments.pop(earlier)
             _close(segment)
             segment.path.unlink()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         _close_all(self._segments)
 
     def _write(self, segment: _Segment, body: bytes) -> None:
@@ -163,5 +168,5 @@ def _unwritable(path: Path, reason: str) -> JournalError:
     return JournalError(
         "not-writable",
         f"The journal {path} cannot be written: {reason}.",
-        "Make room, then go on from the newest checkpoint with --resume.",
+        "Free disk space or correct the permissions, then continue from the newest checkpoint with --resume.",
     )

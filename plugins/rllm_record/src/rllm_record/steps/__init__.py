@@ -1,13 +1,13 @@
-"""The record of a run, Parquet files per step: what was played, what became of it, and what each token did.
+"""The record of a run, in Parquet files per step: its rollouts, their outcomes, and each token's part in the update.
 
-Nothing of a running process is needed to read it, and it can be read while the run goes on:
+You can read it after the run, and while the run continues:
 
     from rllm_record.steps import StepFiles
 
     files = StepFiles(run_directory / "record")
     for step in files.steps():
         outcomes = files.outcomes(step)
-        texts = files.vocabulary(step)
+        token_text = files.vocabulary(step)
         traces = files.trace_table(step).to_pylist()
 """
 

@@ -1,4 +1,4 @@
-"""What became of every trajectory of a step, from what its stages said."""
+"""The outcome of every trajectory of a step, from the decisions of its stages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rllm_record.steps.estimated import Estimate, estimates_of
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
 
 UNEXPLAINED = "unexplained"
-"""The rule of a trajectory that a stage of somebody's took out without a word."""
+"""The rule of a trajectory that a stage of a different package removed without a decision."""
 
 
 class Origin(NamedTuple):
-    """Where a trajectory comes from: the columns of `RecordedOutcome`."""
+    """The origin of a trajectory, with the names of the columns of `RecordedOutcome`."""
 
     uid: str
     played_step: int
@@ -27,22 +27,22 @@ class Origin(NamedTuple):
 
 
 class Account(NamedTuple):
-    """A step."""
+    """Episodes and outcomes of a step."""
 
     episodes: list[PlayedEpisode]
-    """What it has played."""
+    """Episodes that were generated in the step."""
     outcomes: list[RecordedOutcome]
-    """One of each trajectory that it has played or that waited."""
+    """One outcome for each trajectory that was generated in the step or waited before it."""
     trained: list[Origin]
-    """(n_traj of its batch,) where the trajectories of its batch come from; empty without a batch."""
+    """(n_traj of its batch,) origins of the batch's trajectories. Empty without a batch."""
 
 
 class Accounting:
-    """Knows the trajectories that wait, from step to step.
+    """Keeps track of the trajectories that wait for a later step.
 
     Args:
-        waiting: fates of the step before the first one, of which those that wait are taken up: after a resume their
-            trajectories are made anew, and are recognised by group and place.
+        waiting: outcomes of the last step before a resume. The run creates its waiting trajectories again, so they
+            are found by their group and their place in it.
     """
 
     def __init__(self, waiting: Sequence[RecordedOutcome] = ()) -> None:
@@ -62,11 +62,11 @@ class Accounting:
             self._recorded[groups[together]].append(origins)
 
     def of(self, step: TrainStep, tasks: dict[str, Any]) -> Account:
-        """What became of a step.
+        """Return the episodes and outcomes of a step.
 
         Args:
-            step: all its stages have run.
-            tasks: data of its tasks, by id, as far as they are known.
+            step: a step after all its stages.
+            tasks: task id -> data of the task. Tasks may be missing.
         """
         origins = {id(trajectory): origin for trajectory, origin in self._waiting}
         origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
@@ -102,7 +102,7 @@ class Accounting:
         return Account(list(_episodes(step, trained, tasks)), list(outcomes.values()), in_batch)
 
     def _recognise(self, group: TrajectoryGroup | None, origins: dict[int, Origin]) -> None:
-        """Name the trajectories of a group that waited before a resume."""
+        """Add the origins of a group's trajectories, if the group waited before a resume."""
         if group is None or all(id(trajectory) in origins for trajectory in group.trajectories):
             return
         candidates = self._recorded.get(group.group_id, [])
@@ -150,7 +150,7 @@ _NONE = Estimate()
 
 
 class _Named:
-    """Trajectories of a step by name, the others of their groups, and how their advantages came about."""
+    """Origins, peers and estimates of a step's trajectories."""
 
     def __init__(self, step: TrainStep, origins: dict[int, Origin]) -> None:
         self.step = step.global_step
@@ -166,7 +166,7 @@ class _Named:
         return self._estimates.get(id(trajectory), _NONE)
 
     def peers(self, trajectory: Trajectory, group: TrajectoryGroup | None) -> tuple[str, ...]:
-        """Uids of the other trajectories of its group."""
+        """Return the uids of the other trajectories in the group."""
         if group is None:
             return ()
         if id(group) not in self._groups:
@@ -207,7 +207,7 @@ def _outcome(
 
 
 def _origin(step: TrainStep, trajectory: Trajectory, origins: dict[int, Origin]) -> Origin:
-    """Where it comes from; without an episode where no attempt of this run had it: a grouping has made it."""
+    """Return the origin of a trajectory. Its episode is empty if a grouping created the trajectory."""
     known = origins.get(id(trajectory))
     if known is not None:
         return known

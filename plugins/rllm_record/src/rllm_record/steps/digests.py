@@ -1,4 +1,7 @@
-"""Digests of a step's files, in the marks of its outcomes. That file is written last, and it has its own digest too."""
+"""Digests of a step's files. The file with the outcomes contains them in its metadata, and its own digest too.
+
+It is written last.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,30 @@ BLANK = "0" * 32
 
 
 def digest_of(data: bytes) -> str:
-    """32 hexadecimal digits."""
+    """Return a digest of 32 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=len(BLANK) // 2).hexdigest()
 
 
 def mark_with(digests: Mapping[str, str]) -> str:
-    """The mark of a file of outcomes that is not sealed yet.
+    """Return the metadata value of a file of outcomes, before the file's own digest is added.
 
     Args:
-        digests: of the step's other files, by kind.
+        digests: kind -> digest of the step's other files.
     """
     return json.dumps({**digests, LAST: BLANK})
 
 
 def sealed(data: bytes) -> bytes:
-    """A file of outcomes with its own digest in its mark."""
+    """Return the contents of a file of outcomes with its own digest added."""
     return _with_own(data, BLANK, digest_of(data))
 
 
 def is_sealed(data: bytes, digest: str) -> bool:
-    """True if a file of outcomes has the digest that its mark gives."""
+    """True if the contents of a file of outcomes match `digest`, the digest in its metadata."""
     return digest_of(_with_own(data, digest, BLANK)) == digest
 
 
 def _with_own(data: bytes, before: str, after: str) -> bytes:
-    # The marks are at the end of a Parquet file, uncompressed.
+    # The metadata is at the end of a Parquet file, uncompressed.
     head, name, tail = data.rpartition(f'"{LAST}": "{before}"'.encode())
     return head + name.replace(before.encode(), after.encode()) + tail

@@ -1,4 +1,4 @@
-"""Episodes and outcomes as columns of their files, which takes a fraction of the time that rows take."""
+"""Convert episodes and outcomes to columns of their files. This is much faster than a conversion by row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Columns = Mapping[str, Any]
 
 
 def episode_table(episodes: Sequence[PlayedEpisode], content: schemas.Content) -> pa.Table:
-    """The columns of `EPISODES`; text and tokens are null unless `content` is ``tokens``."""
+    """Return the columns of `EPISODES`. Text and tokens are null unless `content` is ``tokens``."""
     known = [played.episode for played in episodes]
     columns: dict[str, Any] = {
         "uid": [played.uid for played in episodes],
@@ -47,7 +47,7 @@ def episode_table(episodes: Sequence[PlayedEpisode], content: schemas.Content) -
 
 
 def outcome_table(outcomes: Sequence[RecordedOutcome]) -> pa.Table:
-    """The columns of `OUTCOMES`."""
+    """Return the columns of `OUTCOMES`."""
     known = [recorded.outcome for recorded in outcomes]
     columns = {
         "step": [outcome.step for outcome in known],
@@ -127,7 +127,7 @@ def _steps(trajectories: Sequence[Trajectory], content: schemas.Content) -> pa.A
 
 
 def _prompt_starts(trajectory: Trajectory) -> list[int]:
-    """Start of the tokens that are new to the model in each step: the end of the step before it, in its segment."""
+    """Return the start of each step's new prompt tokens: the end of the previous step in the same segment."""
     spans = [step.span for step in trajectory.steps]
     order: Sequence[int] = range(len(spans))
     if spans != sorted(spans):
@@ -151,7 +151,7 @@ def _message_row(message: Message) -> dict[str, str | None]:
 
 
 def _arrays(columns: Columns, fields: Iterable[pa.Field], length: int) -> list[pa.Array]:
-    """Arrays of the fields' types; null if there is no such column."""
+    """Return an array for each field. It is null if `columns` has no such column."""
     return [
         _array(columns[field.name], field.type) if field.name in columns else pa.nulls(length, field.type)
         for field in fields
@@ -188,7 +188,7 @@ def _end_to_end(arrays: Sequence[Any], dtype: Any) -> pa.Array:
 
 
 def _real(value: object) -> float | None:
-    """A reward as a number; None if there is none, or a workflow gave something else."""
+    """Return a reward as a number. None if it is None or not a number."""
     if type(value) is float:
         return value
     try:
@@ -198,10 +198,10 @@ def _real(value: object) -> float | None:
 
 
 def _json(value: Any) -> str:
-    """ASCII, so that halves of surrogate pairs pass. Values that are no JSON data are kept as they print."""
+    """Return JSON in ASCII, so that halves of surrogate pairs are kept. Other values are stored as their `repr`."""
     return _ENCODER.encode(value)
 
 
 def _encodable(text: str) -> str:
-    """Parquet contains UTF-8, which has no halves of surrogate pairs."""
+    """Replace halves of surrogate pairs, because Parquet contains UTF-8, which cannot represent them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

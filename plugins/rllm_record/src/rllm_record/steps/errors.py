@@ -1,4 +1,4 @@
-"""What is wrong with a record."""
+"""The error of a record."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class RecordError(RllmError):
 
 
 def unreadable(place: Path, error: Exception) -> RecordError:
-    """The error about a file that cannot be read, from what its reader raised."""
-    # pyarrow's sentences have a full stop, those of the operating system have none.
+    """Return the error for a file that cannot be read, from the exception of its reader."""
+    # Messages of pyarrow end with a full stop, but messages of the operating system do not.
     return RecordError(
         "file-unreadable",
         f"{place} cannot be read: {str(error).rstrip('.')}.",

@@ -1,4 +1,4 @@
-"""How the advantage of each trajectory of a batch came about."""
+"""Estimator, baseline and advantage of each trajectory of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rllm_core.contracts.train_step import TrainStep
 
 
 class Estimate(NamedTuple):
-    """Of a trajectory: the columns of `RecordedOutcome`."""
+    """The columns of `RecordedOutcome` about a trajectory's advantage."""
 
     estimator: str | None = None
     baseline: float | None = None
@@ -18,14 +18,14 @@ class Estimate(NamedTuple):
 
 
 def estimates_of(step: TrainStep) -> dict[int, Estimate]:
-    """By ``id`` of the trajectories of a step's batch."""
+    """Return the estimates of a step's batch, by Python ``id`` of the trajectory."""
     batch = step.batch
     if batch is None or batch.advantages is None or not step.estimators:
         return {}
     sampled = batch.loss_mask
     owners = np.repeat(batch.trajectory, batch.row_lengths)[sampled]
     advantages = batch.advantages[sampled]
-    # Tokens come trajectory after trajectory.
+    # The tokens of a trajectory are contiguous.
     first = np.flatnonzero(np.diff(owners, prepend=-1))
     equal = np.zeros(batch.n_trajectories, np.bool_)
     value = np.zeros(batch.n_trajectories)

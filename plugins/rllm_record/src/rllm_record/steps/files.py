@@ -1,4 +1,4 @@
-"""StepFiles: the files of a record, by kind and step."""
+"""`StepFiles`: the files of a record, by kind and step."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ TOKENIZER_KEY, TEMPERATURE_KEY = b"rllm.record.tokenizer", b"rllm.record.tempera
 StepTables = Mapping[str, tuple[pa.Table, Mapping[bytes, str]]]
 """Table and marks of each file of a step by its kind, in the order in which they are written."""
 DIRECTORY = "record"
-"""Of a record in a run folder."""
+"""Name of the record's folder in a run folder."""
 
 
 class StepFiles:
-    """The record in a folder: ``episodes/step_000012.parquet`` and ``fates/step_000012.parquet`` are of step 12.
+    """The record in a folder. For example, ``episodes/step_000012.parquet`` and ``fates/step_000012.parquet``.
 
-    The fates of a step are written last: a step with fates is whole. ``vocabulary``, ``traces`` and ``updates`` are
-    there where tokens are recorded, and the last two where the step made an update.
+    ``fates`` contains the outcomes. It is written last, so a step with this file is complete. With tokens, a record
+    also has ``vocabulary``. If the step made an update, it also has ``traces`` and ``updates``.
     """
 
     def __init__(self, directory: str | Path) -> None:
-        """`directory` is ``record`` in that of a run. Nothing is read yet."""
+        """Use `directory`, the folder ``record`` of a run. Nothing is read yet."""
         self._directory = Path(directory)
 
     def steps(self) -> list[int]:
-        """Steps that are recorded, in order."""
+        """Return the recorded steps, in order."""
         return self._numbers("fates")
 
     def first_step(self) -> int:
@@ -63,16 +63,16 @@ class StepFiles:
         update: RecordedUpdate | None = None,
         vocabulary: Mapping[int, str] | None = None,
     ) -> None:
-        """Record a step, in place of an earlier record of it.
+        """Write the record of a step, and replace an earlier record of it.
 
         Args:
-            step: its number.
-            episodes: what was played in it.
-            fates: what became of their trajectories, and of those that waited.
-            content: what is kept of the episodes.
-            sampler: what sampled them, where it is known.
-            update: what was trained on; None: nothing, or it is not recorded.
-            vocabulary: texts of tokens that no earlier step has; None: not recorded.
+            step: number of the step.
+            episodes: episodes that were generated in the step.
+            outcomes: outcomes of their trajectories, and of trajectories that waited.
+            content: contents to record of the episodes.
+            sampler: tokenizer and temperature of the episodes. None: unknown.
+            update: the update of the step. None: the step made no update, or it is not recorded.
+            vocabulary: token id -> text, for tokens that no earlier step has. None: not recorded.
 
         Raises:
             RecordError: the files cannot be written.
@@ -91,7 +91,7 @@ class StepFiles:
         update: RecordedUpdate | None = None,
         vocabulary: Mapping[int, str] | None = None,
     ) -> StepTables:
-        """The contents of a step's files, which no later change of its episodes reaches. See `write`."""
+        """Return the contents of a step's files. Later changes of the episodes do not change them. See `write`."""
         marks = {CONTENT_KEY: content, **_marks_of(sampler or Sampler())}
         contents = {"episodes": (episode_table(episodes, content), marks)}
         if vocabulary is not None:
@@ -105,7 +105,7 @@ class StepFiles:
         return contents
 
     def write_tables(self, step: int, contents: StepTables) -> None:
-        """Write the files of a step. Raises as `write`."""
+        """Write the files of a step. Raises the errors of `write`."""
         try:
             for kind in reversed(KINDS):
                 self.place(kind, step).unlink(missing_ok=True)
@@ -121,49 +121,51 @@ class StepFiles:
             raise RecordError(
                 "not-writable",
                 f"Step {step} cannot be recorded in {self._directory}: {error}.",
-                "Make room, or fix the permissions of the folder.",
+                "Free disk space, or correct the permissions of the folder.",
             ) from error
 
     def episodes(self, step: int) -> list[PlayedEpisode]:
-        """The episodes of a step, as they were played.
+        """Read the episodes of a step.
 
         Raises:
-            RecordError: they are not recorded, were recorded without tokens, or cannot be read.
+            RecordError: the step is not recorded, was recorded without tokens, or cannot be read.
         """
         return read_episodes(self.place("episodes", step))
 
     def outcomes(self, step: int) -> list[RecordedOutcome]:
-        """What became of each trajectory in a step.
+        """Read the outcome of each trajectory in a step.
 
         Raises:
-            RecordError: it is not recorded, or cannot be read.
+            RecordError: the step is not recorded, or cannot be read.
         """
         return [tables.recorded_outcome(row) for row in self.outcome_table(step).to_pylist()]
 
     def episode_table(self, step: int, trajectory: str | None = None) -> pa.Table:
-        """The columns of `schemas.EPISODES`; texts and tokens that are not recorded are null. Raises as `outcomes`.
+        """Read the columns of `schemas.EPISODES`. If text and tokens are not recorded, they are null.
+
+        Raises the errors of `outcomes`.
 
         Args:
-            step: in which they were played.
-            trajectory: uid; of the attempt with this trajectory alone, for which a part of the file is read. No row:
-                it was not played in the step.
+            step: step in which the episodes were generated.
+            trajectory: uid of a trajectory. Only its episode is read, from a part of the file. The result has no row if
+                the step did not generate it. None: all episodes.
         """
         if trajectory is None:
             return self._read("episodes", step)
         return read_rows(self.place("episodes", step), schemas.EPISODES, "trajectories.list.element.uid", trajectory)
 
     def outcome_table(self, step: int) -> pa.Table:
-        """The columns of `schemas.OUTCOMES`. Raises as `outcomes`."""
+        """Read the columns of `schemas.OUTCOMES`. Raises the errors of `outcomes`."""
         return self._read("fates", step)
 
     def trace_table(self, step: int, trajectory: str | None = None) -> pa.Table:
-        """The columns of `schemas.TRACES`: a row for each epoch and each segment of a trajectory that was trained on.
+        """Read the columns of `schemas.TRACES`. It has a row for each epoch and each segment of a trained trajectory.
 
-        A backend that traces nothing leaves one row per segment, without epoch, log-probs and coefficients.
+        If the backend records no trace, it has one row per segment, without epoch, log-probs and coefficients.
 
         Args:
-            step: of the update.
-            trajectory: uid; of this one alone, for which parts of the files are read.
+            step: step of the update.
+            trajectory: uid of a trajectory. Only its rows are read, from parts of the files. None: all rows.
 
         Raises:
             RecordError: tokens are not recorded, the step made no update, or a file cannot be read.
@@ -174,22 +176,22 @@ class StepFiles:
         return whole(rows, lambda played: self._episodes_if_any(played, trajectory))
 
     def has_update(self, step: int) -> bool:
-        """Whether an update of the step is recorded."""
+        """True if an update of the step is recorded."""
         return self.place("updates", step).exists()
 
     def holds_tokens(self, step: int) -> bool:
-        """Whether a step was recorded with texts and tokens; False where its episodes cannot be read."""
+        """True if a step was recorded with text and tokens. False if its episodes cannot be read."""
         return holds_tokens(self.place("episodes", step))
 
     def update_table(self, step: int) -> pa.Table:
-        """The columns of `schemas.UPDATES`, a row per optimiser step; none where the backend says nothing of them.
+        """Read the columns of `schemas.UPDATES`, with a row per optimizer step. No rows if the backend reports none.
 
-        Raises as `trace_table`.
+        Raises the errors of `trace_table`.
         """
         return self._read("updates", step)
 
     def objective(self, step: int) -> dict[str, Any]:
-        """What the loss of an update is made of; see `rllm_record.steps.objective`. Raises as `trace_table`."""
+        """Read the objective of an update. See `rllm_record.steps.objective`. Raises the errors of `trace_table`."""
         place = self.place("updates", step)
         try:
             found: dict[str, Any] = json.loads(read_marks(place)[OBJECTIVE_KEY])
@@ -202,7 +204,7 @@ class StepFiles:
         return found
 
     def vocabulary(self, step: int) -> dict[int, str]:
-        """The text of every token that occurs in the record up to a step, by its id; empty where none is recorded.
+        """Return token id -> text for all tokens in the record up to a step. Empty if no text is recorded.
 
         Raises:
             RecordError: a file cannot be read.
@@ -215,7 +217,7 @@ class StepFiles:
         return found
 
     def forget_from(self, step: int) -> None:
-        """Remove the record of a step and of those after it, which are made again."""
+        """Delete the record of a step and of all later steps, because the run repeats them."""
         for kind in reversed(KINDS):
             for number in self._numbers(kind):
                 if number >= step:
@@ -229,7 +231,7 @@ class StepFiles:
         return self.episode_table(step, trajectory) if self.place("episodes", step).exists() else None
 
     def place(self, kind: str, step: int) -> Path:
-        """The file of a kind of `KINDS`, which need not exist."""
+        """Return the path of a step's file of a kind of `KINDS`. The file may be missing."""
         return self._directory / kind / f"step_{step:06d}.parquet"
 
     def _read(self, kind: str, step: int) -> pa.Table:
@@ -241,26 +243,26 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def read_episodes(file: Path) -> list[PlayedEpisode]:
-    """The episodes of one file of a record, as they were played.
+    """Read the episodes of one file of a record.
 
     Raises:
-        RecordError: it was recorded without tokens, is no such file, or cannot be read.
+        RecordError: the file was recorded without tokens, is a different kind of file, or cannot be read.
     """
     table = read_table(file, schemas.EPISODES)
     if table["trajectories"].null_count:
         raise RecordError(
             "damaged-record",
-            f"{file} holds no episodes.",
+            f"{file} contains no episodes.",
             "Copy it back from a backup. The other steps can still be read.",
         )
     return [tables.played_episode(row) for row in table.to_pylist()]
 
 
 def sampler_of(file: Path) -> Sampler:
-    """What sampled the tokens of a file, as far as it was recorded.
+    """Read the tokenizer and the temperature of a file's tokens, if they are recorded.
 
     Raises:
-        RecordError: it cannot be read.
+        RecordError: the file cannot be read.
     """
     marks = read_marks(file)
     tokenizer, temperature = marks.get(TOKENIZER_KEY), marks.get(TEMPERATURE_KEY)
@@ -276,7 +278,7 @@ def _marks_of(sampler: Sampler) -> dict[bytes, str]:
 
 
 def holds_tokens(file: Path) -> bool:
-    """Whether a file of episodes was recorded with texts and tokens; False where it cannot be read."""
+    """True if a file of episodes was recorded with text and tokens. False if it cannot be read."""
     try:
         return read_marks(file).get(CONTENT_KEY) == b"tokens"
     except RecordError:

@@ -1,4 +1,4 @@
-"""What is recorded of an update, and what its loss is made of: JSON data."""
+"""The recorded data of an update, and its objective as JSON data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rllm_record.steps.rows import RecordedUpdate
 def recorded_update(
     step: TrainStep, trained: Sequence[Origin], backend: str, max_response_length: int
 ) -> RecordedUpdate | None:
-    """The update of a step; None where it made none.
+    """Return the update of a step. None if the step made no update.
 
     Args:
-        step: all its stages have run.
-        trained: (n_traj of its batch,) where its trajectories come from.
-        backend: name of what made it.
+        step: a step after all its stages.
+        trained: (n_traj of its batch,) origins of the batch's trajectories.
+        backend: name of the backend.
         max_response_length: ``data.max_response_length`` of the run.
     """
     if step.batch is None or step.update_plan is None or step.update_result is None:
@@ -36,11 +36,12 @@ def recorded_update(
 
 
 def objective_of(plan: UpdatePlan, backend: str, max_response_length: int) -> dict[str, Any]:
-    """The objective of an update.
+    """Return the objective of an update.
 
     Returns:
-        ``backend``; ``losses``: by role, the loss's qualified ``name`` and its ``params``; ``aggregation``,
-        ``max_response_length``, ``entropy_coeff``; ``kl`` and ``rollout_correction``: as in `UpdatePlan`, or None.
+        A dict with ``backend``, ``losses``, ``aggregation``, ``max_response_length``, ``entropy_coeff``, ``kl`` and
+        ``rollout_correction``. ``losses`` contains, for each role, the loss's qualified ``name`` and its ``params``.
+        ``kl`` and ``rollout_correction`` are the fields of `UpdatePlan` as dicts, or None.
     """
     return {
         "backend": backend,

@@ -1,4 +1,4 @@
-"""One file of a record: written beside its place and renamed, read with the version of its schema checked."""
+"""Write a file of a record atomically, and read a file after a check of its schema version."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from rllm_record.steps.schemas import ENCODINGS
 from rllm_record.steps.version import VERSION, VERSION_KEY, require_known_version
 
 GROUP_BYTES = 2**22
-"""About how much of a file is read for one row of it, uncompressed."""
+"""Approximate size of a row group, in bytes uncompressed. To read one row, its whole group is read."""
 
 SMALL = 2**18
-"""Up to this size, uncompressed, the time for a file matters more than its size: lz4 takes half of zstd's time."""
+"""Files up to this size, in bytes uncompressed, use lz4, because it takes half of the time of zstd."""
 
 _FORM: dict[str, Any] = {
-    # Files of a few hundred rows are smaller without, and written sooner.
+    # Without these, files of a few hundred rows are smaller and are written faster.
     "use_dictionary": False,
     "write_statistics": False,
-    # The columns have types of Parquet's own: a reader needs no schema of Arrow beside them.
+    # The columns have types that Parquet supports, so readers do not need the Arrow schema.
     "store_schema": False,
 }
 
 
 def encoded(table: pa.Table, marks: Mapping[bytes, str]) -> bytes:
-    """The contents of a file.
+    """Return the contents of a Parquet file.
 
     Raises:
-        ArrowException: it cannot be encoded.
+        ArrowException: the table cannot be encoded.
     """
     rows = max(1, table.num_rows * GROUP_BYTES // max(1, table.nbytes))
     # Level 5 is 6 % smaller than level 1, in the same time.
@@ -54,10 +54,10 @@ def encoded(table: pa.Table, marks: Mapping[bytes, str]) -> bytes:
 
 
 def write_file(place: Path, contents: bytes) -> None:
-    """Write a file, replacing an earlier one.
+    """Write a file, and replace an earlier one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
@@ -70,22 +70,25 @@ def write_file(place: Path, contents: bytes) -> None:
 
 
 def read_table(place: Path, schema: pa.Schema) -> pa.Table:
-    """A whole file; columns that an older schema did not have are null.
+    """Read a whole file. Columns that an older schema did not have are null.
 
     Raises:
-        RecordError: it cannot be read, or a newer rllm-record wrote it.
+        RecordError: the file cannot be read, or was written by a newer rllm-record.
     """
     with _opened(place) as file:
         return _with_all_columns(file.read(), schema)
 
 
 def read_rows(place: Path, schema: pa.Schema, column: str, value: str) -> pa.Table:
-    """The rows with a value in a column of texts, or in a list of structures with such a field.
+    """Read the rows with a value in a string column, or in a string field of a list of structures.
 
-    Reads that column, and of the others the groups of rows that have such a row.
+    Reads this column completely, and all columns of the row groups that contain such a row.
 
     Args:
-        column: its path in the file, such as ``trajectory`` or ``trajectories.list.element.uid``.
+        place: the file.
+        schema: schema of the result.
+        column: path of the column in the file, such as ``trajectory`` or ``trajectories.list.element.uid``.
+        value: the value to find.
 
     Raises:
         RecordError: as `read_table`.
@@ -100,7 +103,7 @@ def read_rows(place: Path, schema: pa.Schema, column: str, value: str) -> pa.Tab
 
 
 def read_marks(place: Path) -> Mapping[bytes, bytes]:
-    """The marks of a file.
+    """Read the metadata of a file.
 
     Raises:
         RecordError: as `read_table`.
@@ -111,7 +114,7 @@ def read_marks(place: Path) -> Mapping[bytes, bytes]:
 
 
 def _rows_with(column: pa.ChunkedArray, value: str) -> pa.Array:
-    """(n,) numbers of rows."""
+    """Return the (n,) row numbers at which a column contains `value`."""
     if not pa.types.is_list(column.type):
         return pc.indices_nonzero(pc.equal(column, value))
     values = pa.concat_arrays(column.chunks)
@@ -122,7 +125,7 @@ def _rows_with(column: pa.ChunkedArray, value: str) -> pa.Array:
 @contextmanager
 def _opened(place: Path) -> Iterator[pq.ParquetFile]:
     try:
-        # One file, not a data set: a column of its own must not be looked for in the path.
+        # Open it as one file. A Parquet dataset would look for some columns in the path.
         with pq.ParquetFile(place) as file:
             require_known_version(place, file.schema_arrow.metadata)
             yield file
@@ -130,7 +133,7 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
         raise RecordError(
             "no-record",
             f"There is no record at {place}.",
-            "A run keeps one with rllm.record=fates or rllm.record=tokens.",
+            "To record a run, train it with `rllm.record=fates` or `rllm.record=tokens`.",
         ) from error
     except RecordError:
         raise
@@ -139,9 +142,9 @@ def _opened(place: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """What an older schema did not have is null."""
+    """Add the columns that an older schema did not have. Their values are null."""
     table.validate(full=True)
     if table.schema.equals(schema):
         return table
-    # Fields inside structures are filled in by way of Python's objects alone.
+    # pyarrow can add fields inside structures only by way of Python objects.
     return pa.Table.from_pylist(table.to_pylist(), schema.with_metadata(table.schema.metadata))

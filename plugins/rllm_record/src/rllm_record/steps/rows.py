@@ -1,4 +1,4 @@
-"""What the record of a step holds."""
+"""The data classes of a step's record."""
 
 from __future__ import annotations
 
@@ -13,84 +13,85 @@ from rllm_core.data.types import Episode, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """What sampled the tokens of a file."""
+    """Tokenizer and temperature with which the tokens of a file were sampled."""
 
     tokenizer: str | None = None
-    """Digest of its vocabulary, `rllm_backend_kit.portable_renderer.tokenizer_digest`; None: not recorded."""
+    """Digest of the vocabulary, from `rllm_backend_kit.portable_renderer.tokenizer_digest`. None: not recorded."""
     temperature: float | None = None
-    """What logits were divided by before log-probs were taken of them; None: not recorded."""
+    """Sampling temperature. The log-probs are log softmax(logits / temperature). None: not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlayedTrajectory:
-    """A trajectory as it was played and judged."""
+    """A generated trajectory with its rewards."""
 
     uid: str
-    """Uid of its episode, and its place in it: ``12.0:task-3:5/0``. No other trajectory of the run has it."""
+    """Uid of the episode and place in it, such as ``12.0:task-3:5/0``. It is unique in the run."""
     trajectory: Trajectory
-    """Its `reward` is what stages left."""
+    """The trajectory. Its `reward` is the reward after all stages."""
     reward_given: float | None
-    """As the workflow gave it; None: it gave none."""
+    """Reward from the workflow. None if the workflow gave none."""
     reward_used: float | None
-    """As estimators saw it; None: it did not get that far."""
+    """Reward that estimators used. None if the trajectory was not used for training."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlayedEpisode:
-    """An attempt, with the step and the round in which it was played."""
+    """A rollout, with the step and the task batch in which it was generated."""
 
     uid: str
-    """Step, round, and id of the episode: ``12.0:task-3:5``. No other episode of the run has it."""
+    """Step, task batch, and id of the episode, such as ``12.0:task-3:5``. It is unique in the run."""
     step: int
     """Training step, from 0."""
     round: int
     """Batch of tasks within the step, from 0."""
     episode: Episode
     trajectories: tuple[PlayedTrajectory, ...]
-    """Those of `episode`, in order."""
+    """The trajectories of `episode`, in order."""
     task: Mapping[str, Any] | None = None
-    """Data of its task; None: not recorded."""
+    """Data of the task. None: not recorded."""
 
     @property
     def tries(self) -> int:
-        """How often it was played, failed tries included."""
+        """Number of tries, failed tries included."""
         return 1 + int(self.episode.metrics.get("retries", 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedOutcome:
-    """What became of a trajectory in a step, with where it comes from."""
+    """The outcome of a trajectory in a step, and the trajectory's origin."""
 
     outcome: Outcome
-    """Its trajectory, and its peers, are uids of `PlayedTrajectory`."""
+    """The outcome. Its trajectory and its peers are uids of `PlayedTrajectory`."""
     played_step: int
-    """Step in which it was played; smaller than the step of the fate where it has waited."""
+    """Step in which the trajectory was generated. It is smaller than the outcome's step if the trajectory waited."""
     round: int
-    """Round in which it was played."""
+    """Task batch of `played_step` in which the trajectory was generated."""
     episode: str
     """Uid of its `PlayedEpisode`."""
     name: str
-    """Its role."""
+    """Role of the trajectory."""
     estimator: str | None = None
-    """Name of what estimated its advantages, ``precomputed`` where its workflow brought them; None: nothing did."""
+    """Name of the advantage estimator, or ``precomputed`` if the workflow set the advantages. None: no advantages."""
     baseline: float | None = None
-    """What its reward was compared with, where the estimator says so."""
+    """Baseline of the reward. None if the estimator reports none."""
     advantage: float | None = None
-    """Of its tokens, where all have the same."""
+    """Advantage of the trajectory's tokens. None if they differ."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordedUpdate:
-    """A policy update: the batch that it trained on, and what it did with each token."""
+    """A policy update: its batch, and the trace of each token."""
 
     batch: TokenBatch
-    """With `advantages` and `old_logprobs`."""
+    """The batch, with `advantages` and `old_logprobs`."""
     uids: Sequence[str]
     """(n_traj of the batch,) uids of `PlayedTrajectory`."""
     played_steps: Sequence[int | None]
-    """(n_traj of the batch,) where each was played; None: a grouping has made it, and no record of episodes has it."""
+    """(n_traj of the batch,) step in which each trajectory was generated. None if a grouping created the trajectory,
+    so that no recorded episode contains it."""
     objective: Mapping[str, Any]
-    """What the loss is made of, as JSON data; see `rllm_record.steps.objective`."""
+    """The objective of the update, as JSON data. See `rllm_record.steps.objective`."""
     trace: TokenTrace | None = None
-    """None: the backend traces nothing."""
+    """Trace of each token. None if the backend records no trace."""
     optimizer_steps: Sequence[OptimizerStep] = ()

@@ -7,11 +7,11 @@ from typing import Literal, get_args
 import pyarrow as pa
 
 Content = Literal["fates", "tokens"]
-"""``outcomes``: ids, numbers and rules; ``tokens``: texts, tokens and updates too."""
+"""``fates``: ids, numbers and rules. ``tokens``: text, tokens and updates too."""
 CONTENTS: tuple[Content, ...] = get_args(Content)
 NUMBERS = pa.map_(pa.string(), pa.float64())
 MESSAGE = pa.struct({"role": pa.string(), "text": pa.string(), "data": pa.string()})
-"""`data`: the whole message as JSON, where it is more than a role and a text."""
+"""`data` is the whole message as JSON. It is null if the message has only a role and text."""
 VERSION_SPAN = pa.struct({"version": pa.int32(), "tokens": pa.int32()})
 STEP = pa.struct(
     {
@@ -131,4 +131,5 @@ ENCODINGS = {
     **dict.fromkeys(("row", "optimizer_step", "positions.list.element"), "DELTA_BINARY_PACKED"),
     **dict.fromkeys((f"{name}.list.element" for name in FIGURES), "BYTE_STREAM_SPLIT"),
 }
-"""Of columns by their path in a file: uids begin alike, positions follow each other, numbers have similar exponents."""
+"""Path of a column in a file -> its Parquet encoding. The encodings make use of the common prefixes of uids, the
+increasing positions, and the similar exponents of numbers."""

@@ -1,4 +1,4 @@
-"""Rows of the files as episodes and outcomes, and optimiser steps as rows."""
+"""Convert rows of the files to episodes and outcomes, and optimizer steps to rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutc
 
 
 def played_episode(row: Mapping[str, Any]) -> PlayedEpisode:
-    """A row of `EPISODES` that has tokens, with the episode as it was.
+    """Convert a row of `EPISODES` with tokens to an episode.
 
     Raises:
-        RecordError: it has none.
+        RecordError: the row has no tokens.
     """
     entries = row["trajectories"]
     if any(entry["ids"] is None for entry in entries):
         raise RecordError(
             "record-without-tokens",
             f"The record of step {row['step']} has no tokens.",
-            "A run records them with rllm.record=tokens.",
+            "To record tokens, train with rllm.record=tokens.",
         )
     trajectories = [_trajectory(entry) for entry in entries]
     episode = Episode(
@@ -83,12 +83,12 @@ def _message(row: Mapping[str, Any]) -> Message:
 
 
 def update_rows(steps: Sequence[OptimizerStep]) -> list[dict[str, Any]]:
-    """Rows of `UPDATES`."""
+    """Return the rows of `UPDATES`."""
     return [{**vars(step), "optimizer_step": step.number} for step in steps]
 
 
 def recorded_outcome(row: Mapping[str, Any]) -> RecordedOutcome:
-    """A row of `OUTCOMES`."""
+    """Convert a row of `OUTCOMES` to a `RecordedOutcome`."""
     outcome = Outcome(
         step=row["step"],
         trajectory=row["trajectory"],

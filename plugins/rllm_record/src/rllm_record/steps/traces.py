@@ -1,4 +1,4 @@
-"""From an update to the rows of `TRACES`, and back to whole ones with the episodes they are about."""
+"""Convert an update to rows of `TRACES`, and complete rows with data from the recorded episodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from rllm_record.steps.rows import RecordedUpdate
 from rllm_record.steps.schemas import TRACES
 
 TRACED = ("logprob", "entropy", "weight", "policy_part", "kl_part", "entropy_part")
-"""Columns of `TRACES` that a backend gives; they are NaN where it does not, and null where it gives none of a row."""
+"""Columns of `TRACES` that come from the backend. A value is NaN if the backend did not report it. A row's column is
+null if the backend reported no value of the row."""
 
 
 def trace_table(update: RecordedUpdate) -> pa.Table:
-    """Rows of `TRACES`, epoch after epoch, in the order of the batch; one per row without a token trace.
+    """Return the rows of `TRACES` for an update, by epoch, in the order of the batch.
 
-    `ids` and `rollout_logprob` are null where the record of episodes has them, and `old_logprob` where it is the same
-    as `rollout_logprob`.
+    Without a token trace, there is one row per row of the batch. `ids` and `rollout_logprob` are null if the recorded
+    episodes contain them. `old_logprob` is null if it equals `rollout_logprob`.
     """
     batch = update.batch
     laid = _laid_out(batch, update.trace)
@@ -62,7 +63,7 @@ def trace_table(update: RecordedUpdate) -> pa.Table:
 
 
 def _clipped(laid: _Layout, trace: TokenTrace | None) -> pa.Array:
-    """A list of bools, null where the loss does not say: all tokens of a row have one loss."""
+    """Return one list of bools per row. A list is null if the row's loss does not report clipping."""
     if trace is None:
         return pa.nulls(len(laid.row))
     values = trace.clipped[laid.order]
@@ -71,30 +72,30 @@ def _clipped(laid: _Layout, trace: TokenTrace | None) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Tokens by epoch, row and position; ``n_list`` counts pairs of epoch and row."""
+    """Tokens in the order of epoch, row and position. ``n_list`` is the number of pairs of epoch and row."""
 
     order: NDArray[np.int64]
-    """(n,) places in the columns of the trace."""
+    """(n,) indices into the columns of the trace."""
     tokens: NDArray[np.int64]
-    """(n,) places in the batch."""
+    """(n,) indices into the tokens of the batch."""
     position: NDArray[np.int32]
-    """(n,)"""
+    """(n,) positions in the row."""
     lengths: NDArray[np.int64]
-    """(n_list,)"""
+    """(n_list,) numbers of tokens."""
     row: NDArray[np.int32]
-    """(n_list,)"""
+    """(n_list,) rows of the batch."""
     epoch: NDArray[np.int32] | None
-    """(n_list,)"""
+    """(n_list,) epochs. None without a trace."""
     optimizer_step: NDArray[np.int32] | None
-    """(n_list,)"""
+    """(n_list,) optimizer steps. None without a trace."""
 
     def any(self, tokens: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(n_list,) whether one of its tokens is marked. No list is empty."""
+        """Return (n_list,) bools, True if a token of the list is marked. No list may be empty."""
         starts = np.concatenate(([0], np.cumsum(self.lengths)))[:-1]
         return np.logical_or.reduceat(tokens, starts) if len(starts) else np.zeros(0, np.bool_)
 
     def lists(self, values: NDArray[Any], kept: NDArray[np.bool_] | None = None) -> pa.Array:
-        """One list per pair of epoch and row; null where not `kept`."""
+        """Return one list per pair of epoch and row. A list is null if `kept` is False for it."""
         lengths = self.lengths
         if kept is not None and not kept.all():
             values, lengths = values[np.repeat(kept, lengths)], np.where(kept, lengths, 0)
@@ -127,7 +128,7 @@ def _laid_out(batch: TokenBatch, trace: TokenTrace | None) -> _Layout:
 
 
 def _segments(batch: TokenBatch) -> NDArray[np.int32]:
-    """(n_row,) which segment of its trajectory each row is; a segment without a sampled token has no row."""
+    """Return the (n_row,) segment number of each row. A segment without a sampled token has no row."""
     found: list[int] = []
     owned = np.unique(batch.trajectory)
     trajectories = [each for group in batch.groups for each in group.trajectories]
@@ -149,11 +150,11 @@ def _cast(values: Any, of: pa.DataType) -> pa.Array:
 
 
 Episodes = Callable[[int], pa.Table | None]
-"""The episodes that were played in a step, `EPISODES`; None where they are not recorded."""
+"""Returns the episodes that were generated in a step, as in `EPISODES`. None if they are not recorded."""
 
 
 def whole(table: pa.Table, episodes: Episodes) -> pa.Table:
-    """The rows of `TRACES` with everything that is to be found in the episodes; what is not stays null."""
+    """Fill null columns of `TRACES` with data from the recorded episodes. Missing data stay null."""
     ids, rollout = table["ids"].to_pylist(), table["rollout_logprob"].to_pylist()
     old = table["old_logprob"].to_pylist()
     found: dict[int, dict[str, _Played]] = {}
@@ -175,7 +176,7 @@ def whole(table: pa.Table, episodes: Episodes) -> pa.Table:
 
 @dataclass(frozen=True, eq=False)
 class _Played:
-    """The tokens of a trajectory."""
+    """Tokens and log-probs of a trajectory."""
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]

@@ -15,23 +15,23 @@ VERSION_KEY = b"rllm.record.version"
 
 
 def require_known_version(place: Path, metadata: Mapping[bytes, bytes] | None) -> None:
-    """Refuse a file that this package cannot read as it was meant.
+    """Reject a file that this package cannot read correctly.
 
     Args:
-        place: of the file, for the error.
-        metadata: of its schema.
+        place: path of the file, for the error.
+        metadata: metadata of its schema.
 
     Raises:
-        RecordError: it is of a newer schema, or no file of a record.
+        RecordError: the file has a newer schema, or does not belong to a record.
     """
     version = (metadata or {}).get(VERSION_KEY, b"").decode()
     if not version.isdecimal():
         raise RecordError(
-            "wrong-file-type", f"{place} is not a record of a step.", "Name a file below record/ of a run folder."
+            "wrong-file-type", f"{place} is not a record of a step.", "Use a file in record/ of a run folder."
         )
     if int(version) > VERSION:
         raise RecordError(
             "schema-too-new",
-            f"{place} has schema {version}; this rllm-record knows {VERSION}.",
-            "Install a newer rllm-record.",
+            f"{place} has schema {version}, but this rllm-record supports only schemas up to {VERSION}.",
+            "Install a newer version: pip install --upgrade rllm-record",
         )
