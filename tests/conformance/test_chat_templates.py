@@ -34,7 +34,7 @@ def test_tools_work_or_are_refused(path: Path) -> None:
     if path.stem in WORKING:
         check_tool_calls(renderer_of(path), "template")
         return
-    with pytest.raises(ConfigError, match="cannot do that for this model"):
+    with pytest.raises(ConfigError, match="does not support them for this model"):
         check_tool_calls(renderer_of(path), "template")
 
 

@@ -79,7 +79,7 @@ def test_a_template_that_shows_tools_calls_and_results_is_fine() -> None:
 def test_a_template_that_loses_or_refuses_what_tools_need_is_refused(shows: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         check_tool_calls(TemplateRenderer(ToolTokenizer(**shows), [STOP]), "template")
-    assert caught.value.message.startswith("The model is to call tools in this run, and renderer 'template' cannot")
+    assert caught.value.message.startswith("This run needs tool calls, but renderer 'template' does not support")
     assert "rllm.renderer=auto" in caught.value.hint
 
 

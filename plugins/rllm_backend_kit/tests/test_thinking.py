@@ -25,6 +25,6 @@ def test_a_template_without_the_switch_cannot_switch_thinking_off(template: Any)
     with pytest.raises(ConfigError) as caught:
         options_without_thinking(tokenizer)
     assert caught.value.message == (
-        "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`."
+        "rllm.disable_thinking is true, but the chat template of this model has no switch `enable_thinking`."
     )
-    assert caught.value.hint == "Leave it out, or choose another model."
+    assert caught.value.hint == "Remove rllm.disable_thinking, or choose a model that has the switch."
