@@ -46,7 +46,7 @@ class Rewriting(TemplateRenderer):
 
 def test_thoughts_that_the_next_prompt_would_hide_are_refused_where_they_are_to_be_kept() -> None:
     renderer: Any = Rewriting(Thinking(shows=False), [STOP])
-    with pytest.raises(ConfigError, match="accumulate_reasoning is true, and renderer 'strict'") as caught:
+    with pytest.raises(ConfigError, match="accumulate_reasoning is true, but renderer 'strict'") as caught:
         check_reasoning_is_kept(renderer, "strict")
     assert caught.value.hint.startswith("Set rllm.accumulate_reasoning=false")
 

@@ -136,7 +136,7 @@ def test_the_base_model_may_have_another_name(host: Host, make_host: Any, saved:
 
 def test_a_folder_without_optimiser_cannot_resume_one(host: Host, tmp_path: Path) -> None:
     host.save_state("m", tmp_path, optimizer=False)
-    with pytest.raises(RequestRefused, match="holds no optimiser state"):
+    with pytest.raises(RequestRefused, match="has no optimiser state"):
         host.load_state("n", tmp_path, optimizer=True)
     host.load_state("n", tmp_path, optimizer=False)
 
