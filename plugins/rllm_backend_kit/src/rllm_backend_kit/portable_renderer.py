@@ -45,7 +45,7 @@ def remember_origin(renderer: Renderer, setup: RendererSetup, chosen: PluginChoi
 
 
 def tokenizer_digest(renderer: Renderer) -> str | None:
-    """Return a digest of the tokenizer's vocabulary, 32 hexadecimal digits. None if its tokenizer is unknown.
+    """Return a digest of the tokenizer's vocabulary, 32 hexadecimal digits. None if the tokenizer is unknown.
 
     You can train one model on a different model's tokens if both digests are equal.
     """

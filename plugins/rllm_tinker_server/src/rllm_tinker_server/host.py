@@ -1,7 +1,7 @@
 """The models of a server: one base model and the LoRA models on it.
 
-This module only computes. One thread calls the training methods. A second thread calls the sampling methods `merged` and
-`score`. The two threads share constant tensors and copies of weights, but no module tree.
+This module only computes. One thread calls the training methods. A second thread calls the sampling methods: `merged`
+and `score`. The two threads share constant tensors and copies of weights, but no module tree.
 """
 
 from __future__ import annotations
