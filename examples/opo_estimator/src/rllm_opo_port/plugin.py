@@ -1,4 +1,4 @@
-"""What rllm-opo-port offers."""
+"""Plugins of rllm-opo-port: the estimator `opo_port`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What backends share: the parts of an update in torch, and the renderer of a run."""
+"""Shared code for backends: the parts of an update in torch, and the run's renderer."""

@@ -1,4 +1,4 @@
-"""What `rllm plugins doctor --gpu` says of a machine's GPUs, whatever backend trains on them."""
+"""Findings of `rllm plugins doctor --gpu` about a machine's GPUs, for all backends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ GIB = 1 << 30
 DRIVERS = {11: 450, 12: 525, 13: 580}
 """The oldest driver of each major version of CUDA, of which all minor versions run with it."""
 BFLOAT16 = (8, 0)
-"""The compute capability from which a device computes in bfloat16."""
+"""Minimum compute capability for bfloat16."""
 MOSTLY_FREE = 0.9
-"""Share of a device's memory that is free when nobody else uses it: the driver keeps some."""
+"""Minimum share of free memory on a device that no other process uses. The driver reserves the rest."""
 
 
 def examine_machine(machine: Machine) -> Iterator[Finding]:
-    """Driver, torch's build, NCCL, and the memory of each device."""
+    """Check the driver, torch's build, NCCL, and the memory of each device."""
     if machine.no_driver:
         yield Finding(
             code="no-gpu",

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub answers. Its own client repeats a request for most of a minute before it gives up."""
+"""Check that the Hugging Face hub answers. The hub's client retries for most of a minute before it gives up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _unanswered: dict[str, float] = {}
 
 
 def only_cached(source: Path | str) -> bool:
-    """Whether a model can only come from the hub's cache: it is a hub id, and the hub does not answer.
+    """True if a model can only come from the hub's cache: it is a hub id, and the hub does not answer.
 
-    To be given to `from_pretrained` of transformers as `local_files_only`.
+    Pass the result to `from_pretrained` of transformers as `local_files_only`.
 
     Args:
         source: a folder, or a hub id.

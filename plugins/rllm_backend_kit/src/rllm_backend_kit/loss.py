@@ -61,7 +61,7 @@ class RoleLosses:
 
 
 def places_by_role(rows: RowRoles, inputs: LossInput) -> Iterator[tuple[str, Tensor]]:
-    """(n_sampled,) bool, where the tokens of each role are; roles without a token are left out."""
+    """Yield each role with a mask of its tokens, (n_sampled,) bool. Roles without a token are skipped."""
     roles = torch.from_numpy(rows.role).to(inputs.row_ids.device)[inputs.row_ids]
     for index, role in enumerate(rows.roles):
         chosen = roles == index
@@ -97,7 +97,7 @@ def clipped_tokens(rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> Tenso
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossTerms:
-    """What an `UpdatePlan` asks for beside the policy losses. Each is (n_sampled,), or None when not asked for."""
+    """Terms of an `UpdatePlan` in addition to the policy losses. Each is (n_sampled,), or None if the plan omits it."""
 
     divergence: Tensor | None
     """KL divergence from the reference model; carries a gradient."""
@@ -156,15 +156,15 @@ def any_rejected(masks: Mapping[str, Tensor], like: Tensor) -> Tensor:
 
 
 def token_objective(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, plan: UpdatePlan) -> Tensor:
-    """weight * policy loss + beta * KL - coefficient * entropy, to be minimised.
+    """Return weight * policy loss + beta * KL - coefficient * entropy, to be minimised.
 
-    Weights correct the policy loss alone: a masked token is still held near the reference and keeps its entropy bonus.
+    Weights apply only to the policy loss: a masked token keeps its KL term and its entropy bonus.
 
     Args:
-        policy_losses: (n_sampled,) what a `PolicyLoss` returned.
-        terms: of the same tokens.
-        entropies: (n_sampled,) of the distributions that the tokens were sampled from, in nats.
-        plan: gives beta and the entropy coefficient.
+        policy_losses: (n_sampled,) result of a `PolicyLoss`.
+        terms: terms of the same tokens.
+        entropies: (n_sampled,) entropies of the sampling distributions, in nats.
+        plan: plan with beta and the entropy coefficient.
     """
     parts = objective_parts(policy_losses, terms, entropies, plan)
     losses = parts.policy if parts.kl is None else parts.policy + parts.kl
@@ -184,11 +184,11 @@ def objective_parts(policy_losses: Tensor, terms: LossTerms, entropies: Tensor, 
 
 
 def sampled_entropy(inputs: LossInput) -> Tensor:
-    """(n_sampled,) the entropy at each sampled token, estimated from that token: -rho sg(logprob).
+    """Return (n_sampled,) entropies, each estimated from the sampled token: -rho sg(logprob).
 
-    For backends that see the log-prob of one token and not the distribution. Averaged over what the old policy samples
-    this is the entropy itself, and its gradient is the entropy's: that of -rho logprob without the part
-    -rho grad(logprob), whose average is 0.
+    Use it in backends that see the log-prob of one token but not the distribution. Averaged over samples of the old
+    policy, this is the entropy, and its gradient is the entropy's gradient. It equals the gradient of -rho logprob
+    without the part -rho grad(logprob), whose average is 0.
     """
     return -importance_ratio(inputs) * inputs.logprobs.detach()
 
@@ -196,17 +196,17 @@ def sampled_entropy(inputs: LossInput) -> Tensor:
 def kl_divergence(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
     """KL(policy || reference) estimated at each sampled token (Schulman 2020, joschu.net/blog/kl-approx.html).
 
-    With d = logprob - reference logprob: k1 is d, k2 is d² / 2, k3 is exp(-d) - 1 + d. Averaged over tokens that the
-    policy samples, k1 and k3 are the divergence itself, k2 is near it while d is small. What counts in a loss are
-    gradients, and there it is k2 whose average is the gradient of KL(policy || reference); that of k3 is the gradient
-    of KL(reference || policy), and that of k1 is 0 (Tang and Munos 2025, arXiv:2506.09477).
+    With d = logprob - reference logprob: k1 is d, k2 is d² / 2, k3 is exp(-d) - 1 + d. Averaged over tokens from the
+    policy, k1 and k3 are the divergence, and k2 is close to it while d is small. But a loss uses the gradients. The
+    average gradient of k2 is the gradient of KL(policy || reference). The average gradient of k3 is the gradient of
+    KL(reference || policy), and the average gradient of k1 is 0 (Tang and Munos 2025, arXiv:2506.09477).
 
-    Nothing is clamped (as in TRL; verl bounds k3 to 10, where its gradient ends). Only the exponential has to stay
-    finite: beyond -d = `MAX_LOG_RATIO` it goes on as its tangent, so that even there the gradient leads back.
+    The value is not clamped (as in TRL). verl clamps k3 to 10, so its gradient is 0 there. Only the exponential must
+    stay finite: beyond -d = `MAX_LOG_RATIO` it continues as its tangent, so the gradient still points back.
 
     Returns:
-        (n_sampled,) in nats; the gradient goes to `logprobs`. 0 where both call a token impossible (-inf), infinite
-        where one does.
+        (n_sampled,) in nats. The gradient flows to `logprobs`. The value is 0 if both log-probs are -inf, and infinite
+        if one log-prob is -inf.
     """
     difference = log_ratio(logprobs, ref_logprobs)
     match estimator:
@@ -254,18 +254,18 @@ def rollout_weights(
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """(v - R)² / 2; with `clip` the larger of that and the same for v held within `clip` of its old value.
+    """Return (v - R)² / 2. With `clip`, return its maximum with the same loss for v clipped around the old value.
 
-    Schulman et al. 2015, arXiv:1506.02438; the clipped form is that of OpenAI Baselines' ppo2.
+    Schulman et al. 2015, arXiv:1506.02438. The clipped form comes from OpenAI Baselines' ppo2.
 
     Args:
-        values: (n_sampled,) the critic's estimates; the gradient goes to these.
-        returns: (n_sampled,) targets; NaN where there is none.
+        values: (n_sampled,) the critic's estimates. The gradient flows to them.
+        returns: (n_sampled,) targets. NaN if a token has no target.
         old_values: (n_sampled,) estimates at the start of the update.
-        clip: how far from them the clipped value may be.
+        clip: maximum distance of the clipped value from the old value. None for no clipping.
 
     Returns:
-        (n_sampled,) exactly 0, with gradient 0, where there is no target.
+        (n_sampled,) losses. Exactly 0 with gradient 0 for tokens without a target.
     """
     known = ~returns.isnan()
     targets = torch.where(known, returns, 0.0)

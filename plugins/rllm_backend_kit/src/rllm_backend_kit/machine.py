@@ -1,4 +1,4 @@
-"""What this machine has for training on GPUs, as NVIDIA's driver, torch and the installed packages say."""
+"""GPU setup of this machine, as reported by NVIDIA's driver, torch and the installed packages."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What was found. None where there is no such thing."""
+    """GPU setup of this machine. A field is None if the machine does not have it."""
 
     gpus: tuple[Gpu, ...] = ()
-    """As the driver counts them."""
+    """GPUs in the driver's order."""
     no_driver: str = ""
-    """Why the driver says nothing; empty where it answers."""
+    """Why the driver does not answer. Empty if it answers."""
     torch: str | None = None
     """Version of torch."""
     cuda: str | None = None

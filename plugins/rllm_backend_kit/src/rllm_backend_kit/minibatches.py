@@ -1,4 +1,4 @@
-"""Which rows of a batch make an optimiser step together, and what each of their tokens weighs; for every backend."""
+"""Split a batch's rows into optimiser steps and compute the weights of their tokens, for all backends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rllm_core.updates.aggregation import token_weights
 
 
 def minibatches(n_rows: int, count: int, epochs: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Rows of each optimiser step: every epoch deals all rows, in an order drawn anew, to `count` steps.
+    """Yield the rows of each optimiser step. Every epoch shuffles all rows again and splits them into `count` steps.
 
-    There are never more steps than rows.
+    The number of steps is at most the number of rows.
     """
     generator = np.random.default_rng(seed)
     for _ in range(epochs):

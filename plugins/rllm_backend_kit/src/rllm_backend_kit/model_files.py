@@ -1,4 +1,4 @@
-"""What every backend looks for in a model's files: the folder that is meant, and the tokens that end a reply."""
+"""Read a model's files for all backends: find its folder and its stop tokens."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ def stop_ids(tokenizer: Any, of_generation: int | Sequence[int] | None) -> froze
 
 
 def check_vocabulary(name: str, tokenizer: Any, stops: frozenset[int], rows: int) -> None:
-    """Whether a model has an embedding for what its tokenizer gives.
+    """Check that a model has an embedding for every token of its tokenizer.
 
-    Tokens that were added to a tokenizer are not looked at: those of pictures lie beyond the rows of text models.
+    This ignores added tokens, because image tokens are beyond the embedding rows of text models.
 
     Args:
-        name: of the model, for the message.
+        name: the model's name, for the message.
         tokenizer: a Hugging Face tokenizer.
-        stops: tokens that end a reply.
-        rows: of the model's embedding.
+        stops: stop tokens.
+        rows: number of rows of the model's embedding.
 
     Raises:
-        ConfigError: there are more tokens than rows, so that some text would end the run.
+        ConfigError: the tokenizer has more tokens than the embedding has rows, so some text would stop the run.
     """
     largest = max(tokenizer.vocab_size - 1, *stops)
     if largest >= rows:
         raise ConfigError(
             "tokenizer-mismatch",
-            f"model.name={name!r}: its tokenizer has tokens up to {largest}, and the vocabulary of its weights ends at "
+            f"model.name={name!r}: its tokenizer has tokens up to {largest}, but the vocabulary of its weights ends at "
             f"{rows - 1}.",
-            "Tokenizer and weights are of two models: save or download them together.",
+            "Tokenizer and weights belong to different models: save or download them together.",
         )

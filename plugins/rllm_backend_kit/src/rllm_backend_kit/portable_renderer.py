@@ -25,11 +25,11 @@ FILE, TOKENIZER = "renderer.json", "tokenizer"
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a renderer was made of."""
+    """Inputs that a renderer was made from."""
 
     setup: RendererSetup
     chosen: PluginChoice[RendererPlugin[Any]] | None
-    """None: the core's template renderer."""
+    """Selected renderer plugin. None means the core's template renderer."""
 
 
 _ORIGINS: WeakKeyDictionary[Renderer, Origin] = WeakKeyDictionary()
@@ -45,15 +45,15 @@ def remember_origin(renderer: Renderer, setup: RendererSetup, chosen: PluginChoi
 
 
 def tokenizer_digest(renderer: Renderer) -> str | None:
-    """32 hexadecimal digits that stand for what every token id means; None where nobody noted the tokenizer.
+    """Return a digest of the tokenizer's vocabulary, 32 hexadecimal digits. None if the tokenizer is unknown.
 
-    Tokens of one model can be trained on another where this is the same.
+    You can train one model on a different model's tokens if both digests are equal.
     """
     if renderer not in _DIGESTS:
         tokenizer = _TOKENIZERS.get(renderer)
         if tokenizer is None:
             return None
-        # A vocabulary of 150,000 takes 0.06 s of CPU, and each step asks.
+        # Each step needs the digest, and a vocabulary of 150,000 takes 0.06 s of CPU.
         meanings = sorted((index, token) for token, index in tokenizer.get_vocab().items())
         _DIGESTS[renderer] = hashlib.blake2b(json.dumps(meanings).encode(), digest_size=16).hexdigest()
     return _DIGESTS[renderer]

@@ -1,4 +1,4 @@
-"""What a run asks of its renderer, tried on a conversation of our own when the renderer is made."""
+"""Check a new renderer against the run's settings, with a test conversation."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ BEYOND_TEMPLATES = (
 
 
 def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
-    """Refuse ``rllm.accumulate_reasoning`` where later prompts leave the model's thoughts out all the same.
+    """Reject ``rllm.accumulate_reasoning`` if later prompts do not contain the model's reasoning.
 
     Raises:
-        ConfigError: the renderer renders conversations anew, and hides earlier thoughts then.
+        ConfigError: the renderer renders the whole conversation again for each turn and drops earlier reasoning.
     """
     try:
         first = renderer.prompt([USER])
@@ -54,12 +54,12 @@ def check_reasoning_is_kept(renderer: Renderer, name: str) -> None:
             return
         one, other = (renderer.prompt([USER, _thinking(thought), NEXT]) for thought in ("abc", "xyz"))
     except RolloutError:
-        return  # A template that refuses such messages hides nothing; the run meets its words where it needs them.
+        return  # A template that rejects such messages hides nothing. The run reports its error if it needs them.
     if one.tolist() == other.tolist():
         raise ConfigError(
             "unused-key",
-            f"rllm.accumulate_reasoning is true, and renderer {name!r} renders the conversation of this model anew for "
-            "each turn, without what the model thought before: the key has no effect.",
+            f"rllm.accumulate_reasoning is true, but renderer {name!r} drops this model's earlier reasoning in each "
+            "turn: the key has no effect.",
             "Set rllm.accumulate_reasoning=false, or choose another renderer (rllm.renderer=template keeps thoughts).",
         )
 
@@ -126,7 +126,7 @@ def _problem_with_thought(renderer: TemplateRenderer, before: Ids, thought: Ids)
 
 
 def _response_until(renderer: TemplateRenderer, whole: Ids, prompt: Ids, words: str) -> tuple[Ids, Ids] | None:
-    """What is before the first reply in a rendered conversation, and the reply up to `words`."""
+    """Return the tokens before the first response in a rendered conversation, and the response up to `words`."""
     start = _first_difference(whole, prompt)
     ends = range(start + 1, len(whole) + 1)
     end = next((end for end in ends if renderer.text(whole[start:end]).endswith(words)), None)
@@ -134,10 +134,10 @@ def _response_until(renderer: TemplateRenderer, whole: Ids, prompt: Ids, words: 
 
 
 def check_tool_calls(renderer: Renderer, name: str) -> None:
-    """Refuse a renderer by which a model could not call tools, or would not see what they answer.
+    """Reject a renderer that cannot show tools or their results to the model, or cannot read its calls.
 
     Raises:
-        ConfigError: with what it leaves out or cannot read.
+        ConfigError: the message contains the part that the renderer drops or cannot read.
     """
     try:
         problem = _problem_with_tools(renderer)
@@ -146,7 +146,7 @@ def check_tool_calls(renderer: Renderer, name: str) -> None:
     if problem is not None:
         raise ConfigError(
             "tools-not-supported",
-            f"The model is to call tools in this run, and renderer {name!r} cannot do that for this model: {problem}.",
+            f"This run needs tool calls, but renderer {name!r} does not support them for this model: {problem}.",
             BEYOND_TEMPLATES if name == "template" else OTHER_MODEL,
         )
 
@@ -174,7 +174,7 @@ def _problem_with_tools(renderer: Renderer) -> str | None:
 
 
 def _response_in(whole: Ids, prompt: Ids, stop_ids: frozenset[int]) -> tuple[Ids, Ids]:
-    """The first reply in a rendered conversation, with what stands before it."""
+    """Return the tokens before the first response in a rendered conversation, and the response."""
     start = _first_difference(whole, prompt)
     stops = np.flatnonzero(np.isin(whole[start:], [*stop_ids]))
     return whole[:start], whole[start : start + int(stops[0]) + 1] if stops.size else whole[start:]
@@ -187,7 +187,7 @@ def _first_difference(one: Ids, other: Ids) -> int:
 
 
 def _same(bridge: Callable[[Message], NDArray[np.int32] | None], messages: Sequence[Message]) -> bool:
-    """Whether two messages make one next prompt. A renderer without a bridge was tried by its prompts."""
+    """True if two messages give the same next prompt. A renderer without a bridge was checked by its prompts."""
     one, other = map(bridge, messages)
     return one is not None and other is not None and one.tolist() == other.tolist()
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def make_renderer(run: RunContext, setup: RendererSetup) -> Renderer:
-    """What `run` has chosen by ``rllm.renderer``, for the model of `setup`. Backends call this in `start`.
+    """Make the renderer that ``rllm.renderer`` selects, for the model in `setup`. Backends call this in `start`.
 
     Raises:
-        ConfigError: the renderer does not know this model, cannot read it, or cannot do what the run asks of it.
+        ConfigError: the renderer does not support this model, cannot read it, or does not support the run's settings.
     """
     name, make, params = "template", template_renderer, NoParams()
     if run.renderer is not None:
@@ -67,7 +67,7 @@ def options_without_thinking(tokenizer: Any) -> dict[str, Any]:
     if "enable_thinking" not in (template or ""):
         raise ConfigError(
             "no-thinking-switch",
-            "rllm.disable_thinking is true, and the chat template of this model has no switch `enable_thinking`.",
-            "Leave it out, or choose another model.",
+            "rllm.disable_thinking is true, but the chat template of this model has no switch `enable_thinking`.",
+            "Remove rllm.disable_thinking, or choose a model that has the switch.",
         )
     return {"enable_thinking": False}

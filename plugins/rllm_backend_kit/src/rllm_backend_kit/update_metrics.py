@@ -1,4 +1,4 @@
-"""What is noted of an update, micro-batch after micro-batch."""
+"""Metrics of an update, collected from each micro-batch."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Means:
             self._counts[name] = self._counts.get(name, 0) + other._counts[name]
 
     def metrics(self) -> dict[str, float]:
-        """By name; without those of which nothing was added."""
+        """Return the means by name, without the metrics that received no values."""
         found = {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
         if CHI2_TOKEN in found:
-            # The mean's square over the mean of squares: the share of tokens that count.
+            # The mean's square over the mean of squares: the effective share of tokens.
             found["rollout_corr/eff_sample_size"] = found["rollout_corr/ratio"] ** 2 / (found[CHI2_TOKEN] + 1)
         return found
 
@@ -97,6 +97,6 @@ def note_critic(means: Means, value_losses: Tensor, returns: Tensor) -> None:
 
 
 def note_clipping(means: Means, rows: RowRoles, inputs: LossInput, plan: UpdatePlan) -> None:
-    """Note the share of clipped tokens, among those of roles with a loss that clips. Raises as `clipped_tokens`."""
+    """Record the share of clipped tokens, for roles with a loss that clips. Raise the errors of `clipped_tokens`."""
     clipped = clipped_tokens(rows, inputs, plan)
     means.add("actor/clip_fraction", clipped[~clipped.isnan()])

@@ -1,7 +1,7 @@
-"""The token trace of an update: what each token did in the loss, computed beside the update and not part of it.
+"""The token trace of an update: each token's part in the loss, computed separately from the update.
 
-A coefficient is found by autograd on the log-probs (and entropies) alone, which takes no model and leaves the real
-gradient as it is.
+Autograd on only the log-probs (and entropies) computes a coefficient. This needs no model and does not change the real
+gradient.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PARTS = ("policy_part", "kl_part", "entropy_part")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coefficients:
-    """Of some tokens, each (n_sampled,) float32; and the sums of their losses, which are the parts of a loss."""
+    """Coefficients of some tokens, each (n_sampled,) float32, and the sums of their losses, per part of the loss."""
 
     policy_part: Tensor
     kl_part: Tensor
     entropy_part: Tensor
-    """By the entropies; by the log-probs where these estimate the entropies."""
+    """Derivative by the entropies, or by the log-probs if they estimate the entropies."""
     policy_loss: float
     kl_loss: float
     entropy_loss: float

@@ -1,4 +1,4 @@
-"""From a source's columns to ours: which are left out, which get our names, and the layout of the rest."""
+"""Map a source's columns to the columns of a task: drop columns, rename columns and apply the layout."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Fields = Mapping[str, Any]
 
 
 def shape_of(params: HfParams, columns: Fields, where: str) -> Shape:
-    """What makes the data of a task from a row of JSON data with these columns.
+    """Return a function that makes the data of a task from a row of JSON data with these columns.
 
-    The row's own columns stay. Names that the option `columns` gives win over those of the layout.
+    The row keeps its own columns. Names from the option `columns` override the names from the layout.
 
     Args:
         params: the options `columns`, `drop_columns` and `format`.
-        columns: those of the source, with their fields, without what is dropped.
+        columns: the source's columns with their fields, without the dropped columns.
         where: the source, for errors.
 
     Raises:
-        ConfigError: an option names a column that is not there, or the layout lacks one.
+        ConfigError: an option names a column that does not exist, or a column of the layout is missing.
     """
     paths = {ours: _path(theirs, columns, f"columns.{ours}", where) for ours, theirs in params.columns.items()}
     layout = _layout(params, [*columns, *paths], where)

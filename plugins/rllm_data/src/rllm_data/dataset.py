@@ -52,7 +52,7 @@ def read_tasks(params: HfParams) -> LazyTasks:
         return Task(id=ids[index], data=data, data_source=params.data_source or data["data_source"])
 
     tasks = LazyTasks(ids, make)
-    _ = tasks[0], tasks[-1]  # what no row can be is said now, not when one is played
+    _ = tasks[0], tasks[-1]  # Report errors in rows before the run starts.
     return tasks
 
 
@@ -65,7 +65,7 @@ def _without_dropped(split: Dataset, params: HfParams, where: str) -> Dataset:
             raise ConfigError(
                 "column-not-json",
                 f"{where}: column {name!r} holds {type(feature).__name__.lower()}, which is not JSON.",
-                f"Leave it out: drop_columns=[{name}].",
+                f"Remove the column: drop_columns=[{name}].",
             )
     return kept
 

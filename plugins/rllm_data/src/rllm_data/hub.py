@@ -1,4 +1,4 @@
-"""Whether the hub has a data set, asked with a deadline: the hub's own client tries for half a minute and more."""
+"""Check with a deadline that the hub has a dataset, because the hub's own client retries for over half a minute."""
 
 from __future__ import annotations
 

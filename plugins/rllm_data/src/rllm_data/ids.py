@@ -48,7 +48,7 @@ def ids_of(split: Dataset, numbers: range | NDArray[np.int64], id_key: str, wher
         if first.setdefault(ids[-1], number) != number:
             raise ConfigError(
                 "duplicate-task-id",
-                f"{where}, row {number}: id {ids[-1]!r} is that of row {first[ids[-1]]} too.",
+                f"{where}, row {number}: row {first[ids[-1]]} has the id {ids[-1]!r} too.",
                 "Ids must differ: seeds, groups and episodes are named by them. Fix the ids, or "
                 + _DROP.format(id_key),
             )

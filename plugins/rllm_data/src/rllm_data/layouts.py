@@ -18,17 +18,17 @@ class Layout:
 
     name: str
     needs: tuple[tuple[str, ...], ...]
-    """One column of each of these is there."""
+    """Alternatives for each required column: the rows need at least one column of each tuple."""
     shape: Callable[[Row], dict[str, Any]]
-    """Takes a row as JSON data and returns `prompt` and `answer`, each where the row has one."""
+    """Function from a row (JSON data) to its `prompt` and `answer`. A field that the row does not have is missing."""
 
     def lacks(self, columns: Collection[str]) -> list[str]:
-        """What has to be there and is not, as text."""
+        """Return the required columns that are missing, as text."""
         return [" or ".join(map(repr, names)) for names in self.needs if not set(names) & set(columns)]
 
 
 def recognise(columns: Collection[str]) -> Layout | None:
-    """The layout of rows with these columns; None where none fits."""
+    """Return the layout of rows with these columns. None if no layout fits."""
     return next((layout for layout in LAYOUTS.values() if not layout.lacks(columns)), None)
 
 

@@ -1,4 +1,4 @@
-"""Options of `hf`. Apart from what reads, so that listing plugins imports no library of data."""
+"""Options of the dataset `hf`. They are separate from the reader so that listing plugins imports no data library."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class HfParams(Params):
         "Columns keep their own names too.",
     )
     drop_columns: list[str] = Field(
-        default_factory=list, description="Columns to leave out, such as pictures, which are not JSON."
+        default_factory=list, description="Columns to drop, for example images, which are not JSON."
     )
     format: LayoutName = Field(
         "auto",
-        description="Layout of the rows: where `prompt` and `answer` come from. auto recognises it by the columns, and "
-        "leaves rows as they are where it recognises none.",
+        description="Layout of the rows, which decides the columns of `prompt` and `answer`. auto detects the layout "
+        "from the columns. If it detects none, rows stay unchanged.",
     )
     id_key: str = Field(
         DEFAULT_ID_KEY,
@@ -50,26 +50,24 @@ class HfParams(Params):
     data_source: str | None = Field(
         None,
         min_length=1,
-        description="Name of the tasks in validation tables; null means each row's own `data_source`, else the name of "
-        "the file, folder or data set.",
+        description="Name of the tasks in validation tables. null means each row's own `data_source`, or the name of "
+        "the file, folder or dataset if a row has none.",
     )
     val_fraction: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Share of the rows that is for validation, by a hash of what a row holds beside its id; null "
-        "means the rows are not divided.",
+        description="Share of the rows for validation. A hash of the row without its id decides. null means that the "
+        "rows are not split.",
     )
-    part: Part = Field("train", description="Which part of the rows, where `val_fraction` divides them.")
+    part: Part = Field("train", description="Part of the rows to read if `val_fraction` is set.")
     shuffle_seed: int | None = Field(
         None, ge=0, description="Seed of a shuffle before `limit`; null means the rows' order."
     )
-    limit: int | None = Field(None, gt=0, description="Most tasks; null means all.")
+    limit: int | None = Field(None, gt=0, description="Maximum number of tasks. null means all.")
 
     @model_validator(mode="after")
     def _divided(self) -> Self:
         if self.part == "val" and self.val_fraction is None:
-            raise ValueError(
-                "part is val, and val_fraction is not set, which divides the rows: set it, or leave part out"
-            )
+            raise ValueError("part is val, but val_fraction is not set: set val_fraction, or remove part")
         return self

@@ -13,12 +13,12 @@ _WHOLE = 2**64
 
 
 def part_of(row: Mapping[str, Any], id_key: str, val_fraction: float) -> Part:
-    """The part of a row: a function of its content alone, so that equal rows are in one part, in whatever order.
+    """Return the part of a row. It depends only on the content, so equal rows are in the same part in any order.
 
     Args:
         row: JSON data, with all columns of the source.
-        id_key: the column that names a row, and does not count.
-        val_fraction: share of the rows that is for validation.
+        id_key: the column with the row's id, which the hash ignores.
+        val_fraction: share of the rows for validation.
     """
     content = {column: value for column, value in row.items() if column != id_key}
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)

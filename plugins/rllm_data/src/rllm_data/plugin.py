@@ -1,4 +1,4 @@
-"""What rllm-data offers: the dataset `hf`."""
+"""Plugins of rllm-data: the dataset `hf`."""
 
 from __future__ import annotations
 

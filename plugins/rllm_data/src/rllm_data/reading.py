@@ -32,8 +32,8 @@ def read_splits(source: Source, config: str | None) -> Mapping[str, Dataset]:
     if config is not None and source.kind in ("file", "saved"):
         raise ConfigError(
             "unknown-split",
-            f"Option `config` is {config!r}, and {source.place} has no configurations.",
-            "Leave `config` out.",
+            f"Option `config` is {config!r}, but {source.place} has no configurations.",
+            "Remove the option `config`.",
         )
     if source.kind == "hub":
         ask_hub(source.place)

@@ -1,4 +1,4 @@
-"""What a path means: a file, a folder, or a data set on the hub. Looks without reading any row."""
+"""Find out if a path means a file, a folder, or a dataset on the hub. This reads no rows."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ ENDINGS = frozenset(BUILDERS) - {".jsonl"}
 """Endings by which `hf` is chosen. `jsonl` of rllm reads .jsonl."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _SAVED = ("state.json", "dataset_dict.json")
-"""What the `save_to_disk` of `datasets` leaves in a folder, of one split and of several."""
+"""Files that `save_to_disk` of `datasets` writes into a folder: for one split, and for several splits."""
 _ABOUT_DATA = re.compile(r"dataset_infos?\.json|state\.json|dataset_dict\.json")
 _PARQUET_MAGIC = b"PAR1"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from."""
+    """Source of rows."""
 
     kind: Literal["file", "directory", "saved", "hub"]
     place: str
     """The path of a file or folder, or the id on the hub."""
     builder: str = ""
-    """Of a file: its builder."""
+    """Builder of `datasets` that reads the file. Empty if the source is not a file."""
 
     @property
     def name(self) -> str:
-        """Stands for the rows in validation tables."""
+        """Name of the rows in validation tables."""
         if self.kind == "hub":
             return self.place
         path = Path(self.place).resolve()
@@ -118,7 +118,7 @@ def _directory(path: Path) -> Source:
 
 
 def _is_about_data(file: Path) -> bool:
-    """Hidden files, and what the hub's tools write beside data."""
+    """True for hidden files, and for files that the hub's tools write next to the data."""
     return any(part.startswith((".", "_")) for part in file.parts) or _ABOUT_DATA.fullmatch(file.name) is not None
 
 

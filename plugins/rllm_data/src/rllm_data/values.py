@@ -13,21 +13,21 @@ from rllm_core.errors import ConfigError
 
 
 class NotJsonError(Exception):
-    """A value that no JSON stands for."""
+    """A value that JSON cannot represent."""
 
 
 def json_row(row: Mapping[str, Any], number: int, where: str) -> dict[str, Any]:
-    """A row as JSON data.
+    """Convert a row to JSON data.
 
     Times become ISO 8601 text, durations seconds, decimals text, UTF-8 bytes text, arrays lists, and NaN null.
 
     Args:
         row: column -> value.
-        number: of the row in its split, from 0.
+        number: the row's number in its split, from 0.
         where: the source, for errors.
 
     Raises:
-        ConfigError: a value is not JSON; names the row and the column.
+        ConfigError: a value is not JSON. The message contains the row and the column.
     """
     made = {}
     for column, value in row.items():
@@ -37,7 +37,7 @@ def json_row(row: Mapping[str, Any], number: int, where: str) -> dict[str, Any]:
             raise ConfigError(
                 "column-not-json",
                 f"{where}, row {number}: column {column!r} holds {error}, which is not JSON.",
-                f"Convert it, or leave it out: drop_columns=[{column}].",
+                f"Convert the values, or remove the column: drop_columns=[{column}].",
             ) from error
     return made
 

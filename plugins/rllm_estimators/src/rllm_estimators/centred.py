@@ -1,7 +1,7 @@
 """Estimators of one number per trajectory from its reward and a baseline.
 
-All take n_traj rewards in n_group groups and return (n_traj,) advantages in float64. Where rewards that are compared
-with each other are equal, the advantage is exactly 0; a group of one is said for each.
+All functions take n_traj rewards in n_group groups and return (n_traj,) advantages in float64. If the compared rewards
+are equal, the advantage is exactly 0. Each docstring describes the result for a group with one trajectory.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def gpg(inputs: AdvantageInput, params: GpgParams) -> Advantages:
 def grpo_passk(inputs: AdvantageInput, params: GrpoPassKParams) -> Advantages:
     """(best - second) / (group std + 1e-6) for the group's best trajectory, 0 for the others (arXiv:2503.19595).
 
-    The std has ddof 1; `norm_adv_by_std_in_grpo` false leaves the division out. When several are best, all get 0. A
-    group of one gets 0, where verl raises ValueError.
+    The std has ddof 1. `norm_adv_by_std_in_grpo` false turns the division off. If several trajectories are best, all
+    get 0. A group with one trajectory gets 0 (verl raises ValueError).
     """
     rewards, offsets = inputs.rewards, inputs.group_offsets
     best, first = largest(rewards, offsets)

@@ -104,7 +104,7 @@ def _episodes(inputs: AdvantageInput) -> NDArray[np.int64]:
 
 
 def _states(inputs: AdvantageInput) -> NDArray[np.int64]:
-    """(n_step,) equal numbers for steps in an equal state; a step without a state has a number of its own."""
+    """Return (n_step,) numbers. Steps in an equal state have equal numbers; a step without a state has a unique one."""
     numbers: dict[object, int] = {}
     steps = [step for group in inputs.groups for trajectory in group.trajectories for step in trajectory.steps]
     return np.array([numbers.setdefault(_state(step) or place, len(numbers)) for place, step in enumerate(steps)], int)

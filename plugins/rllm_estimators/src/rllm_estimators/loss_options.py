@@ -1,7 +1,7 @@
-"""Options of the losses. Apart from the losses so that listing plugins imports no torch.
+"""Options of the losses. They are separate from the losses so that listing plugins imports no torch.
 
-A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``) takes that key's value. What bounds
-something else than a token's importance ratio therefore has a name of its own.
+A field with the name of a config key (`eps_clip` of ``rllm.algorithm.eps_clip``) takes that key's value. So an option
+that does not bound a token's importance ratio needs a different name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What losses need to know of the rows that their tokens belong to. Nothing here looks from one row at another."""
+"""Row statistics for losses. Each value depends only on the tokens in the same row."""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ from rllm_estimators.loss_rows import Rows
 def gspo(inputs: LossInput, params: GspoParams) -> Tensor:
     """max(-A s, -A clip(s, 1 - sequence_eps_clip, 1 + sequence_eps_clip_high)), s = exp(row's mean log-ratio).
 
-    Zheng et al. 2025, arXiv:2507.18071, in its form by token (GSPO-token): every token has the value of its row, and
-    the gradient of its own log-prob alone, s = sg(s) exp(logprob - sg(logprob)). Averaged with
-    ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective and gradient; other modes weigh
-    sequences by their length. A sequence's ratio is far nearer to 1 than a token's, and so are the paper's bounds.
+    Zheng et al. 2025, arXiv:2507.18071, in the form per token (GSPO-token): every token has the value of its row, but
+    the gradient flows only through the token's log-prob, s = sg(s) exp(logprob - sg(logprob)). With
+    ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective and gradient. Other modes weight
+    sequences by their length. A sequence's ratio is far nearer to 1 than a token's ratio, so the paper's bounds are
+    tighter too.
     """
     own_gradient = log_ratio(inputs.logprobs, inputs.logprobs.detach())
     ratio = (_mean_log_ratio(inputs) + own_gradient).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -39,11 +40,11 @@ def _mean_log_ratio(inputs: LossInput) -> Tensor:
 
 
 def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
-    """-A times the geometric mean of the row's clipped ratios; every token carries the loss of its row.
+    """-A times the geometric mean of the row's clipped ratios. Every token has the loss of its row.
 
-    Log-ratios are cut at log_ratio_clip_high where A > 0 and at -log_ratio_clip where A < 0 (the side that would gain),
-    token by token, before they are averaged. A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673.
-    Averaged with ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective; other modes weigh
+    Each token's log-ratio is clipped before the average: at log_ratio_clip_high if A > 0, and at -log_ratio_clip if
+    A < 0 (the side that would gain). A is the row's mean advantage. Zhao et al. 2025, arXiv:2507.20673.
+    With ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective. Other modes weight
     sequences by their length.
     """
     rows = Rows.of(inputs.row_ids)

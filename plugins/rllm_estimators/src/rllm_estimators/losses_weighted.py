@@ -19,11 +19,11 @@ from rllm_estimators.loss_options import CispoParams, DppoParams, DroParams, Sap
 
 
 def sapo(inputs: LossInput, params: SapoParams) -> Tensor:
-    """-A sigmoid(tau (rho - 1)) 4 / tau, with tau_positive where A > 0 and tau_negative elsewhere.
+    """-A sigmoid(tau (rho - 1)) 4 / tau, with tau_positive if A > 0 and tau_negative otherwise.
 
-    The gradient is that of importance sampling times 4 s (1 - s), s the sigmoid: 1 at rho = 1, fading on both sides.
-    Gao et al. 2025, arXiv:2511.20347; the value of one token. The paper averages over each sequence and then over
-    sequences: ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean``.
+    The gradient is the gradient of importance sampling times 4 s (1 - s), and s is the sigmoid. The factor is 1 at
+    rho = 1 and decays on both sides. Gao et al. 2025, arXiv:2511.20347. This is the value of one token. The paper
+    averages over each sequence and then over sequences: ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean``.
     """
     tau = torch.full_like(inputs.advantages, params.tau_negative)
     tau = tau.masked_fill(inputs.advantages > 0, params.tau_positive)

@@ -31,14 +31,14 @@ from rllm_estimators.statistics import largest
 
 BASELINE_EPSILON = 1e-8
 Positions = NDArray[np.int64]
-"""(n_sampled,) which tokens of a group's members are compared with each other: those of equal number."""
+"""(n_sampled,) position numbers. Tokens of a group's trajectories are compared if their numbers are equal."""
 
 
 def otb(inputs: AdvantageInput, params: OtbParams) -> Advantages:
-    """Optimal token baseline, positions counted over all tokens from the first that the trajectory sampled.
+    """Optimal token baseline. Positions count all tokens, starting at the trajectory's first sampled token.
 
-    What a trajectory read in between takes up positions. The lengths that decide on the tail are still numbers of
-    sampled tokens, as in verl.
+    Observations between sampled tokens have positions too. The tail still depends on the number of sampled tokens,
+    as in verl.
     """
     return by_parts(inputs, lambda part: _over_all(part, params))
 
@@ -66,8 +66,9 @@ def _estimate(inputs: AdvantageInput, params: OtbParams, offsets: Offsets, posit
     weights = segments.running_sums(_squared_gradients(inputs, params, offsets), offsets)
     returns = segments.spread(inputs.rewards, offsets)
     cells, n_cells = _cells(offsets[inputs.group_offsets], positions)
-    # Any member's return will do: only where all have it, nothing differs from it. Distances from it instead of returns
-    # would make that one the baseline of tokens that hardly weigh, and the order of members matter.
+    # Compare with any member's return: nothing differs from it only if all returns are equal. Distances from this
+    # return would not do instead of returns: it would become the baseline of tokens with very small weights, and the
+    # result would depend on the order of members.
     one = np.zeros(n_cells)
     one[cells] = returns
     differing = np.bincount(cells, returns != one[cells], n_cells) > 0
@@ -115,7 +116,7 @@ def _column(inputs: AdvantageInput, column: NDArray[np.float32] | None, name: st
 
 
 def _cells(group_offsets: Offsets, positions: Positions) -> tuple[NDArray[np.int64], int]:
-    """(n_sampled,) one number for each group and position, and how many numbers there are."""
+    """Return (n_sampled,) numbers, one per pair of group and position, and the count of numbers."""
     extents = segments.maxima(positions.astype(np.float64), group_offsets).astype(np.int64) + 1
     starts = np.concatenate(([0], np.cumsum(extents)))
     return positions + np.repeat(starts[:-1], segments.sizes(group_offsets)), int(starts[-1])

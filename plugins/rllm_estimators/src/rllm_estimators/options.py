@@ -1,4 +1,4 @@
-"""Options of the estimators. Apart from the estimators so that listing plugins imports no numpy.
+"""Options of the estimators. They are separate from the estimators so that listing plugins imports no numpy.
 
 A field with the name of a config key (`norm_adv_by_std_in_grpo` of ``rllm.algorithm``) takes that key's value.
 """
@@ -13,24 +13,26 @@ from rllm_core.contracts.plugin import Params
 from rllm_core.schema.section import Means
 
 STEP_REWARDS = (
-    "Every step's own reward counts, on the last token it sampled, and the trajectory's is ignored. A step without a "
-    "reward is then an error."
+    "Use the reward of each step, on the step's last sampled token, and ignore the trajectory's reward. A step without "
+    "a reward is then an error."
 )
 
 
 class DrGrpoParams(Params):
-    dialect: Literal["verl", "trl"] = Field("verl", description="A group of one: verl its reward, trl 0.")
+    dialect: Literal["verl", "trl"] = Field(
+        "verl", description="Advantage in a group with one trajectory: its reward (verl), or 0 (trl)."
+    )
 
 
 class GpgParams(Params):
-    f_norm: float = Field(1.0, gt=0, description="Divides every advantage.")
+    f_norm: float = Field(1.0, gt=0, description="Divisor of every advantage.")
 
 
 class MaxRlParams(Params):
     dialect: Literal["prime_rl", "skyrl"] = Field(
         "prime_rl",
-        description="prime_rl divides by the group's mean, 0 where that is not positive; skyrl by the mean + 1e-6 "
-        "whatever its sign, and a group of one keeps its reward.",
+        description="prime_rl divides by the group's mean, and returns 0 if the mean is not positive. skyrl divides by "
+        "the mean + 1e-6 with any sign, and a group with one trajectory keeps its reward.",
     )
 
 
@@ -41,10 +43,10 @@ class GrpoPassKParams(Params):
 class GdpoParams(Params):
     dialect: Literal["verl", "nemo"] = Field(
         "verl",
-        description="verl standardises each component within its group and the sum over tokens; nemo against the "
-        "group's other members and the sum over trajectories.",
+        description="verl standardises each component within its group, and the sum over tokens. nemo standardises "
+        "each component against the group's other members, and the sum over trajectories.",
     )
-    weights: dict[str, float] = Field({}, description="Weights of reward components by name; 1 for the others.")
+    weights: dict[str, float] = Field({}, description="Weights of reward components by name. The default is 1.")
 
 
 class ReinforcePlusPlusParams(Params):
@@ -54,12 +56,12 @@ class ReinforcePlusPlusParams(Params):
 
 class GaeParams(Params):
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per sampled token.")
-    lam: float = Field(0.95, ge=0, le=1, description="0 trusts the critic, 1 the rewards that were seen.")
+    lam: float = Field(0.95, ge=0, le=1, description="0 uses only the critic, 1 uses only the observed rewards.")
     lam_alpha: float | None = Field(
         None,
         gt=0,
-        description="lam is 1 - 1 / (lam_alpha * sampled tokens) for each trajectory, and `lam` is ignored; 0.05 in "
-        "VAPO. null: use `lam`.",
+        description="If set, lam is 1 - 1 / (lam_alpha * sampled tokens) for each trajectory, and `lam` is ignored. "
+        "VAPO uses 0.05. null means: use `lam`.",
     )
     whiten: bool = Field(True, description="Bring the advantages of all sampled tokens to mean 0 and variance 1.")
     use_step_rewards: Annotated[bool, Means.READS_STEP_REWARDS] = Field(False, description=STEP_REWARDS)
@@ -81,7 +83,7 @@ class StepReinforceParams(Params):
         1.0,
         ge=0,
         le=1,
-        description="Discount per step of what later steps earn. 0 where the workflow adds it up already "
+        description="Discount per step of later steps' rewards. Set 0 if the workflow already adds them up "
         "(`rllm.workflow.workflow_args.gamma`).",
     )
     norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the group's standard deviation.")
@@ -90,9 +92,9 @@ class StepReinforceParams(Params):
 class OtbParams(Params):
     tis_mode: Literal["token", "sequence"] | None = Field(
         None,
-        description="Weigh tokens also by the squared ratio of old to sampling probability, per token or multiplied "
-        "over the trajectory, where `rllm.algorithm.rollout_correction` weighs the loss by that ratio (or by that of "
-        "each segment, where a trajectory's history was rewritten); null: do not. It is 1 where old log-probs are the "
-        "rollout's own.",
+        description="Weight tokens also by the squared ratio of old to sampling probability, per token or multiplied "
+        "over the trajectory. Use it if `rllm.algorithm.rollout_correction` weights the loss by that ratio. If a "
+        "trajectory's history was rewritten, the ratio is per segment. null means no weight. The ratio is 1 if the old "
+        "log-probs come from the rollout.",
     )
-    tis_cap: float = Field(2.0, gt=0, description="Largest ratio; needs `tis_mode`.")
+    tis_cap: float = Field(2.0, gt=0, description="Maximum ratio. Needs `tis_mode`.")

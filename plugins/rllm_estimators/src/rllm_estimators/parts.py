@@ -34,11 +34,12 @@ def runs(starts: Offsets) -> Iterator[tuple[int, int]]:
 
 
 def by_parts(inputs: AdvantageInput, estimate: Callable[[AdvantageInput], Advantages]) -> Advantages:
-    """What `estimate` returns for all groups, when it is given a few at a time.
+    """Call `estimate` on a few groups at a time and return its result for all groups.
 
     Args:
         inputs: any number of groups.
-        estimate: gives (n_token,) values, and `returns` always or never. No group's may depend on another group.
+        estimate: returns (n_token,) values, and `returns` always or never. A group's values must not depend on other
+            groups.
     """
     values = np.empty(len(inputs.loss_mask))
     returns: Values | None = None

@@ -39,7 +39,7 @@ def backward_sums(terms: Values, coefficients: Values) -> Values:
 
 
 def sum_backward(terms: Values, coefficients: Values) -> None:
-    """`backward_sums` in place of the terms."""
+    """Compute `backward_sums` in place: the sums overwrite `terms`."""
     following = 0.0
     for end in range(len(terms), 0, -CHUNK):
         start = max(0, end - CHUNK)
@@ -81,9 +81,9 @@ def unless_last(coefficient: float, offsets: Offsets) -> Values:
 def step_reinforce(inputs: AdvantageInput, params: StepReinforceParams) -> Advantages:
     """(G - mean) / (std + 1e-6), G_k = r_k + gamma G_{k+1}, over all steps of the group, ddof 1 (ROLL).
 
-    G_k is what a step and those after it in its trajectory earned; trajectories' own rewards are ignored. With
-    `norm_adv_by_std_in_grpo` false nothing is divided. Exactly 0 where all G of a group are equal, so also in a
-    group with one step; ROLL gives 0 as well where the std is at most 1e-6.
+    G_k is the discounted sum of the rewards of a step and of the later steps in its trajectory. The trajectories' own
+    rewards are ignored. `norm_adv_by_std_in_grpo` false turns the division off. The advantage is exactly 0 if all G of
+    a group are equal, so also in a group with one step. ROLL also returns 0 if the std is at most 1e-6.
 
     Raises:
         AdvantageError: a step has no finite reward.

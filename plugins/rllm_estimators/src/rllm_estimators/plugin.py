@@ -1,4 +1,4 @@
-"""What rllm-estimators offers."""
+"""Plugins of rllm-estimators: advantage estimators and policy losses."""
 
 from __future__ import annotations
 

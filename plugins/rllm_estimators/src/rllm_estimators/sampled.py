@@ -1,8 +1,7 @@
-"""The sampled tokens of all trajectories laid end to end, and the rewards that sit on them.
+"""Concatenated sampled tokens of all trajectories, and the rewards at these tokens.
 
-Time counts sampled tokens: prompts and observations between them are left out. A trajectory's reward sits on its last
-sampled token, and a step's own reward on the last token of that step (a step that sampled nothing: on the token before
-it).
+Time counts only sampled tokens, without prompts and observations. A trajectory's reward is at its last sampled token.
+A step's own reward is at the step's last token. If the step sampled nothing, its reward is at the token before it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from rllm_core.errors import AdvantageError
 
 
 def sampled_offsets(inputs: AdvantageInput) -> Offsets:
-    """(n_traj + 1,) where each trajectory's tokens begin when only sampled ones are kept."""
+    """Return (n_traj + 1,) offsets of each trajectory's tokens among the sampled tokens."""
     return np.concatenate(([0], np.cumsum(inputs.response_lengths)))
 
 
 def scatter(sampled: Values, loss_mask: NDArray[np.bool_]) -> Values:
-    """(n_token,) values of sampled tokens at their places, 0 elsewhere."""
+    """Return (n_token,) values: each sampled token's value at its place, 0 elsewhere."""
     values = np.zeros(len(loss_mask))
     values[loss_mask] = sampled
     return values
@@ -65,13 +64,13 @@ def check_step_rewards(inputs: AdvantageInput, otherwise: str) -> None:
     raise AdvantageError(
         "missing-reward",
         f"Step {step - int(inputs.step_offsets[trajectory])} of {name_of(inputs, trajectory)} has no usable reward "
-        f"({inputs.step_rewards[step]}), and the estimator goes by the rewards of steps.",
-        f"Have the workflow give every step a finite reward (0 where it earns none), or {otherwise}.",
+        f"({inputs.step_rewards[step]}), but the estimator uses the rewards of steps.",
+        f"Set a finite reward on every step in the workflow (0 for no reward), or {otherwise}.",
     )
 
 
 def name_of(inputs: AdvantageInput, trajectory: int) -> str:
-    """Where to find a trajectory: its place in its group, and the group."""
+    """Return a name of a trajectory for messages: its place in its group, and the group."""
     group = int(np.searchsorted(inputs.group_offsets, trajectory, side="right")) - 1
     place = trajectory - int(inputs.group_offsets[group])
     return f"trajectory {place} in group {inputs.groups[group].group_id!r}"

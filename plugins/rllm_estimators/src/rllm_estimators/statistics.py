@@ -35,8 +35,8 @@ def against_others(rewards: Values, offsets: Offsets) -> tuple[Values, Values]:
     # With d the distance from the mean, the others' squares about their own mean are sum(d^2) - d^2 n / (n - 1).
     variances = np.maximum(squares - small * small * sizes / others, 0.0) / np.maximum(sizes - 2, 1)
     deviations = scaled(np.where(sizes > 2, np.sqrt(variances), 0.0), np.repeat(exponents, segments.sizes(offsets)))
-    # That difference loses its digits only where one member is further out than all others together: the largest or
-    # the smallest. Without these, the deviation is computed afresh.
+    # That difference loses precision only if one member, the largest or the smallest, is further out than all others
+    # together. For these members the deviation of the others is computed directly.
     for direction in (1.0, -1.0):
         _, outermost = largest(direction * rewards, offsets)
         rest = np.concatenate(([0], np.cumsum(~outermost)))[offsets]

@@ -36,13 +36,13 @@ MARKS = ("FIRST-OBSERVATION", "SECOND-OBSERVATION")
 
 
 class AgentContract(PluginContract[AgentPlugin[Any]]):
-    """What every agent must hold to. It is shown observations and replies of every shape."""
+    """Contract of every agent. The tests give the agent many kinds of observations and responses."""
 
     kind = "agent"
     observations: ClassVar[Sequence[str | Sequence[Message]]] = OBSERVATIONS
-    """What the environment says. Set others for an agent of an environment that says other things."""
+    """Observations from the environment. Set your own if the agent's environment sends different observations."""
     deterministic: ClassVar[bool] = True
-    """Whether the same attempt always gets the same messages and actions."""
+    """True if the same rollout always gets the same messages and actions."""
 
     def test_its_methods_return_at_once(self, params: Any) -> None:
         agent = self._made(params)
@@ -111,7 +111,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             )
 
     def test_attempts_do_not_share_state(self, params: Any) -> None:
-        """Several that are played in turns go as each would alone."""
+        """Interleaved rollouts give the same result as separate rollouts."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         (alone,) = self._rollouts(params, 1)
@@ -129,7 +129,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         return agent
 
     def _rollouts(self, params: Any, number: int) -> list[list[Any]]:
-        """What is said and done in some attempts that are played in turns."""
+        """Return the messages and actions of some rollouts that run interleaved."""
         agents = [self._made(params) for _ in range(number)]
         done: list[list[Any]] = [[] for _ in agents]
         for index, observation in enumerate(self.observations):

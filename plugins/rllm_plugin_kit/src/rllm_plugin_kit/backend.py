@@ -27,16 +27,16 @@ from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.token_traces import trace_problem
 
 SAME = 1e-4
-"""Log-probs nearer to each other than this are of one policy: batches of another size add up in another order."""
+"""Maximum difference between equal log-probs: the order of sums depends on the batch size."""
 TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 2}, {"top_p": 0.4}, {"top_k": 5, "top_p": 0.6})
 TEMPERATURES = (1.0, 0.7)
 FIRST_TOKENS = tuple((REQUESTS[0][0], seed) for seed in range(32))
-"""One prompt with many seeds: what is sampled first has one distribution."""
+"""One prompt with many seeds: all first tokens come from one distribution."""
 PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
 
 
 class _RendererOfTheRun(TemplateRenderer):
-    """The model's template, as somebody's plugin."""
+    """The model's template, as a renderer plugin."""
 
 
 _OF_THE_RUN = RendererPlugin(
@@ -48,9 +48,9 @@ _OF_THE_RUN = RendererPlugin(
 
 
 class BackendContract(StartedContract[BackendPlugin[Any], Session]):
-    """What every backend must hold to. Give it a small model in `options`.
+    """Contract of every backend. Set a small model in `options`.
 
-    It is started once for each mapping there, and once more to take up its checkpoint.
+    The tests start the backend once for each mapping in `options`, and once more to load its checkpoint.
     """
 
     kind = "backend"
@@ -146,7 +146,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
 
     @pytest.mark.parametrize("cut", TRUNCATIONS, ids=str)
     def test_log_probs_are_those_before_truncation(self, session: Session, cut: Mapping[str, Any]) -> None:
-        """Of the same first token, with truncation and without; and of the trainer, where it has its first weights."""
+        """The first token has the same log-prob with truncation, without it, and in the trainer with first weights."""
         for temperature in TEMPERATURES:
             free, truncated = (
                 session.sample(FIRST_TOKENS, max_tokens=1, temperature=temperature, **each) for each in ({}, cut)
@@ -320,7 +320,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             session.close()
 
     def _check_result(self, result: UpdateResult) -> None:
-        """Of an update that was asked for no token trace."""
+        """Check the result of an update whose plan does not request a token trace."""
         if not isinstance(result, UpdateResult):
             raise self.failure(
                 f"returned {result!r:.80} from `update`", "Return rllm_core.contracts.backend.UpdateResult(metrics=…)."

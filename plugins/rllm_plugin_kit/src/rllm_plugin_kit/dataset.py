@@ -15,11 +15,11 @@ from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_
 
 
 class DatasetContract(PluginContract[DatasetPlugin[Any]]):
-    """What every dataset must hold to. It is asked for its tasks with each of `options`."""
+    """Contract of every dataset. The tests read the dataset's tasks with each mapping in `options`."""
 
     kind = "dataset"
     bad_options: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    """Options that cannot be used, such as a file that is not there: each must be refused before a run starts."""
+    """Invalid options, for example a missing file. The dataset must reject each of them before a run starts."""
 
     def test_it_has_tasks(self, params: Any) -> None:
         if not self._tasks(params):

@@ -19,7 +19,7 @@ from rllm_plugin_kit.started import StartedContract
 from rllm_plugin_kit.surroundings import RANDOM_NUMBERS, THREADS, changed, changes_by, surroundings
 
 SAME = 1e-3
-"""Log-probs nearer to each other than this are of one model: kernels add up in another order."""
+"""Maximum difference between equal log-probs: kernels sum in different orders."""
 MAX_TOKENS = 24
 PROMPT = (7, 8, 9, 10, 11)
 TRUNCATIONS: tuple[Mapping[str, Any], ...] = ({"top_k": 3}, {"top_p": 0.4}, {"top_k": 8, "top_p": 0.6})
@@ -27,15 +27,15 @@ SAMPLINGS: tuple[Mapping[str, Any], ...] = ({}, {"temperature": 0.7}, {"temperat
 
 
 class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
-    """What every rollout engine must hold to. It is given a small Llama, and compared with transformers.
+    """Contract of every rollout engine. The tests load a small Llama and compare the engine with transformers.
 
-    Started once for each of `options`, and a few times more. Needs torch and transformers.
+    They start the engine once for each mapping in `options`, and a few more times. They need torch and transformers.
     """
 
     kind = "engine"
 
     def start(self, options: Mapping[str, Any]) -> EngineSession:
-        """An engine that has been started with these options and has weights."""
+        """Start an engine with these options and load weights."""
         params = self.params_from(options)
         with self.explain_errors(
             "cannot be started",
@@ -127,7 +127,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         session.end(rewritten)
 
     def test_any_session_can_be_ended(self, session: EngineSession) -> None:
-        """An unknown one, and one twice; it may begin anew."""
+        """Ending an unknown session or ending a session twice works. An ended session can start again."""
         request = Request(PROMPT, SamplingParams(max_tokens=8, seed=1), "ended")
         with self.explain_errors("fails where a session is ended", "Unknown names are fine."):
             session.end(request)
@@ -204,7 +204,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
             )
 
     def test_new_weights_are_sampled_with(self, session: EngineSession) -> None:
-        """Under their version, with nothing cached under others, and from a copy of its own."""
+        """Samples report the new version, use no cache of old weights, and do not depend on the caller's tensors."""
         request = Request(PROMPT, SamplingParams(max_tokens=MAX_TOKENS, seed=5), "kept")
         (before,) = session.generate(request)
         old, version = session.model, session.version
@@ -227,7 +227,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         session.end(request)
 
     def test_a_reply_under_way_says_the_older_weights(self, session: EngineSession) -> None:
-        """One that says the new weights has no token of the old ones; version spans are of what they say."""
+        """A response with the new version has only tokens from the new weights. Version spans match the weights."""
         old, new, version = session.model, SmallModel(1), session.version
         requests = [_renamed(request) for request in _requests(max_tokens=100)]
         weights = new.weights()
@@ -296,7 +296,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
     def _check_logprobs(
         self, model: SmallModel, request: Request, completion: Completion, where: str, part: slice = slice(None)
     ) -> None:
-        """Of all tokens, or a part of them."""
+        """Check the log-probs of all tokens, or of a part of them."""
         expected = model.logprobs(request.prompt, completion.token_ids.tolist(), request.sampling)[part]
         given = completion.logprobs[part]
         off = float(np.abs(given - expected)[~np.isnan(given)].max(initial=0.0))
@@ -332,9 +332,9 @@ def _requests(**sampling: Any) -> list[Request]:
 
 
 def _parts(completion: Completion, oldest: int) -> list[tuple[int, slice]]:
-    """Versions and the tokens that are known to be of them, in a reply that began with `oldest` or later."""
+    """Return weight versions and the tokens that they certainly sampled, in a response that began with `oldest`."""
     if not completion.version_spans:
-        # Without spans, the first token alone is known to be of the oldest weights.
+        # Without spans, only the first token certainly comes from the oldest weights.
         known = slice(None) if completion.weight_version > oldest else slice(1)
         return [(completion.weight_version, known)]
     ends = list(accumulate(span.tokens for span in completion.version_spans))

@@ -1,4 +1,4 @@
-"""A started engine and what it is asked for while it is tested, called from synchronous code."""
+"""A started engine under test, with methods for synchronous code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONCURRENCY = 16
 
 
 class Request(NamedTuple):
-    """A prompt, and how to go on from it."""
+    """A prompt, its sampling parameters and its session."""
 
     prompt: Sequence[int]
     sampling: SamplingParams
@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 
 class EngineSession:
-    """One engine from start to close, on an event loop of its own, with the weights of `model`."""
+    """One engine from start to close, on a separate event loop, with the weights of `model`."""
 
     def __init__(self, make: Callable[[], HostedEngine]) -> None:
         self._loop = asyncio.Runner()
@@ -34,7 +34,7 @@ class EngineSession:
         self.model = SmallModel(0)
         self.version = 0
         self.closed = False
-        make_renderer()  # Imports what it needs, which is nobody's change.
+        make_renderer()  # Import its modules first, so that the comparison does not blame the engine for them.
         self.before = surroundings()
         self.engine = make()
         try:
@@ -51,11 +51,11 @@ class EngineSession:
         return EngineSession(self._make)
 
     def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a method of the engine returns."""
+        """Run a method of the engine and return its result."""
         return self._loop.run(coroutine)
 
     def load(self, model: SmallModel, version: int) -> None:
-        """Sample with these weights, which are overwritten as soon as the engine has taken them."""
+        """Load these weights into the engine, then overwrite the caller's copy."""
         weights = model.weights()
         self.ask(self.engine.load_weights(((name, tensor) for name, tensor in weights.items()), version))
         for tensor in weights.values():

@@ -19,22 +19,22 @@ from rllm_plugin_kit.task_checks import check_ids, check_json, check_same_every_
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 JUNK = ("", " \n", "7", "-1e9", "yes", "{'tool': None}", "\x00\ufffd", "ünïcödé 🎲", "word " * 5000)
-"""What a model that has learnt nothing may say."""
+"""Possible responses of an untrained model."""
 TASKS_TRIED = 3
 
 
 class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
-    """What every environment must hold to. It is played with words that make no sense and with `actions`."""
+    """Contract of every environment. The tests run it with meaningless actions and with `actions`."""
 
     kind = "environment"
     dataset: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    """Data of tasks to play, for an environment that has none of its own and plays those of a dataset."""
+    """Task data, for an environment without tasks, which uses the tasks from a dataset."""
     actions: ClassVar[Sequence[str]] = ()
-    """Words that make sense, said in turn in a game of their own."""
+    """Meaningful actions. One separate episode takes them in this order."""
     max_steps: ClassVar[int | None] = 50
-    """Steps after which an episode must have ended; None for environments that rely on ``rllm.agent.max_steps``."""
+    """Maximum number of steps in an episode. None if the environment relies on ``rllm.agent.max_steps``."""
     deterministic: ClassVar[bool] = True
-    """Whether the same words at the same task always get the same answers."""
+    """True if the same actions at the same task always get the same observations."""
 
     @pytest.mark.parametrize("split", SPLITS)
     def test_tasks_are_the_same_every_time(self, params: Any, split: Split) -> None:
@@ -82,7 +82,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
                     )
 
     def test_episodes_do_not_share_state(self, params: Any) -> None:
-        """Two that are played by turns behave as each does alone."""
+        """Two interleaved episodes give the same results as separate episodes."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         tasks = self._some_tasks(params)

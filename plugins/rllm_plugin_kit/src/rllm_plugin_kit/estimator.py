@@ -37,13 +37,13 @@ CLOSE = 1e-5
 
 
 class EstimatorContract(EstimatorCalls):
-    """What every estimator must hold to. Columns that its record `needs` are filled with plausible numbers."""
+    """Contract of every estimator. The tests fill the columns in the plugin's `needs` with plausible numbers."""
 
     centres: ClassVar[bool] = True
-    """Whether equal rewards of all that it compares (its scope) give exactly 0. Set it False where they should not."""
+    """True if equal rewards within its scope give advantages of exactly 0. Set it to False if they should not."""
 
     def test_what_it_names_exists(self) -> None:
-        """The columns it needs are columns an estimator can see, and its default loss is installed."""
+        """An estimator can read every column that it needs, and its default loss is installed."""
         record = self.plugin
         for need in sorted(record.needs - COLUMNS):
             raise self.failure(

@@ -39,17 +39,17 @@ class EstimatorCalls(PluginContract[EstimatorPlugin[Any]]):
         return groups
 
     def inputs(self, groups: Sequence[TrajectoryGroup]) -> AdvantageInput:
-        """The columns of these groups, those that the record needs among them."""
-        # Columns are of the chosen groups of a batch that has at least one.
+        """Return the columns of these groups, with the columns in the plugin's `needs`."""
+        # `columns_of` selects groups of a batch, and a batch needs at least one group.
         batch = fill(build_batch(groups or self.groups([[Member(0.0)]])), self.plugin.needs)
         return columns_of(batch, np.full(len(batch.groups), bool(groups)))
 
     def called(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> Advantages:
-        """What it returns for these groups."""
+        """Call the estimator for these groups and return its result."""
         return self.call(params, self.inputs(groups), case)
 
     def call(self, params: Any, inputs: AdvantageInput, case: str) -> Advantages:
-        """What it returns, if that can be trained on; `case` says in messages what it was given."""
+        """Call the estimator and return its result if it is valid. `case` describes the input in messages."""
         try:
             result: Advantages = self.loaded()(inputs, params)
         except Exception as error:

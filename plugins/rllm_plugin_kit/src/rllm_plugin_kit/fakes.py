@@ -1,4 +1,4 @@
-"""What stands in for a run around a stage: a backend without a model, a runner without a workflow."""
+"""Fakes for tests of stages: a backend without a model, a runner without a workflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoModel(Backend):
     """Fills columns with plausible numbers and learns nothing."""
 
     async def start(self, run: RunContext) -> RolloutEngine:
-        raise NotImplementedError("this backend stands in for a real one and samples nothing")
+        raise NotImplementedError("this backend is a fake for tests and cannot sample")
 
     async def process(self, batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
         return fill(batch, needs)

@@ -18,12 +18,12 @@ from rllm_plugin_kit.timing import ALLOWED, GROWTH, time_ratio
 
 
 class GroupingContract(PluginContract[GroupingPlugin[Any]]):
-    """What every grouping must hold to."""
+    """Contract of every grouping."""
 
     kind = "grouping"
 
     def prepare(self, trajectory: Trajectory) -> None:
-        """Put into a trajectory what the grouping reads of it. Override it where names and rewards will not do."""
+        """Set the fields of a trajectory that the grouping reads. Override it if it reads more than name and reward."""
 
     def test_every_trajectory_is_in_exactly_one_group(self, params: Any) -> None:
         episodes = self._episodes()

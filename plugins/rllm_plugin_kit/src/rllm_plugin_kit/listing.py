@@ -1,4 +1,4 @@
-"""What listing a distribution's plugins imports, seen in a process of its own."""
+"""Find the modules that listing a package's plugins imports, in a separate process."""
 
 from __future__ import annotations
 

@@ -19,15 +19,15 @@ from rllm_plugin_kit.timing import ALLOWED, GROWTH, time_ratio
 COLUMNS = frozenset(field.name for field in fields(LossInput)) - {"row_ids", "seed"}
 SEEDS = range(3)
 STEP = 1e-6
-"""Of the finite differences, in float64."""
+"""Step size of the finite differences, in float64."""
 
 
 class LossContract(PluginContract[LossPlugin[Any]]):
-    """What every policy loss must hold to. Columns that its record `needs` are filled with plausible numbers."""
+    """Contract of every policy loss. The tests fill the columns in the plugin's `needs` with plausible numbers."""
 
     kind = "loss"
     gradient: ClassVar[Literal["exact", "surrogate"]] = "exact"
-    """`surrogate` for losses that detach a factor, whose gradient is on purpose not the slope of their value."""
+    """Set `surrogate` for a loss that detaches a factor, so that its gradient is not the derivative of its value."""
 
     def test_what_it_needs_exists(self) -> None:
         for need in sorted(self.plugin.needs - COLUMNS):
@@ -138,7 +138,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                 )
 
     def test_the_same_inputs_and_seed_give_the_same_losses(self, params: Any) -> None:
-        """Its results do not depend on the global random state, and it leaves that as it was."""
+        """The loss does not depend on the global random state and does not change it."""
         inputs = self._rows(0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)

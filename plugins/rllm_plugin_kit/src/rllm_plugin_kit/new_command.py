@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     "--into", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Where to write it; NAME unless you say."
 )
 def new(name: str, kind: str, into: Path | None) -> None:
-    """Write a package with one plugin that works as it is.
+    """Write a package with one working plugin.
 
-    NAME is what `pip install` will take; without a leading `rllm-`, and with underscores, it is also the plugin's name.
+    NAME is the package's name for `pip install`. The plugin's name is NAME without a leading `rllm-`, with underscores.
 
     \b
-    Write one, install it, prove it right, train with it:
+    Write a plugin, install it, test it and train with it:
       rllm plugins new my-estimator
       pip install -e "./my-estimator[test]"
       pytest my-estimator
       rllm train guess --estimator my_estimator
     \b
-    Then change src/my_estimator/estimator.py; what is installed is what is in the folder. Other kinds:
+    Then edit src/my_estimator/estimator.py. You need not install again after an edit. Other kinds:
       rllm plugins new rllm-chess --kind environment --into ~/code/chess
     """
     from rllm_plugin_kit.scaffold.naming import names_for
@@ -61,7 +61,7 @@ def new(name: str, kind: str, into: Path | None) -> None:
 
 
 def _chosen_as(names: Names, kind: str) -> str:
-    """What users write to choose the new plugin; says so when its name alone will not do."""
+    """Return the name that selects the new plugin in config. Print a note if this needs more than the plugin's name."""
     from rllm_core.plugins.discovery import normalise
     from rllm_core.plugins.first_party import home_of
     from rllm_core.plugins.registry import Registry

@@ -25,14 +25,14 @@ RUNS = {
 
 
 class ObserverContract(PluginContract[ObserverPlugin[Any]]):
-    """What every observer must hold to. It watches made-up runs, in the order of the training loop."""
+    """Contract of every observer. It receives the events of fake runs, in the order of the training loop."""
 
     kind = "observer"
     deterministic: ClassVar[bool] = True
-    """Whether the same run always gets the same vetoes."""
+    """True if the same run always gets the same vetoes."""
 
     def test_its_methods_are_events(self, params: Any) -> None:
-        """A misspelt one would never be called."""
+        """The training loop would never call a misspelt method."""
         observer = self._made(params)
         for name in dir(observer):
             if name.startswith("on_") and name not in EVENTS:

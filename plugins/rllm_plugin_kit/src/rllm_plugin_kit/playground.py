@@ -1,4 +1,4 @@
-"""What stands around a workflow under test: an engine that answers from a list, an environment that can go wrong."""
+"""Fakes for tests of workflows: an engine that answers from a list, and an environment that can fail."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass
 class Answering:
-    """A rollout engine whose replies depend on prompt and seed alone, as those of every engine."""
+    """A rollout engine whose responses depend only on prompt and seed, as with every engine."""
 
     responses: Sequence[str]
     fault: Fault = ""
@@ -88,7 +88,7 @@ class Answering:
 
     @property
     def open_sessions(self) -> set[str]:
-        """Those that were used and not ended."""
+        """Sessions that were used and not ended."""
         return {call.session for call in self.calls} - self.ended
 
 
@@ -113,7 +113,7 @@ class World:
 
 
 class Playing(Environment):
-    """Repeats what is said, and is done after some turns; reward is the share of even characters."""
+    """An environment that repeats each action and ends after some turns. The reward is the share of even characters."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""What holds for plugins of every kind: found by name, light to list, options that are checked and can be shipped."""
+"""Contract of all kinds of plugins: found by name, cheap to list, options are validated and can be serialized."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _installed_on(path: tuple[str, ...], blocked: str | None) -> Registry:
 
 
 def _installed() -> Registry:
-    """What is installed. Kept: each test looks a record up, and loading all takes longer than most of them."""
+    """Return the installed plugins. The result is cached, because loading all specs takes longer than most tests."""
     return _installed_on(tuple(sys.path), os.environ.get("RLLM_BLOCK_PLUGINS"))
 
 
@@ -43,11 +43,11 @@ class PluginContract(Generic[RecordT]):
     name: ClassVar[str] = ""
     """The plugin's ``name`` or ``distribution/name``, as in config."""
     options: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
-    """Options to try, each as a mapping in config would give them; an empty one stands for the defaults."""
+    """Options to test, each a mapping as in config. An empty mapping means the defaults."""
 
     @classmethod
     def for_each(cls, *distributions: str, **attributes: Mapping[str, Any]) -> dict[str, type[Self]]:
-        """A test class for every plugin of these distributions, by class name; `attributes` are those of some plugins.
+        """Return a test class for every plugin of these packages, by class name. `attributes` sets fields by plugin.
 
         ``globals().update(EstimatorContract.for_each("rllm-median", median={"options": ({}, {"scale": 2.0})}))``
         """
@@ -113,7 +113,7 @@ class PluginContract(Generic[RecordT]):
         return choose(registry, self.kind, choice, f"{type(self).__name__}.options").params
 
     def loaded(self) -> Callable[..., Any]:
-        """What the record's `load` returns."""
+        """Call the plugin's `load` and return its result."""
         with self.explain_errors(
             "cannot be loaded",
             "Call the `load` of the plugin record in Python, and correct the import or call that fails.",
@@ -170,7 +170,7 @@ class PluginContract(Generic[RecordT]):
             )
 
     def test_its_options_are_read_back_as_they_were_written(self, params: BaseModel) -> None:
-        """As config and checkpoints do. pydantic takes default values as they are; here they are validated too."""
+        """Config and checkpoints read options this way. This also validates defaults, which pydantic does not."""
         try:
             again = type(params).model_validate_json(params.model_dump_json(by_alias=True), strict=True)
         except ValueError as error:

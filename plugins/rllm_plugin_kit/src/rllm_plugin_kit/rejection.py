@@ -41,10 +41,10 @@ class _Run:
     ask: Callable[[RejectionMode, list[TrajectoryGroup]], RejectionResult]
     offers: Iterator[list[TrajectoryGroup]]
     said: list[str] = field(default_factory=list)
-    """One line of JSON per verdict: which groups are trained on, wait and are dropped, whether more is asked for."""
+    """One line of JSON per result: the groups to train on, keep and drop, and whether the mode requests more groups."""
 
     def step(self) -> RejectionResult:
-        """Offer groups for as long as the mode asks for more."""
+        """Offer groups while the mode requests more."""
         for _ in range(MOST_ROUNDS):
             result = self.ask(self.mode, next(self.offers))
             dropped = {reason: _written(groups) for reason, groups in result.dropped.items()}
@@ -55,7 +55,7 @@ class _Run:
 
 
 class RejectionContract(PluginContract[RejectionPlugin[Any]]):
-    """What every rejection mode must hold to."""
+    """Contract of every rejection mode."""
 
     kind = "rejection"
 

@@ -30,11 +30,11 @@ TOOLS: tuple[Tool, ...] = (
 
 
 class RendererContract(PluginContract[RendererPlugin[Any]]):
-    """What every renderer must hold to. Give it the model that it is for: override `setup`."""
+    """Contract of every renderer. Override `setup` to set the renderer's model."""
 
     kind = "renderer"
     conversations: ClassVar[Sequence[Sequence[Message]]] = CONVERSATIONS
-    """Conversations up to where the model replies, in words that the tokenizer keeps."""
+    """Conversations up to the model's response, with text that the tokenizer can round-trip."""
     words: ClassVar[Sequence[str]] = WORDS
     """Replies, in words that the tokenizer keeps."""
 
@@ -71,7 +71,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     )
 
     def test_a_bridge_keeps_every_token(self, params: Any) -> None:
-        """The next prompt begins with the last one and the reply as it was sampled, whatever the reply was."""
+        """The next prompt starts with the previous prompt and the sampled response, for any response."""
         renderer = self._made(params)
         for prompt, response in self._sampled(renderer):
             bridged = self._ask(renderer.bridge, prompt, response, NEXT)
@@ -158,7 +158,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 raise self.failure("changes the messages that it renders", "Make new ones.")
 
     def test_tools_are_shown_or_refused(self, params: Any) -> None:
-        """Never left out: the model could not call what it does not see."""
+        """A renderer must not drop tools silently, because the model cannot call a tool that it does not see."""
         renderer = self._made(params)
         for conversation in self.conversations:
             try:

@@ -29,31 +29,31 @@ REPLIES = (
     Response(text="add", content="", tool_calls=(ToolCall(name="add", arguments={"a": [1]}, id="call-0"),)),
     Response(text="word " * 5000, content="word " * 5000, finish_reason="length"),
 )
-"""What a model that has learnt nothing may say, and what one that has may."""
+"""Possible responses of an untrained model and of a trained model."""
 REWARD_FIELDS = frozenset(Score.__dataclass_fields__)
 
 
 class RewardContract(PluginContract[RewardPlugin[Any]]):
-    """What every reward must hold to. It is given attempts at `data`, with replies of every shape."""
+    """Contract of every reward. The tests score rollouts at `data`, with many kinds of responses."""
 
     kind = "reward"
     data: ClassVar[Mapping[str, Any]] = {"question": "6 * 7?", "answer": "42"}
-    """The data of a task; must have what the record's `needs` names."""
+    """Data of a task. It must have the fields in the plugin's `needs`."""
     state: ClassVar[Any] = None
-    """What the environment tells of the world at the end, for a reward that reads `Rollout.state`."""
+    """The environment's final state, for a reward that reads `Rollout.state`."""
     right: ClassVar[Sequence[str]] = ()
-    """Replies that earn more than each of `wrong`."""
+    """Responses that must get a higher reward than each response in `wrong`."""
     wrong: ClassVar[Sequence[str]] = ()
-    """Replies that earn less than each of `right`."""
+    """Responses that must get a lower reward than each response in `right`."""
     deterministic: ClassVar[bool] = True
-    """Whether the same attempt always earns the same."""
+    """True if the same rollout always gets the same reward."""
 
     def test_its_needs_are_in_the_data_of_the_test(self) -> None:
         if lacking := sorted(self.plugin.needs - self.data.keys()):
             raise self.failure(f"needs {', '.join(lacking)} of a task's data", "Set `data` in the test to have it.")
 
     def test_it_reads_what_it_needs_and_nothing_more(self, params: Any) -> None:
-        """Attempts without what it needs are not scored; without anything else they are."""
+        """A rollout needs only the fields in `needs` to get a score, and gets no score without them."""
         reward = self._made(params)
         data = {name: self.data[name] for name in self.plugin.needs if name in self.data}
         self._score(reward, self._rollout(REPLIES[0], data=data), "where the task's data has nothing but its needs")
@@ -87,7 +87,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             )
 
     def test_attempts_scored_at_the_same_time_do_not_mix(self, params: Any) -> None:
-        """One reward serves all attempts of a run, many of them at once."""
+        """One reward object scores all rollouts of a run, many of them concurrently."""
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         reward = self._made(params)

@@ -1,4 +1,4 @@
-"""Attempts of a workflow under test, each with a context of its own."""
+"""Rollouts of a workflow under test, each with a separate context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_RESPONSE = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What is played."""
+    """Settings of a rollout."""
 
     uid: str = "task-0:3"
     seed: int = 0
@@ -32,10 +32,10 @@ class Rollout:
     fault: Fault = ""
     max_steps: int = 3
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options beside those of the record."""
+    """Options to set in addition to the plugin's options."""
 
     def filled(self, *, task: Mapping[str, Any], turns: int) -> Rollout:
-        """With the task and the length of the test, where it has none of its own."""
+        """Return a copy with the test's number of turns, and with the test's task if none is set."""
         return replace(self, task=task if self.task is None else self.task, turns=turns)
 
 
@@ -49,10 +49,10 @@ class Played:
     scored: int = 0
     workflow: Workflow | None = None
     episode: Any = None
-    """What the workflow returned."""
+    """Result of the workflow."""
 
     def make_agent(self) -> Agent:
-        """An agent for the attempt, counted."""
+        """Make an agent for the rollout and count it."""
         self.agents += 1
         return MathAgent(MathAgentParams())
 

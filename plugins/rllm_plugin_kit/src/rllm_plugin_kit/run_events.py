@@ -1,4 +1,4 @@
-"""What happens in a made-up run, in the order of the training loop: events for observers, metrics for trackers."""
+"""Events of a fake run, in the order of the training loop: events for observers, metrics for trackers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rllm_plugin_kit.steps import FIELD_NAMES, WatchedStep, make_step
 
 EVENTS = tuple(name for name in vars(Observer) if name.startswith("on_"))
 LOG = "log"
-"""The event that trackers alone hear of."""
+"""Event that only trackers receive."""
 STEPS = 4
 STEPS_PER_EPOCH = 2
 EVERYTHING = frozenset().union(*FIELD_NAMES.values())
@@ -23,7 +23,7 @@ METRICS: Mapping[str, float] = {
     "actor/smallest": -math.inf,
     "actor/beyond_float32": -1e300,
 }
-"""Of every step: whole numbers, and those that a training that goes wrong brings."""
+"""Metrics of every step: whole numbers, and numbers that occur in a failing training."""
 VALIDATION: Mapping[str, float] = {"val/openai/gsm8k/pass@1": 0.25, "val/ünïcödé/reward": 0.125}
 
 

@@ -1,6 +1,6 @@
-"""Made-up rollouts: trajectories, groups and episodes of any shape, and what backends and stages fill in for them.
+"""Fake rollouts: trajectories, groups and episodes of any shape, with the columns that backends and stages fill.
 
-Every number of a trajectory is a function of its `uid`, so it stays the same wherever the trajectory stands in a batch.
+Every number of a trajectory is a function of its `uid`, so it does not depend on the trajectory's place in a batch.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Member(NamedTuple):
 
     reward: float
     turns: tuple[tuple[int, int], ...] = ((3, 2),)
-    """Tokens heard and tokens said, for each model call."""
+    """Number of prompt tokens and of sampled tokens, for each model call."""
 
 
 def make_trajectory(member: Member, uid: str, role: str = ROLE) -> Trajectory:
-    """The reward of the trajectory is shared out evenly among its steps."""
+    """Make a trajectory. Its steps share its reward equally."""
     trajectory = Trajectory(role, reward=member.reward, uid=uid)
     history: list[int] = []
     for number, (heard, said) in enumerate(member.turns):
@@ -100,7 +100,7 @@ def random_members(seed: int, sizes: Sequence[int]) -> list[list[Member]]:
 
 
 def fill(batch: TokenBatch, names: Collection[str]) -> TokenBatch:
-    """The batch with those of these columns that are in `FILLED`: plausible numbers where `loss_mask`, else 0."""
+    """Return the batch with the columns in both `names` and `FILLED`: plausible numbers where `loss_mask`, else 0."""
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
     columns = {}
     for name in sorted(set(FILLED).intersection(names)):

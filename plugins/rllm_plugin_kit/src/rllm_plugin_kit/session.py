@@ -1,4 +1,4 @@
-"""A started backend and what it is asked for while it is tested: samples, updates, checkpoints."""
+"""A started backend under test, with methods for samples, updates and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLE = "agent"
 
 
 class Session:
-    """One backend from start to close, called from synchronous code on an event loop of its own."""
+    """One backend from start to close. Synchronous code calls it on a separate event loop."""
 
     def __init__(self, make: type[Backend], run: RunContext, loss: PluginChoice[LossPlugin[Any]]) -> None:
         self._make = make
@@ -44,11 +44,11 @@ class Session:
             raise
 
     def ask(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a method of the backend returns."""
+        """Run a method of the backend and return its result."""
         return self._loop.run(coroutine)
 
     def another(self) -> Session:
-        """A second backend, started as this one was."""
+        """Start a second backend with the same arguments."""
         return Session(self._make, self._run, self._loss)
 
     def sample(self, requests: Sequence[tuple[str, int]], **sampling: Any) -> list[Completion]:
@@ -75,7 +75,7 @@ class Session:
         return build_batch([TrajectoryGroup(group_id=f"task:{ROLE}", trajectories=trajectories)])
 
     def old_logprobs(self, batch: TokenBatch, *, unknown: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """(n_token,) the old log-probs of a batch whose sampler did not report those of `unknown`, (n_token,) bool."""
+        """Return (n_token,) old log-probs of a batch without sampling log-probs where `unknown`, (n_token,) bool."""
         told = batch.with_columns(sampling_logprobs=np.where(unknown, np.float32(np.nan), batch.sampling_logprobs))
         old = self.ask(self.backend.process(told, frozenset({"old_logprobs"}))).old_logprobs
         assert old is not None

@@ -59,12 +59,12 @@ class SmallModel:
 
 
 def make_renderer() -> TemplateRenderer:
-    """Of `SmallModel`'s tokenizer."""
+    """Make a renderer with `SmallModel`'s tokenizer."""
     return TemplateRenderer(make_tokenizer(), {STOP_ID})
 
 
 def save_without_weights(directory: Path) -> None:
-    """Configuration and tokenizer, as a backend writes them for the engine that it hosts."""
+    """Write configuration and tokenizer, as a backend writes them for its engine."""
     config = _config()
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(directory)

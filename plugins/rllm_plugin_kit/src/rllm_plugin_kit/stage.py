@@ -25,16 +25,16 @@ STEPS = 3
 
 
 class StageContract(PluginContract[StagePlugin[Any]]):
-    """What every stage must hold to. It runs on made-up steps, with a backend and a runner that are made up too."""
+    """Contract of every stage. The stage runs on fake steps with a fake backend and a fake runner."""
 
     kind = "stage"
 
     def context(self) -> StageContext:
-        """What the stage is made with. Override it with other fields: ``return stage_context(config=…)``."""
+        """Return the stage's context. Override it to set different fields: ``return stage_context(config=…)``."""
         return stage_context()
 
     def prepare(self, step: TrainStep) -> None:
-        """Put into a step what the stage reads besides its fields, such as ``step.extras``."""
+        """Set values of a step that the stage reads in addition to its fields, such as ``step.extras``."""
 
     def test_what_it_reads_is_written_by_some_stage(self) -> None:
         written = GIVEN.union(*(entry.plugin.writes for entry in Registry.load().all("stage")))
@@ -67,7 +67,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
             before = snapshot(step)
             self._run(self._stage(params), step, "a filled step")
             if step.asks_for_more:
-                return  # The next round starts the step afresh.
+                return  # The next rollout batch starts the step again.
             for aspect in changed(before, snapshot(step)):
                 if not ASPECTS[aspect] & self.plugin.writes:
                     names = " or ".join(repr(name) for name in sorted(ASPECTS[aspect]))

@@ -1,4 +1,4 @@
-"""What the contracts of engines and backends share: something that is started once for many tests."""
+"""Base of the contracts of engines and backends, which start one object for many tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rllm_plugin_kit.plugin import PluginContract
 
 
 class Closing(Protocol):
-    """What is started has to be closed."""
+    """An object that must be closed after the tests."""
 
     closed: bool
 
@@ -34,7 +34,7 @@ class StartedContract(PluginContract[RecordT], Generic[RecordT, SessionT]):
     @pytest.fixture(scope="class")
     @classmethod
     def session(cls, request: pytest.FixtureRequest) -> Iterator[SessionT]:
-        """What has been started."""
+        """Start the object under test, and close it after the tests."""
         session = cls().start(request.param)
         yield session
         if not session.closed:

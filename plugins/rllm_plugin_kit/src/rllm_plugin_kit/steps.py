@@ -25,7 +25,7 @@ FIELD_NAMES: Mapping[str, frozenset[str]] = {
     "trajectory_groups": frozenset({"trajectory_groups", "rewards"}),
     "batch": frozenset({"batch", *(f"batch.{column}" for column in FILLED)}),
 }
-"""Fields of a step, and the names of `reads` and `writes` that stand for them. Other fields may always be read."""
+"""Fields of a step, and their names in `reads` and `writes`. A stage may always read other fields."""
 OF_THE_LOOP = "global_step, epoch, total_steps, task_batch, is_training, later_rounds or timing_dict"
 ASPECTS: Mapping[str, frozenset[str]] = {
     "tasks": frozenset({"tasks"}),
@@ -42,11 +42,11 @@ ASPECTS: Mapping[str, frozenset[str]] = {
     "skip_reason": frozenset({"episodes", "trajectory_groups", "batch"}),
     OF_THE_LOOP: frozenset(),
 }
-"""What can change in a step, and the names of `writes` that allow it. `metrics`, `extras` and `info` are anybody's."""
+"""Parts of a step, and the names in `writes` that allow a change. All stages may change `metrics`, `extras`, `info`."""
 
 
 class WatchedStep(TrainStep):
-    """Notes in `seen` which of its fields are read."""
+    """A step that records in `seen` which fields are read."""
 
     def __init__(self, **values: Any) -> None:
         self.seen: set[str] = set()
@@ -59,7 +59,7 @@ class WatchedStep(TrainStep):
 
 
 def make_step(written: Collection[str], tasks: int = 3, number: int = 0) -> WatchedStep:
-    """A step with what these names stand for: of `tasks` tasks, so nothing at all when it is 0."""
+    """Make a step with the parts that `written` names, with `tasks` tasks. The parts are empty if `tasks` is 0."""
     episodes = make_episodes(seed=number, tasks=tasks, rollouts=4)
     groups = by_task_and_role(episodes, NoParams())
     stands_for = {field: bool(names.intersection(written)) for field, names in FIELD_NAMES.items()}

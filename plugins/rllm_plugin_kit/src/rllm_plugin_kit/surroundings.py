@@ -1,4 +1,4 @@
-"""What all code of a process shares: taken down before a plugin works, and compared afterwards."""
+"""Process-wide state, recorded before a plugin runs and compared afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 
 def surroundings() -> dict[str, object]:
-    """By what people call it."""
+    """Return the process-wide state by its name in messages."""
     root = logging.getLogger()
     name, keys, *position = np.random.get_state()
     return {
@@ -42,7 +42,7 @@ def surroundings() -> dict[str, object]:
 
 
 def changed(before: Mapping[str, object], excused: Collection[str] = ()) -> list[str]:
-    """What is not as it was, `excused` aside. Threads that are about to end are waited for."""
+    """Return the names of process-wide state that changed, except `excused`. Wait first for threads that are ending."""
     if THREADS not in excused:
         for thread in _new_threads(before):
             thread.join(PATIENCE)
@@ -51,10 +51,10 @@ def changed(before: Mapping[str, object], excused: Collection[str] = ()) -> list
 
 
 def changes_by(act: Callable[[], object], excused: Collection[str] = ()) -> list[str]:
-    """What is not as it was once `act` is done, `excused` aside.
+    """Return the names of process-wide state that `act` changed, except `excused`.
 
-    If only random numbers differ, it is done again, up to `TRIES` times. A thread of another test, for example a client
-    that tries again, draws from the shared generators at times. A plugin that draws from them does so every time.
+    If only random numbers differ, `act` runs again, up to `TRIES` times. A thread of a different test, for example a
+    client that retries, sometimes draws from the shared generators. A plugin that draws from them does so every time.
     """
     different = _changes_by(act, excused)
     for _ in range(TRIES - 1):
@@ -73,7 +73,7 @@ def _changes_by(act: Callable[[], object], excused: Collection[str]) -> list[str
 
 @contextmanager
 def _generators_seeded_by_the_system() -> Iterator[None]:
-    """Or who seeds them with the same number as before would leave them as they were."""
+    """Seed the generators randomly. Otherwise a call that seeds them with the previous seed would go unnoticed."""
     python, numpy = random.getstate(), np.random.get_state()
     random.seed()
     np.random.seed()

@@ -1,4 +1,4 @@
-"""What must hold for tasks, whether an environment or a dataset offers them."""
+"""Checks of tasks from an environment or a dataset."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_same_every_time(ask: Callable[[], list[Task]], failure: Failure) -> No
 
 
 def check_ids(tasks: Sequence[Task], failure: Failure) -> None:
-    """Each has an id of its own; seeds, groups and episodes are named by them."""
+    """Check that each task has a unique id, because seeds, groups and episodes use it as their name."""
     seen: set[str] = set()
     for task in tasks:
         if not isinstance(task.id, str) or not task.id:
@@ -64,7 +64,7 @@ def check_ids(tasks: Sequence[Task], failure: Failure) -> None:
 
 
 def check_json(tasks: Sequence[Task], failure: Failure) -> None:
-    """What a task holds can be written to a file and read back."""
+    """Check that a task's data is unchanged after it is written as JSON and read again."""
     for task in tasks:
         try:
             same = json.loads(json.dumps(task.data)) == task.data

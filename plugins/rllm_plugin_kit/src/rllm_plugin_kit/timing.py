@@ -1,4 +1,4 @@
-"""Whether time grows in proportion to the input, told from ratios and never from seconds."""
+"""Check that time grows linearly with the input. The check compares ratios, not seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a token trace, seen from the batch that was trained on."""
+"""Check a token trace against the batch of its update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDING = 1e-4
 
 
 def trace_problem(trace: Any, batch: TokenBatch) -> tuple[str, str] | None:
-    """What is wrong, as the end of a sentence about the backend, and what to do; None when nothing is."""
+    """Return the problem (the end of a sentence about the backend) and the remedy. None if the trace is correct."""
     if not isinstance(trace, TokenTrace):
         return (
             f"says that it gives token traces, and gave {trace!r:.80} where the plan asks for one",

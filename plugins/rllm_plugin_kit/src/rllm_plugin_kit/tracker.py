@@ -25,22 +25,22 @@ SAME = 1e-6
 
 
 class TrackerContract(PluginContract[TrackerPlugin[Any]]):
-    """What every tracker must hold to. It is told of made-up runs, in the order of the training loop."""
+    """Contract of every tracker. It receives the metrics of fake runs, in the order of the training loop."""
 
     kind = "tracker"
     changes: ClassVar[frozenset[str]] = frozenset()
-    """What the tracker may change in the process, each as the failed test names it: for clients that install
-    handlers or streams."""
+    """Process-wide state that the tracker may change, by the names in the test's failure message. Use it for clients
+    that install handlers or streams."""
 
     def read_back(self, directory: Path) -> Sequence[tuple[int, Mapping[str, float | None]]] | None:
-        """What it has written, as (step, metrics) in order; None for a tracker that keeps nothing to be read here.
+        """Return the tracker's stored values, as (step, metrics) in order. None if a test cannot read them.
 
-        Override it where it can be read: a number that is not finite may be None.
+        Override it if a test can read them. A number that is not finite may be None.
         """
         return None
 
     def test_making_it_leaves_the_run_folder_as_it_is(self, params: Any, tmp_path: Path) -> None:
-        """A run that cannot start must not touch what is there; a run that is replaced is removed after that."""
+        """A run that cannot start must not change existing files. rllm removes a replaced run only after the start."""
         with self._directory(tmp_path) as directory:
             (directory.path / "report.html").write_text("of another run")
             before = _files(tmp_path)
@@ -121,7 +121,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._check_kept(directory, _logged(events()), "a run")
 
     def test_a_resumed_run_has_every_step_once(self, params: Any, tmp_path: Path) -> None:
-        """A run is killed after three steps and goes on from a checkpoint after two."""
+        """A run is killed after three steps and resumes from a checkpoint after two steps."""
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)
             self._live(directory, params, first_step=2)
@@ -233,7 +233,7 @@ def _same(logged: float, kept: float | None) -> bool:
 
 
 def _files(directory: Path) -> dict[str, bytes]:
-    """Contents by path, the run folder's lock and own files left out."""
+    """Return file contents by path, without the lock and the files that rllm writes into the run folder."""
     own = {".lock", "metrics.jsonl", "config.yaml", "length.json", "plugins.json"}
     paths = (path for path in directory.rglob("*") if path.is_file() and path.name not in own)
     return {str(path): path.read_bytes() for path in paths}

@@ -28,21 +28,21 @@ SIDE_BY_SIDE = 4
 
 
 class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
-    """What every workflow must hold to. It plays with an engine that answers from `responses`.
+    """Contract of every workflow. It runs with a fake engine that answers from `responses`.
 
-    The environment repeats what is said; it is done after `turns`, raises, or hangs.
+    The fake environment repeats each action. It ends after `turns` actions, raises an error, or hangs.
     """
 
     kind = "workflow"
     task: ClassVar[Mapping[str, Any]] = {"question": "2 + 2?", "parts": [2, 2]}
-    """The data of the task that is attempted."""
+    """Data of the task."""
     responses: ClassVar[Sequence[str]] = ("1", "2", "three", "I do not know", "")
-    """What the model says, drawn by the seed of each call."""
+    """Responses of the model. The seed of each call selects one."""
     turns: ClassVar[int] = 1
-    """Actions after which the environment is done."""
+    """Number of actions after which the environment ends."""
 
     def opening(self, run: OpenedRun, params: Any) -> AbstractAsyncContextManager[Any]:
-        """What all attempts share: the record's `open`. Override it where that needs more than the engine here has."""
+        """Enter the plugin's `open`, which all rollouts share. Override it if this fake engine is not enough for it."""
         made = self.plugin.open
         return contextlib.nullcontext() if made is None else made(run, params)
 
@@ -64,7 +64,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                     raise self.failure(f"gives {name} the value {number!r}", "Rewards and metrics are finite numbers.")
 
     def test_steps_hold_the_tokens_of_the_engine(self, params: Any) -> None:
-        """The prompt as it was sent, and tokens and log-probs as they were sampled; no word is tokenised again."""
+        """A step has the sent prompt, and the sampled tokens and log-probs. No text is tokenised again."""
         played = self._play(params)
         calls = [(call.prompt, call.completion) for call in played.engine.calls]
         for trajectory in played.episode.trajectories:
@@ -133,7 +133,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             )
 
     def test_it_keeps_to_the_lengths(self, params: Any) -> None:
-        """A prompt that is too long ends the attempt with an episode that says so; an error would be tried again."""
+        """If a prompt is too long, the workflow returns an episode with that reason. rllm would retry on an error."""
         for call in self._play(params, Rollout(task=dict(self.task) | {"long": "word " * 200})).engine.calls:
             if call.sampling.max_tokens > MAX_RESPONSE or len(call.prompt) > MAX_PROMPT:
                 raise self.failure(
@@ -143,7 +143,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 )
 
     def test_it_acts_on_the_keys_that_it_honours_and_on_no_others(self, params: Any) -> None:
-        """A key that is set and not acted on is refused by its record; one that acts unsaid would be refused too."""
+        """The plugin's `config_keys` contains exactly the keys that the workflow reads. rllm rejects all other keys."""
         played = self._play(params)
         for key, used, what in (
             ("rllm.agent.name", played.agents, "makes the agent that is chosen by name"),
@@ -162,7 +162,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     @pytest.mark.parametrize("fault", FAULTS)
     def test_what_raises_leaves_nothing_open(self, params: Any, fault: Fault) -> None:
-        """The error goes on: the runner tries again, or counts the attempt as failed."""
+        """The workflow passes the error on. The runner retries, or records the rollout as failed."""
         played = self._play_until_it_fails(params, fault)
         if played is None:
             pytest.skip("it uses no environment")
@@ -170,7 +170,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
 
     @pytest.mark.parametrize("fault", HANGS)
     def test_what_hangs_is_ended_from_outside(self, params: Any, fault: Fault) -> None:
-        """A timeout cancels the attempt; what was played until then stays in `episode`."""
+        """A timeout cancels the rollout. The steps up to then stay in `episode`."""
         if not self._play(params).world.made:
             pytest.skip("it uses no environment")
 

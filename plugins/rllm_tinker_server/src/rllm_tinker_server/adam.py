@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rllm_tinker_server.messages import AdamStep, RequestRefused
 
 KEYS = ("step", "exp_avg", "exp_avg_sq")
-"""What torch keeps of a parameter: how many steps it has made, () float32, and the moments of its gradient."""
+"""Keys of torch's state of a parameter: the number of its steps, () float32, and the moments of its gradient."""
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -28,17 +28,17 @@ class Adam:
         """The step that made a weight infinite or NaN, with its learning rate."""
 
     def step(self, step: AdamStep) -> float:
-        """Make a step, and begin a new gradient.
+        """Make a step, and start a new gradient.
 
-        Without a gradient the weights stay as they are, and so do the moments and the count of steps: what torch does
-        with parameters that have none.
+        Without a gradient the weights, the moments and the count of steps do not change. torch does the same for
+        parameters without a gradient.
 
         Returns:
-            The norm of the gradient before it is clipped.
+            The norm of the gradient before clipping.
 
         Raises:
-            RequestRefused: settings that no step can be made with; or the gradient is not finite, and then it is
-                dropped and the weights stay as they are.
+            RequestRefused: the settings are invalid, or the gradient is not finite. A gradient that is not finite is
+                dropped, and the weights do not change.
         """
         _check(step)
         trained = list(self._parameters.values())
@@ -88,10 +88,10 @@ class Adam:
         }
 
     def parse(self, saved: Mapping[str, Tensor], what: str) -> State:
-        """What `state` returned, for `replace`.
+        """Parse a result of `state`, for `replace`.
 
         Raises:
-            RequestRefused: it is of other parameters; `what` is what to call it then.
+            RequestRefused: the state belongs to other parameters. The message calls the state `what`.
         """
         state: State = {}
         for name, parameter in self._parameters.items():

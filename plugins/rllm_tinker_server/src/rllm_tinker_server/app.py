@@ -34,7 +34,7 @@ LONGEST_NAME = 100
 PAGE = 100
 LARGEST_PAGE = 10_000
 FINAL_SERVER_ERROR = 424
-"""Of what this server failed to do. It has no 5xx for it: clients would ask again for five minutes."""
+"""Status of internal errors. It is not a 5xx status, because clients would retry those for five minutes."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 Operation = Callable[[bytes], Answer]
@@ -99,7 +99,7 @@ def _routes(service: Service) -> list[BaseRoute]:
 
     async def client_config(_: Request) -> Response:
         response = _response(records.client_config(service.limits))
-        # Clients ask this once, on a connection of its own that they never close.
+        # Clients request this once, on a separate connection that they never close.
         response.headers["connection"] = "close"
         return response
 
@@ -248,7 +248,7 @@ async def _refused(_: Request, refused: RequestRefused) -> Response:
 
 
 async def _gone(_: Request, __: ClientDisconnect) -> Response:
-    """Nobody reads it: the client hung up, or took too long to send its request."""
+    """Return a response that no client reads: the client disconnected, or took too long to send its request."""
     return Response(status_code=400)
 
 

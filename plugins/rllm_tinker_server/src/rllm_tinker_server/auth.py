@@ -8,11 +8,11 @@ from rllm_serving.keys import KeyRule, check_binding
 API = "/api/v1"
 HEALTH = f"{API}/healthz"
 FILES = f"{API}/files"
-"""What is below it is downloaded without a key, by URLs that are signed."""
+"""Path of downloads. They need no key, because their URLs are signed."""
 
 
 def key_rule(key: str | None) -> KeyRule:
-    """`key`: what clients must send; None: any."""
+    """Make the rule for requests' keys. Clients must send `key`. None accepts any key."""
     return KeyRule(
         key=key,
         header="X-API-Key",

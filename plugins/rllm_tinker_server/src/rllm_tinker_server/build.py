@@ -32,35 +32,35 @@ STOPPING = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What is served, and with how much of this machine."""
+    """The served model, and its share of this machine."""
 
     model: str
     """`tiny`, a folder or a hub id."""
     checkpoints: Path
     names: tuple[str, ...] = ()
-    """What clients call the model; empty: as `default_names`."""
+    """Names of the model for clients. Empty means `default_names`."""
     max_context: int | None = None
     threads: int = 1
-    """CPU threads of torch, of each worker thread."""
+    """CPU threads of torch, for each worker thread."""
     device: str = "auto"
     dtype: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
-    """Of the weights of `tiny`: those of a run of the backend `local` with that trainer.seed."""
+    """Seed of the weights of `tiny`. They equal the weights in a run of the backend `local` with this trainer.seed."""
     kv_cache_gib: float = 1.0
-    """Of each set of weights that is sampled from."""
+    """Size of the cache for each set of weights in use for sampling."""
     max_concurrency: int = 512
-    """Sequences of one set of weights in a forward pass."""
+    """Maximum sequences of one set of weights in a forward pass."""
     max_tokens_per_microbatch: int = 4096
-    """Padded tokens per forward and backward pass. With `tiny` 16384 took 400 MB more and were no faster."""
+    """Maximum padded tokens per forward and backward pass. With `tiny`, 16384 used 400 MB more and was not faster."""
     max_merged: int = 2
-    """Sets of weights that are ready to be sampled from."""
+    """Maximum sets of weights ready for sampling."""
     merged_dtype: Literal["float32", "model"] = "float32"
-    """Type of the layers that adapters are merged into: `model` is that of the base model, see `lora.merged_copy`."""
+    """Type of merged layers. `model` means the base model's type, see `lora.merged_copy`."""
     limits: TinkerLimits = field(default_factory=TinkerLimits)
 
 
 def default_names(model: str) -> tuple[str, ...]:
-    """The model as it was given, and for a folder its last part too."""
+    """Return the model's name or path, and for a folder also its last part."""
     directory = directory_of(model) if model != "tiny" else None
     if directory is None:
         return (model,)
@@ -85,7 +85,7 @@ def opened_service(options: ModelOptions) -> Iterator[Service]:
 
 
 def worker_is_busy() -> bool:
-    """Whether a worker thread has not ended in its time."""
+    """True if a worker thread is still running."""
     return any(thread.name.startswith(WORKER) for thread in threading.enumerate())
 
 
@@ -139,7 +139,7 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
 
 
 def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
-    """Save it as a whole, unless it is there: clients of other servers on the same checkpoints read it meanwhile."""
+    """Save the tokenizer atomically if it is not saved yet. Clients of other servers may read the folder meanwhile."""
     if directory.exists():
         return
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as beside:
@@ -153,7 +153,7 @@ def _save_tokenizer(tokenizer: Any, directory: Path) -> None:
 
 
 def _tokenizer_of(options: ModelOptions, loaded: LoadedModel) -> str:
-    """What clients on this machine can load the tokenizer by. That of `tiny` is nowhere until it is saved."""
+    """Return the folder or hub id from which clients on this machine load the tokenizer. Save it first for `tiny`."""
     if options.model == "tiny":
         directory = (options.checkpoints / "tokenizer-of-tiny").resolve()
         _save_tokenizer(loaded.tokenizer, directory)

@@ -1,10 +1,10 @@
-"""What a saved LoRA model is on disk: a folder that peft can load, with a record of what it is and the optimiser.
+"""Files of a saved LoRA model: a folder that peft can load, with a description of the model and the optimiser's state.
 
-- ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter as peft writes it.
+- ``adapter_model.safetensors`` and ``adapter_config.json``: the adapter in peft's format.
 - ``optimizer.safetensors``: AdamW's state, ``<parameter>/<step | exp_avg | exp_avg_sq>``; not in folders for sampling.
-- ``base.json``: the base model as `rllm_local.adapter_files` knows it, with the seed of the weights of `tiny`.
-- ``model.json``: the base model (what it was called, and the fingerprint of its weights), the `LoraSpec`, and the
-  version of this format. The name is for people: the fingerprint alone says whether an adapter belongs to a model.
+- ``base.json``: the base model in the format of `rllm_local.adapter_files`, with the seed of the weights of `tiny`.
+- ``model.json``: the base model's name and the fingerprint of its weights, the `LoraSpec`, and the version of this
+  format. The name is only for people. The fingerprint decides if an adapter belongs to a model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 OPTIMIZER_FILE = "optimizer.safetensors"
 PREFIX = "base_model.model."
-"""What peft's files put before the names of a model's parameters."""
+"""Prefix of parameter names in peft's files."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class BaseWeights:
     """The base model that an adapter belongs to."""
 
     name: str
-    """What clients called it when it was saved."""
+    """Its name for clients at the time of the save."""
     sha256: str
-    """See `rllm_local.fingerprints.fingerprint`."""
+    """Fingerprint of the weights, see `rllm_local.fingerprints.fingerprint`."""
     seed: int
-    """Of the weights of `tiny`."""
+    """Seed of the weights of `tiny`."""
     dtype: str
-    """Type of the weights that `sha256` is of."""
+    """Type of the weights in `sha256`."""
 
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """What a folder holds."""
+    """Content of a checkpoint's folder."""
 
     spec: LoraSpec
     adapter: Mapping[str, Tensor]
-    """By the names of `LoraModel.parameters`."""
+    """Tensors by their names in `LoraModel.parameters`."""
     optimizer: Mapping[str, Tensor] | None
     """By parameter and key; None where none was saved."""
 
@@ -88,10 +88,10 @@ def write(directory: Path, base: BaseWeights, lora: LoraModel, optimizer: Mappin
 
 
 def read(directory: Path, base: BaseWeights) -> SavedModel:
-    """What `write` wrote, on the CPU.
+    """Read the files from `write`, onto the CPU.
 
     Raises:
-        RequestRefused: the folder is damaged, of another format, or of a base model with other weights.
+        RequestRefused: the folder is damaged, has a different format, or belongs to a base model with other weights.
     """
     record = _record(directory)
     _check_format(record.get("format"), directory.name)

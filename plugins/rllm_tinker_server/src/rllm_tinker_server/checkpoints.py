@@ -30,7 +30,7 @@ HOUR, TEN_YEARS = 3600, 10 * 366 * 86400
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What is known of one without loading it."""
+    """Description of a checkpoint, available without loading its weights."""
 
     path: TinkerPath
     base_model: str
@@ -47,7 +47,7 @@ _CHECKED = TypeAdapter(Checkpoint)
 
 
 class Checkpoints:
-    """All below one folder. Whatever writes or removes is to be called on the thread that trains."""
+    """All checkpoints below one folder. Call methods that write or remove on the training thread."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self.root = root
@@ -140,7 +140,7 @@ class Checkpoints:
         for kind in KINDS:
             directory = TinkerPath(model_id, kind, "any").below(self.root).parent
             if directory.is_dir():
-                # Folders that somebody else put there are nobody's checkpoints.
+                # Skip folders that this server did not write.
                 names = sorted(entry.name for entry in directory.iterdir() if is_name(entry.name))
                 yield from (TinkerPath(model_id, kind, name) for name in names)
 
@@ -155,7 +155,7 @@ class Checkpoints:
             raise ServerError(f"{file} is not the record of a checkpoint: {error}. Delete its folder.") from error
 
     def _read_if_sound(self, path: TinkerPath) -> Checkpoint | None:
-        """For lists: what is damaged is logged and left out, or nobody would see the others."""
+        """Return the checkpoint for a list. Log a damaged checkpoint and return None, so that the list still works."""
         try:
             return self._read(path)
         except ServerError as error:

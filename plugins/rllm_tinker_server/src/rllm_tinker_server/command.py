@@ -30,25 +30,25 @@ def tinker() -> None:
 @click.option(
     "--api-key",
     envvar="TINKER_API_KEY",
-    help="What clients must send; without it, any key will do. On the command line other users of this machine can "
-    "see it: better set TINKER_API_KEY.",
+    help="Key that clients must send. Without it, the server accepts any key. Other users of this machine can see a "
+    "key on the command line, so set TINKER_API_KEY instead.",
 )
 @click.option(
     "--checkpoints",
     default=Path("tinker-checkpoints"),
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for what clients save; it is read again after a restart.",
+    help="Folder for clients' checkpoints. The server reads it again after a restart.",
 )
 @click.option(
-    "--max-context", type=click.IntRange(2), help="Most tokens of a prompt and its reply. Default: the model's."
+    "--max-context", type=click.IntRange(2), help="Maximum tokens of a prompt and its response. Default: the model's."
 )
 @click.option(
     "--threads",
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="CPU threads of torch, for training and for sampling each.",
+    help="CPU threads of torch for training, and the same number for sampling.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, …")
 @click.option(
@@ -56,45 +56,47 @@ def tinker() -> None:
     default="float32",
     show_default=True,
     type=click.Choice(["float32", "bfloat16"]),
-    help="Type of the base model's weights and of activations. float16 is not offered, for gradients leave its range. "
-    "Adapters, their gradients and AdamW's moments are float32 always; for samples see --merged-dtype.",
+    help="Type of the base model's weights and of activations. float16 is not available, because gradients leave its "
+    "range. Adapters, their gradients and AdamW's moments are always float32. For samples see --merged-dtype.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the weights of `tiny`; as trainer.seed of a run.")
-@click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="LoRA models at a time.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights of `tiny`, as trainer.seed in a run.")
+@click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="Maximum LoRA models.")
 @click.option(
-    "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Sampler weights in memory."
+    "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Maximum sampler weights in memory."
 )
 @click.option(
     "--max-merged",
     default=2,
     show_default=True,
     type=click.IntRange(1),
-    help="Sets of weights that are ready to be sampled from; each is a copy of the adapted layers.",
+    help="Maximum sets of weights ready for sampling. Each set is a copy of the adapted layers.",
 )
 @click.option(
     "--merged-dtype",
     default="float32",
     show_default=True,
     type=click.Choice(["float32", "model"]),
-    help="Type of those copies. `model`: that of --dtype. In bfloat16 they take half the memory, and samples do not "
-    "see small changes: a weight moves by a 256th of itself at least.",
+    help="Type of the copies for sampling. `model`: the type in --dtype. bfloat16 needs half the memory, but samples "
+    "do not see small changes, because a weight changes by at least 1/256 of its value.",
 )
 @click.option(
     "--kv-cache-gib",
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="GiB of cached keys and values, of each set of weights that is being sampled from.",
+    help="GiB of cached keys and values for each set of weights in use for sampling.",
 )
 @click.option(
     "--max-concurrency",
     default=512,
     show_default=True,
     type=click.IntRange(1),
-    help="Most sequences of one set of weights in a forward pass; others wait.",
+    help="Maximum sequences of one set of weights in a forward pass. Other sequences wait.",
 )
-@click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File that gets the URL as JSON.")
-@click.option("--end-with-stdin", is_flag=True, help="End when standard input closes, as it does when a parent dies.")
+@click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File to write the URL to, as JSON.")
+@click.option(
+    "--end-with-stdin", is_flag=True, help="Stop when standard input closes, for example when the parent process dies."
+)
 def serve(
     port: int,
     host: str,
@@ -105,19 +107,19 @@ def serve(
     end_with_stdin: bool,
     **model: Any,
 ) -> int:
-    """Serve a model to Tinker programs: they train LoRA models on it and sample from them, on this machine.
+    """Serve a model to Tinker programs. They train LoRA models on it and sample from them, on this machine.
 
     \b
-    The two-layer model that rllm makes in code, for trying things out:
+    Serve the two-layer model that rllm makes in code, for first tests:
       rllm tinker serve --model tiny
-    A model of your own, under the name that a program asks for:
+    Serve your own model, under the name that a program requests:
       rllm tinker serve --model ./Qwen3-0.6B --name Qwen/Qwen3-8B
     Then, in another terminal, run any Tinker program unchanged:
       TINKER_BASE_URL=http://127.0.0.1:8017 TINKER_API_KEY=tml-local python train.py
-    For other machines too, with a key:
+    Serve other machines too, with a key:
       TINKER_API_KEY=tml-$(openssl rand -hex 16) rllm tinker serve --model tiny --host 0.0.0.0
 
-    Ctrl-C stops it. Checkpoints stay; models that were not saved are lost.
+    Ctrl-C stops the server. Checkpoints stay. Models without a checkpoint are lost.
     """
     from rllm_core.errors import ConfigError
     from rllm_core.plugins import missing
@@ -145,11 +147,11 @@ def serve(
         click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")
         sys.stdout.flush()
 
-    # The port is taken before the model is loaded: what cannot work is said at once.
+    # Bind the port before the model is loaded, so that errors are reported at once.
     with listen_for(where) as listening, opened_service(what) as service:
         code = run(service, where, listening, ready)
     if worker_is_busy():
-        # A long step would keep the process alive, and nobody waits for its result any more.
+        # A long step would keep the process alive, but no client waits for its result any more.
         sys.stdout.flush()
         os._exit(code)
     return code

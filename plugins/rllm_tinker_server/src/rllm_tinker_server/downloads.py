@@ -16,9 +16,9 @@ from rllm_tinker_server.refusals import Forbidden, NotFound
 from rllm_tinker_server.tinker_path import EXTERNAL, TinkerPath
 
 FILES = (CONFIG_FILE, ADAPTER_FILE)
-"""Of a checkpoint, what is for other programs."""
+"""Files of a checkpoint that other programs can read."""
 VALID = 3600.0
-"""Seconds that a URL can be used. The client asks for new ones five minutes before their end."""
+"""Lifetime of a URL in seconds. The client requests new URLs five minutes before they expire."""
 
 
 class Downloads:
@@ -30,15 +30,15 @@ class Downloads:
         self._secret = secrets.token_bytes(32)
 
     def urls(self, path: TinkerPath, base: str) -> tuple[dict[str, str], float]:
-        """The URLs of the files by name, and when they expire in seconds since the epoch.
+        """Return the files' URLs by name, and their expiry in seconds since the epoch.
 
         Args:
-            path: of a checkpoint for other programs.
-            base: what the client calls the place of files, such as ``http://127.0.0.1:8017/api/v1/files``.
+            path: path of a checkpoint for other programs.
+            base: base URL of files as the client sees it, such as ``http://127.0.0.1:8017/api/v1/files``.
 
         Raises:
-            RequestRefused: the checkpoint is of another kind.
-            NotFound: there is none.
+            RequestRefused: the checkpoint has a different kind.
+            NotFound: the checkpoint does not exist.
         """
         if path.kind != EXTERNAL:
             raise RequestRefused(f"{path} cannot be downloaded. Export it with save_weights_external first.")
@@ -51,10 +51,10 @@ class Downloads:
         return urls, float(expires)
 
     def file(self, path: TinkerPath, name: str, query: Mapping[str, str]) -> Path:
-        """The file that a URL stands for.
+        """Return the path of the file for a URL.
 
         Raises:
-            Forbidden: it was not signed here, or has expired.
+            Forbidden: this server did not sign the URL, or the URL has expired.
             NotFound: the checkpoint has been deleted.
         """
         expires = query.get("expires", "")

@@ -51,7 +51,7 @@ def _gathered(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 class _Computed(nn.Module):
-    """Stands for a decoder whose hidden states are known, so that the model's own code makes logits of them."""
+    """Replacement for a decoder that returns given hidden states. The model's own code then computes the logits."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
@@ -90,12 +90,12 @@ class ExampleBatch:
     """Which of `targets` are targets, bool; n_target of them."""
 
     def logprobs(self, model: Any, max_positions: int) -> Tensor:
-        """(n_target,) float32, see `target_logprobs`."""
-        # Gathered before padding is left out: to select rows of a vocabulary's width would be a copy of them.
+        """Return (n_target,) float32, see `target_logprobs`."""
+        # Gather before removing padding: a selection of rows with the vocabulary's width would copy them.
         return target_logprobs(model, self.tokens, self.targets, max_positions)[self.real]
 
     def with_logprobs(self, logprobs: Tensor) -> Targets:
-        """What the loss reads."""
+        """Return the loss's input."""
         device = logprobs.device
         sizes = [example.targets.size for example in self.examples]
         names = self.examples[0].inputs

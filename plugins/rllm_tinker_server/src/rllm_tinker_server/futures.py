@@ -42,15 +42,15 @@ class Futures:
         return len(self._pending)
 
     def knows(self, request_id: str) -> bool:
-        """Whether a result of that id is pending or held."""
+        """True if a result with this id is pending or stored."""
         return request_id in self._pending or request_id in self._unretrieved or request_id in self._retrieved
 
     def open(self, request_id: str) -> None:
-        """From now on the request is pending, and is never discarded."""
+        """Mark the request as pending. A pending request is never discarded."""
         self._pending[request_id] = asyncio.get_running_loop().create_future()
 
     def finish(self, request_id: str, answer: Answer) -> None:
-        """Whoever waits is answered."""
+        """Store the answer and return it to all waiting requests."""
         waiting = self._pending.pop(request_id)
         self._unretrieved[request_id] = _Finished(answer, self._clock())
         self._bytes += len(answer.body)
@@ -66,19 +66,19 @@ class Futures:
         """
         waiting = self._pending.get(request_id)
         if waiting is not None:
-            # Unlike wait_for, this leaves the future alone when time is up: others may wait for it too.
+            # Unlike wait_for, this does not cancel the future after the timeout, because others may wait for it too.
             done, _ = await asyncio.wait({waiting}, timeout=self._limits.long_poll)
             if not done or waiting.cancelled():
                 return None
         return self._retrieve(request_id)
 
     def close(self) -> None:
-        """Let everybody go who waits: the server stops."""
+        """Cancel all waiting requests, because the server stops."""
         for waiting in self._pending.values():
             waiting.cancel()
 
     def sweep(self) -> None:
-        """Discard results that were kept long enough."""
+        """Discard results older than their time limit."""
         now = self._clock()
         self._drop_older(self._retrieved, now - self._limits.keep_retrieved)
         self._drop_older(self._unretrieved, now - self._limits.keep_unretrieved)

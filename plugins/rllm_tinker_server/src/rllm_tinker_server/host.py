@@ -1,7 +1,7 @@
 """The models of a server: one base model and the LoRA models on it.
 
-Everything here computes. Training is called on one thread, and sampling on another: `merged` and `score`. The two share
-tensors that nobody changes, and copies of weights; no module tree is used by both.
+This module only computes. One thread calls the training methods. A second thread calls the sampling methods: `merged`
+and `score`. The two threads share constant tensors and copies of weights, but no module tree.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Host:
         if max_context is not None and not 1 < max_context <= loaded.max_context:
             raise ConfigError(
                 "context-too-long",
-                f"A context of {max_context} tokens is asked for; {name} takes 2 to {loaded.max_context}.",
-                "Ask for fewer, or for none: the model's own number is the default.",
+                f"The requested context has {max_context} tokens, but {name} supports 2 to {loaded.max_context}.",
+                "Set a smaller --max-context, or remove it to use the model's own limit.",
             )
         self.model: Any = loaded.model.requires_grad_(False).eval()
         # A pass that samples sets its model's attention for a while: trees that are copied meanwhile would keep it.

@@ -41,7 +41,7 @@ def text_of(found: Mapping[str, Any], key: str) -> str:
 
 
 def metadata_of(found: Mapping[str, Any], max_bytes: int) -> dict[str, Any] | None:
-    """What a client notes about a session, a model or a checkpoint."""
+    """Return a client's metadata of a session, a model or a checkpoint. None if the request has no metadata."""
     value = found.get("user_metadata")
     if value is not None and not isinstance(value, dict):
         raise RequestRefused(f"user_metadata is of type {type(value).__name__}; it must be an object.")

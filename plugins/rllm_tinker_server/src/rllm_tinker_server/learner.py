@@ -1,4 +1,4 @@
-"""Training one LoRA model: gradients that add up until a step of AdamW is asked for."""
+"""Training of one LoRA model: gradients accumulate until a client requests a step of AdamW."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Learner:
         self._trained = list(lora.parameters().values())
 
     def forward_backward(self, request: ForwardBackward) -> ForwardBackwardResult:
-        """Add the gradient of the request's loss to what there is; with `forward_only`, only compute the loss.
+        """Add the gradient of the request's loss to the stored gradient. With `forward_only`, only compute the loss.
 
         Raises:
-            RequestRefused: its data or its loss is wrong, or the loss is not finite. Nothing is added then.
+            RequestRefused: the data or the loss is invalid, or the loss is not finite. The gradient does not change.
         """
         loss, config = find_loss(request.loss), complete_config(request.loss, request.config)
         check_examples(request, self._base)
@@ -69,19 +69,19 @@ class Learner:
         return {"grad_norm": self.adam.step(step)}
 
     def restore(self, saved: SavedModel, *, optimizer: bool, what: str) -> None:
-        """Put saved weights back exactly, and begin a new gradient.
+        """Restore saved weights exactly, and start a new gradient.
 
         Args:
-            saved: of a model like this one.
-            optimizer: whether to put its AdamW state back as well; else AdamW starts anew.
-            what: what to call `saved` in an error.
+            saved: saved state of a model with the same shapes.
+            optimizer: True to restore the AdamW state too. Otherwise AdamW starts with an empty state.
+            what: name of `saved` in an error.
 
         Raises:
-            RequestRefused: it is of a model unlike this one, or has no AdamW state.
+            RequestRefused: the saved model has different shapes, or no AdamW state.
         """
         check_fits(saved, self.lora, what)
         if optimizer and saved.optimizer is None:
-            raise RequestRefused(f"{what} holds no optimiser state. Load its weights alone, or a saved training state.")
+            raise RequestRefused(f"{what} has no optimiser state. Load only its weights, or a saved training state.")
         state = self.adam.parse(saved.optimizer, what) if optimizer and saved.optimizer is not None else {}
         with torch.no_grad():
             for name, parameter in self.lora.parameters().items():
@@ -91,7 +91,7 @@ class Learner:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """What is added to the gradient inside is added as a whole or, after an exception, not at all."""
+        """Undo all changes of the gradient if an exception occurs inside."""
         before = [each.grad for each in self._trained]
         self.adam.drop_gradient()
         try:

@@ -1,4 +1,4 @@
-"""Questions about what is there: models, checkpoints, sessions. They change no weights and wait for no turn."""
+"""Queries of models, checkpoints and sessions. They change no weights, and do not wait for a turn."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Library:
         return records.capabilities(self._service.names, self._service.host.base)
 
     def checkpoint_list(self, offset: int, limit: int) -> Answer:
-        """Of all models, newest first."""
+        """Return the checkpoints of all models, newest first."""
         store = self._service.checkpoints
         found = [checkpoint for model_id in store.model_ids() for checkpoint in store.of_model(model_id)]
         found.sort(key=lambda checkpoint: -checkpoint.created)

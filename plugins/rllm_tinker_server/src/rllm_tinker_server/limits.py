@@ -1,4 +1,4 @@
-"""What this server allows before it refuses, evicts or gives up, of what clients send and of what is held for them."""
+"""Limits of this server. Beyond a limit it rejects requests, evicts stored objects or gives up."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class TinkerLimits:
     """Seconds, bytes and counts."""
 
     long_poll: float = 20.0
-    """Seconds that a request for a pending result is held; clients wait 45."""
+    """Seconds that a request waits for a pending result. Clients wait 45 seconds."""
     max_result_bytes: int = 256 * MIB
-    """Of all finished results together."""
+    """Maximum size of all finished results together."""
     keep_retrieved: float = 60.0
-    """Seconds that a result is kept after it was first fetched, for a client whose connection broke meanwhile."""
+    """Seconds to keep a result after its first retrieval, for a client whose connection broke."""
     keep_unretrieved: float = 3600.0
     max_pending_samples: int = 20_000
     max_samples_per_request: int = 1024
@@ -46,14 +46,14 @@ class TinkerLimits:
     """Sessions that are remembered after their end, to tell clients what became of them."""
 
     max_metadata_bytes: int = 65_536
-    """What a client may note about a session, a model or a checkpoint."""
+    """Maximum size of a client's metadata of a session, a model or a checkpoint."""
     max_body_bytes: int = 64 * MIB
     read_seconds: float = 60.0
-    """Longest that a request may take to arrive."""
+    """Maximum seconds for a request to arrive."""
     max_sparse_numbers: int = 1 << 24
-    """What the sparse tensors of a request may stand for: as many numbers as the largest body could hold dense."""
+    """Maximum numbers in a request's sparse tensors after expansion: as many as the largest body could hold dense."""
     fwdbwd_max_chunk_len: int = 1024
-    """Examples per request; clients cut what they send by this."""
+    """Maximum examples per request. Clients split their requests by this limit."""
     fwdbwd_max_chunk_bytes: int = 5_000_000
     sweep_interval: float = 1.0
     checkpoint_sweep_interval: float = 60.0

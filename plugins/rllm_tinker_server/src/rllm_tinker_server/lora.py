@@ -1,7 +1,7 @@
-"""LoRA models: adapters by peft over one base model that they share and never change.
+"""LoRA models: peft adapters over one shared base model, which never changes.
 
-Every LoRA model has a module tree of its own over the base model's tensors (see `sharing_copy`). So the base model
-stays a plain transformers model, and no adapter can be seen, switched on or slowed down by another.
+Every LoRA model has a separate module tree over the base model's tensors (see `sharing_copy`). So the base model stays
+a plain transformers model, and adapters cannot affect or slow down each other.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def sharing_copy(model: Any) -> Any:
 
 
 ATTENTION = ("attn", "attention")
-"""What the module around a layer's projections is called: ``self_attn``, ``attn``, ``self_attention``, …"""
+"""Suffixes of the module names around attention projections: ``self_attn``, ``attn``, ``self_attention``, …"""
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
-"""Linear layers that choose between experts. What they choose is no matter of the adapter, as on the service."""
+"""Linear layers that choose between experts. They get no adapter, as on the service."""
 
 
 def target_names(model: Any, spec: LoraSpec) -> tuple[str, ...]:
@@ -77,15 +77,15 @@ def _group(name: str) -> str | None:
 
 
 def _has_fused_experts(model: Any) -> bool:
-    """Whether the weights of several experts are one tensor, (n_expert, …)."""
+    """True if the weights of several experts are one tensor, (n_expert, …)."""
     return any(parameter.ndim > 2 for parameter in model.parameters())
 
 
 ALPHA = 32
-"""What is added to a layer is alpha / rank · B A x. The same alpha for all ranks, so that one learning rate fits all
-of them: Schulman et al. 2025, "LoRA Without Regret"."""
+"""Scale of adapters: a layer's output changes by alpha / rank · B A x. All ranks have the same alpha, so that one
+learning rate works for all of them: Schulman et al. 2025, "LoRA Without Regret"."""
 MAX_RANK = 1024
-"""Far above what helps; a mistaken rank must not take the server's memory."""
+"""Far above useful ranks. The limit prevents a mistaken rank from using the server's memory."""
 ADAPTER = "default"
 """peft's name of the one adapter of a module tree."""
 
@@ -102,35 +102,35 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdapterWeights:
-    """An adapter at one moment: a copy in main memory that nobody changes. Equal only to itself."""
+    """A constant copy of an adapter in main memory. It is equal only to itself."""
 
     spec: LoraSpec
     factors: Mapping[str, Factors]
-    """By the name of the linear layer in the base model."""
+    """Factors by the name of the linear layer in the base model."""
 
 
 class LoraModel:
     """A base model with an adapter that can be trained."""
 
     def __init__(self, base: Any, spec: LoraSpec) -> None:
-        """Make one that still answers as the base model does: B is 0, and A is drawn from the seed.
+        """Make a LoRA model with the base model's outputs: B is 0, and A is drawn from the seed.
 
         Args:
-            base: `transformers.PreTrainedModel`, which stays as it is.
-            spec: without a seed, one is drawn; `self.spec` has it.
+            base: `transformers.PreTrainedModel`, which does not change.
+            spec: LoRA settings. If the seed is None, a seed is drawn and stored in `self.spec`.
 
         Raises:
-            RequestRefused: a rank or a choice of layers that cannot be.
+            RequestRefused: the rank or the choice of layers is invalid.
         """
         if not 1 <= spec.rank <= MAX_RANK:
             raise RequestRefused(f"A LoRA rank of {spec.rank} is not offered here. Choose one of 1 to {MAX_RANK}.")
         self.spec = replace(spec, seed=secrets.randbits(63) if spec.seed is None else spec.seed)
         self.names = target_names(base, spec)
         self.model = sharing_copy(base)
-        # Tied layers are told apart here: an adapter on the output layer leaves the input embedding alone. peft warns
-        # of what may go wrong when such an adapter is merged into the tied weight, which nobody does here.
+        # Untie layers here, because an adapter on the output layer must not change the input embedding. Otherwise peft
+        # warns about merging such an adapter into the tied weight, which this server does not do.
         self.model.config.tie_word_embeddings = False
-        # peft draws from torch's global generator whatever it is told about initial weights.
+        # peft always draws from torch's global generator, with any setting of initial weights.
         with torch.random.fork_rng(devices=[]):
             peft.inject_adapter_in_model(peft_config(self.spec, self.names), self.model, ADAPTER)
         self._layers: dict[str, Any] = {name: self.model.get_submodule(name) for name in self.names}
@@ -163,7 +163,7 @@ class LoraModel:
 
 
 def peft_config(spec: LoraSpec, names: tuple[str, ...]) -> peft.LoraConfig:
-    """What peft must be told to adapt exactly the layers of these names."""
+    """Return peft's config that adapts exactly the layers with these names."""
     return peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=spec.rank,
@@ -176,10 +176,10 @@ def peft_config(spec: LoraSpec, names: tuple[str, ...]) -> peft.LoraConfig:
 
 @torch.no_grad()
 def merged_copy(base: Any, weights: AdapterWeights, dtype: torch.dtype = torch.float32) -> Any:
-    """A plain model that answers as the adapted one does. It shares all tensors with `base` but the adapted weights.
+    """Return a plain model with the adapted model's outputs. It shares all tensors with `base` except adapted weights.
 
-    Those are of `dtype`, whatever the base model is. bfloat16 takes half the memory, and loses most of what few or
-    small steps change: a weight moves by a 256th of itself at least.
+    The adapted weights have the type `dtype`, independent of the base model's type. bfloat16 needs half the memory, but
+    loses most of the change from few or small steps, because a weight changes by at least 1/256 of its value.
     """
     merged = sharing_copy(base)
     for name, factors in weights.factors.items():

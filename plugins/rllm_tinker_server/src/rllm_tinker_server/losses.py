@@ -1,6 +1,6 @@
-"""The losses of the Tinker API: sums over all positions of a datum, with the inputs and settings each of them reads.
+"""Losses of the Tinker API, with their inputs and settings. A loss is a sum over all positions of a datum.
 
-The formulas are those of https://tinker-docs.thinkingmachines.ai/tinker/losses. Log-ratios are bounded before they are
+The formulas come from https://tinker-docs.thinkingmachines.ai/tinker/losses. Log-ratios are bounded before they are
 exponentiated, as in all losses of rllm.
 """
 
@@ -25,12 +25,12 @@ CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What a loss reads: the targets of some whole examples, one after the other; every tensor is (n_target,)."""
+    """Input of a loss: the concatenated targets of some whole examples. Every tensor is (n_target,)."""
 
     logprobs: Tensor
     """float32, with a gradient."""
     examples: Tensor
-    """int64, the example each target is of, counted from 0."""
+    """int64, index of each target's example, from 0."""
     inputs: Mapping[str, Tensor]
     """float32, what the client sent."""
 
@@ -48,11 +48,11 @@ class Loss:
     function: Callable[[Targets, Config], Tensor]
     """(n_target,) the loss of each target, to be minimised."""
     inputs: frozenset[str]
-    """What every datum must bring besides its targets."""
+    """Inputs that every datum must have in addition to its targets."""
     config: Config = field(default_factory=dict)
     """Settings with their defaults."""
     many_targets: bool = False
-    """Whether a position may have several targets, (n, k)."""
+    """True if a position may have several targets, (n, k)."""
 
 
 def cross_entropy(targets: Targets, config: Config) -> Tensor:
@@ -88,8 +88,8 @@ def dro(targets: Targets, config: Config) -> Tensor:
 def gspo(targets: Targets, config: Config) -> Tensor:
     """-min(A s, A clip(s)), s = exp(mean of log rho over the example's marked targets).
 
-    Every target has the value of its example and the gradient of its own log-prob (GSPO-token). Zheng et al. 2025,
-    arXiv:2507.18071.
+    Every target has the value of its example, but its gradient flows only through the target's log-prob (GSPO-token).
+    Zheng et al. 2025, arXiv:2507.18071.
     """
     marked = (targets.inputs["sequence_ratio_mask"] != 0).float()
     log_ratio = targets.logprobs.detach() - targets.inputs["logprobs"]

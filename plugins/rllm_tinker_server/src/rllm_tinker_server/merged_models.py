@@ -22,12 +22,12 @@ class ModelSampler:
     make_engine: Callable[[Any], LocalEngine]
     users: int = 0
     unwanted: bool = False
-    """Whether to let go of it as soon as nobody uses it."""
+    """True if the model should be removed after its last use."""
     _engine: LocalEngine | None = None
 
     @property
     def engine(self) -> LocalEngine:
-        """Made when it is first used after `rest`: its cache is large."""
+        """Engine of the model. It is made at its first use after `rest`, because its cache is large."""
         if self._engine is None:
             self._engine = self.make_engine(self.model)
         return self._engine
@@ -51,16 +51,17 @@ class MergedModels:
         *,
         limit: int,
     ) -> None:
-        """Start with the base model alone.
+        """Start with only the base model.
 
         Args:
-            merge: makes the model of some weights, on the executor; of None, which costs nothing, the base model.
-            make_engine: an engine on such a model.
-            executor: of one thread.
-            limit: most merged models at a time, those in use included; the base model does not count.
+            merge: function that makes a model from weights, on the executor. For None it returns the base model, which
+                costs nothing.
+            make_engine: function that makes an engine for such a model.
+            executor: executor with one thread.
+            limit: maximum number of merged models, including models in use, without the base model.
 
         Raises:
-            ValueError: a limit below 1, with which nothing would ever be merged.
+            ValueError: the limit is below 1, so no weights could be merged.
         """
         if limit < 1:
             raise ValueError(f"a limit of {limit} merged models leaves no place for one")
@@ -91,7 +92,7 @@ class MergedModels:
             self._leave(weights, sampler)
 
     def forget(self, weights: AdapterWeights) -> None:
-        """These weights are not wanted any more; their model goes when nobody uses it."""
+        """Remove the model of these weights after its last use."""
         sampler = self._merged.get(weights)
         if sampler is not None:
             sampler.unwanted = True
@@ -104,7 +105,7 @@ class MergedModels:
             async with self._entrance:
                 sampler = self._merged.get(weights) or await self._admit(weights)
             self._merged.move_to_end(weights)
-        # Nothing has been awaited since the sampler was found: nobody can have let go of it.
+        # No await since the sampler was found, so no other task can have removed it.
         sampler.users += 1
         self._latest = sampler
         for other in self._others(sampler):

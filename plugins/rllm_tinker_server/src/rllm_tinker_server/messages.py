@@ -1,4 +1,4 @@
-"""What the two halves of the server say to each other: HTTP in front, torch behind. Plain data; no tinker, no torch."""
+"""Messages between the server's two halves, HTTP and torch. They are plain data without tinker or torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LoraSpec:
 
     rank: int
     seed: int | None = None
-    """Of the initial weights; None draws one."""
+    """Seed of the initial weights. None draws a seed."""
     train_mlp: bool = True
     train_attn: bool = True
     train_unembed: bool = True
@@ -33,14 +33,17 @@ class Example:
     tokens: NDArray[np.int64]
     """(n,) what the model is given."""
     targets: NDArray[np.int64]
-    """(n,) or (n, k): the tokens whose log-probs are asked for."""
+    """(n,) or (n, k): tokens whose log-probs the client requests."""
     inputs: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """What the loss reads, by name (``weights``, ``logprobs``, ``advantages``, …), each of the shape of `targets`."""
+    """Inputs of the loss by name (``weights``, ``logprobs``, ``advantages``, …), each with the shape of `targets`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardBackward:
-    """Add the gradient of a loss, summed over examples, to that of a LoRA model; `forward_only` leaves it alone."""
+    """Request to add the gradient of a loss, summed over examples, to a LoRA model's gradient.
+
+    `forward_only` only computes the loss.
+    """
 
     loss: str
     config: Mapping[str, float]
@@ -51,9 +54,9 @@ class ForwardBackward:
 @dataclass(frozen=True, kw_only=True)
 class ForwardBackwardResult:
     logprobs: tuple[NDArray[np.float32], ...]
-    """Of each example, of the shape of its targets."""
+    """Log-probs of each example, with the shape of its targets."""
     metrics: Mapping[str, float]
-    """``loss:sum``, the loss summed over all examples, and whatever else is worth showing."""
+    """``loss:sum``, the loss summed over all examples, and other metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +77,10 @@ class SampleSettings:
 
     max_tokens: int
     seed: int | None
-    """Of the first sequence; those of the others are derived from it. None draws one."""
+    """Seed of the first sequence. The seeds of the other sequences derive from it. None draws a seed."""
     temperature: float
     top_k: int
-    """-1: all tokens."""
+    """Number of likeliest tokens to sample from. -1 means all tokens."""
     top_p: float
     stop_ids: frozenset[int] | None = None
     """Tokens that end a reply; None: the model's own."""
@@ -96,18 +99,18 @@ class TopTokens:
     """(n, k), NaN where a position has none: the first of a prompt."""
 
     def since(self, start: int) -> TopTokens:
-        """Those of the positions from `start` on."""
+        """Return the tokens of the positions from `start`."""
         return TopTokens(tokens=self.tokens[start:], logprobs=self.logprobs[start:])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """What a model says about given tokens, each after those before it."""
+    """A model's predictions for given tokens, each after the tokens before it."""
 
     logprobs: NDArray[np.float32]
-    """(n,), NaN for the first."""
+    """(n,) log-probs. NaN for the first token."""
     top: TopTokens | None
-    """None: they were not asked for."""
+    """Likeliest tokens of each position. None if the client did not request them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,17 +122,17 @@ class Sampled:
     """(n,) under softmax(logits / temperature)."""
     stop_reason: Literal["stop", "length"]
     top: TopTokens | None = None
-    """Of every sampled token, under the same distribution; None: not asked for."""
+    """Likeliest tokens at every sampled token, under the same distribution. None if the client did not request them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseModel:
-    """What clients are told about the model that all LoRA models of a server share."""
+    """Description for clients of the base model that all LoRA models of a server share."""
 
     name: str
-    """What clients call it."""
+    """Name of the model for clients."""
     tokenizer: str
-    """What `transformers.AutoTokenizer` can load: a folder or a hub id."""
+    """Folder or hub id that `transformers.AutoTokenizer` can load."""
     max_context: int
-    """Most tokens of a prompt and its reply, and of an example."""
+    """Maximum tokens of a prompt and its response, and of an example."""
     vocabulary: int

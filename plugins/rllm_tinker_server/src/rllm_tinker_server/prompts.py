@@ -1,4 +1,4 @@
-"""What a model says about given tokens."""
+"""A model's predictions for given tokens."""
 
 from __future__ import annotations
 

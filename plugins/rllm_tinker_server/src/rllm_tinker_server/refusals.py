@@ -1,7 +1,7 @@
-"""How a request can be refused at once, with its HTTP status. What fails later is told through its result instead.
+"""Errors that reject a request at once, with their HTTP status. Later errors are in the request's result instead.
 
-The statuses follow from how clients react: 408, 409, 429 and all of 5xx are sent again for minutes, everything else
-below is final. So nothing that asking again cannot fix has one of those.
+The statuses follow from the clients' behaviour: clients retry 408, 409, 429 and all 5xx for minutes, and all other
+statuses are final. So an error that a retry cannot fix has a final status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NotFound(RequestRefused):
 
 
 class Forbidden(RequestRefused):
-    """Whoever asks has no right to it."""
+    """The client may not read this resource."""
 
     status = 403
 

@@ -16,7 +16,7 @@ from rllm_tinker_server.refusals import NOT_TEXT
 
 LARGEST_ID = 2**31 - 1
 MOST_STOPS, LONGEST_STOP = 64, 1024
-"""Texts that may end a reply, and letters of each: they are looked for after every token."""
+"""Maximum number of stop strings, and of characters in each. The server searches them after every token."""
 LARGEST_SEED = 2**63 - 1
 NOT_TOKENS = "The prompt's chunks have no tokens, or tokens that are not whole numbers, 0 or more."
 
@@ -37,7 +37,7 @@ class SampleRequest:
 
     @property
     def most_tokens(self) -> int:
-        """Of all samples, each with its prompt."""
+        """Maximum tokens of all samples, each with its prompt."""
         return sum(map(len, self.prompts)) + len(self.prompts) * self.settings.max_tokens
 
 
@@ -51,11 +51,11 @@ NOT_SAMPLED = {
     "record_stability_info": "The loss stable_reinforce needs it, which this server does not have either: train with "
     "another one, such as importance_sampling.",
 }
-"""What can be asked for and is not done, and what to do instead."""
+"""Settings of the API that this server does not support, and the alternative to each."""
 
 
 def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleRequest:
-    """Raises RequestRefused."""
+    """Parse a sample request. Raise RequestRefused if it is invalid."""
     found = json_object(body)
     for key, instead in NOT_SAMPLED.items():
         if found.get(key):
@@ -172,7 +172,10 @@ def _real(params: Mapping[str, Any], name: str) -> float:
 
 
 def _stop(stop: Any) -> tuple[frozenset[int] | None, tuple[str, ...]]:
-    """None keeps the model's own stop tokens, and so do texts; a list of ids replaces them, an empty one too."""
+    """Return stop ids and stop strings. None and strings keep the model's own stop tokens; a list of ids replaces them.
+
+    An empty list removes all stop tokens.
+    """
     if stop is None:
         return None, ()
     texts = [stop] if isinstance(stop, str) else stop

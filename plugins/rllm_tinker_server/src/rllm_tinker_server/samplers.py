@@ -29,7 +29,7 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
 
 
 class Samplers:
-    """What is asked of it, it does on the executor. Belongs to one event loop."""
+    """Samplers of all sets of weights. They work on the executor and belong to one event loop."""
 
     def __init__(
         self, host: Host, executor: Executor, *, kv_cache_bytes: int, max_concurrency: int, max_merged: int
@@ -95,16 +95,16 @@ class Samplers:
     async def score(
         self, weights: AdapterWeights | None, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0
     ) -> Scores:
-        """What the model says about tokens, each after those before it.
+        """Return the model's predictions for tokens, each after the tokens before it.
 
         Args:
-            weights: None: the base model.
+            weights: adapter weights. None means the base model.
             given: (n,) tokens.
-            top: how many of the likeliest tokens of each position; 0: none.
-            temperature: of the distribution; 0 means 1, as for the log-probs of samples.
+            top: number of likeliest tokens to return for each position. 0 means none.
+            temperature: temperature of the distribution. 0 means 1, as for the log-probs of samples.
 
         Raises:
-            RequestRefused: there are no tokens, too many, or some that the model does not know.
+            RequestRefused: the request has no tokens, too many tokens, or tokens outside the vocabulary.
         """
         self._check_prompt(given, room=0)
         async with self.models.use(weights) as sampler:

@@ -98,7 +98,7 @@ class Sampling:
         return wire.samples_answer(samples, logprobs, about_prompt.top if about_prompt is not None else None)
 
     async def _with_top(self, weights: Any, request: SampleRequest, index: int, sampled: Sampled) -> Sampled:
-        """A sample with the likeliest tokens in the place of each: a pass over prompt and sample tells them."""
+        """Return a sample with the likeliest tokens at each position, from a pass over prompt and sample."""
         prompt = request.prompts[index]
         given = np.concatenate((prompt, sampled.tokens))
         scores = await self._service.samplers.score(
@@ -167,13 +167,13 @@ def sampler_id_of(session_id: str, number: int) -> str:
 
 
 def own_name(service: Service, checkpoint: Checkpoint) -> str:
-    """What this server calls a checkpoint's base model, which may have had another name when it was saved.
+    """Return this server's name of a checkpoint's base model. The name may have been different at the time of the save.
 
-    Whether it is the same model, the host tells from the weights when it loads them.
+    The host checks that the model is the same when it loads the weights.
     """
     return checkpoint.base_model if checkpoint.base_model in service.names else service.names[0]
 
 
 def _snapshot_key(checkpoint: Checkpoint) -> str:
-    """A checkpoint that was overwritten is another one."""
+    """Return a key of the checkpoint's weights. It changes if the checkpoint is overwritten."""
     return f"{checkpoint.path}@{checkpoint.created}"

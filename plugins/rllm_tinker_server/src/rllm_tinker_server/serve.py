@@ -1,4 +1,4 @@
-"""Running the server: on the main thread until a signal, or on a thread of its own inside another program."""
+"""Run the server: on the main thread until a signal, or on a separate thread inside a different program."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ START_DEADLINE = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class TinkerServeOptions:
-    """Where to listen, and when to end."""
+    """Address of the server, and conditions to stop."""
 
     host: str = LOOPBACK
     port: int = 0
-    """0: any that is free."""
+    """Port. 0 means any free port."""
     key: str | None = None
-    """What clients must send as X-API-Key; None: any, and only this machine can connect."""
+    """Key that clients must send as X-API-Key. With None any key works, and only this machine can connect."""
     announce: Path | None = None
-    """A file that says where the server listens, once it does, for a program that started it."""
+    """File to write the server's address to when it listens, for the program that started it."""
     end_with_stdin: bool = False
-    """End when standard input is closed: a parent holds its other end, and closes it by dying."""
+    """Stop when standard input is closed. This happens when the parent process dies, because it has the other end."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class RunningServer:
 def serve(service: Service, options: TinkerServeOptions, listening: socket.socket, ready: Callable[[str], None]) -> int:
     """Serve until SIGTERM, SIGINT or the end of standard input, and return the exit code.
 
-    `listening` is from `listen_for`; `ready` is told the URL once requests are answered. What the worker threads
-    execute at the end is not waited for.
+    `listening` comes from `listen_for`. `ready` receives the URL when the server answers requests. At the end, the
+    server does not wait for its worker threads.
     """
     url = url_of(listening)
 
@@ -69,10 +69,10 @@ def serve(service: Service, options: TinkerServeOptions, listening: socket.socke
 
 @contextmanager
 def running_server(service: Service, options: TinkerServeOptions | None = None) -> Iterator[RunningServer]:
-    """Serve on a thread with an event loop of its own: clients in this process may block theirs.
+    """Serve on a thread with a separate event loop, because clients in this process may block their event loop.
 
     Raises:
-        ConfigError: the address cannot be used.
+        ConfigError: the server cannot listen on the address.
     """
     options = options or TinkerServeOptions()
     listening = listen_for(options)

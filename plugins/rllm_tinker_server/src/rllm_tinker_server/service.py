@@ -1,4 +1,4 @@
-"""What all operations stand on: the model, the thread that trains it, and what clients have made so far."""
+"""Shared state of all operations: the model, its training thread, and the clients' sessions and models."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run it beside everything else; it raises nothing."""
+        """Run a coroutine concurrently. It must not raise."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -111,7 +111,7 @@ class Service:
         except RllmError as fault:
             return wire.server_failure(str(fault))
         except Exception as error:
-            # The client must learn of it, and the other clients' requests go on.
+            # Report the error to this client. The other clients' requests continue.
             logger.exception("%s failed", what)
             return wire.server_failure(f"{what} failed on the server: {type(error).__name__}: {error}")
 
@@ -162,10 +162,10 @@ class Service:
             await self.release_model(session, model_id, f"Session {session.session_id!r} {why}")
 
     def _evict(self, silent: Iterator[Session]) -> bool:
-        """End the first of some sessions; what it has is released before anything that is asked for from now on.
+        """End the first of some sessions. Its resources are released before any later request runs.
 
         Returns:
-            Whether there was one.
+            True if a session ended.
         """
         session = next(silent, None)
         if session is None:
@@ -191,7 +191,7 @@ class Service:
                     checkpoints_at = loop.time() + self.limits.checkpoint_sweep_interval
                     await self.in_worker(self.checkpoints.delete_expired)
             except Exception:
-                # Nobody waits for this, and without the next round memory would fill.
+                # No task awaits this one, so log the error. The loop must continue, or memory would fill up.
                 logger.exception("Discarding what is too old failed; it is tried again")
 
     async def _end_idle_sessions(self) -> None:
@@ -203,7 +203,7 @@ class Service:
             )
 
     async def close(self) -> None:
-        """Stop what runs beside; what the worker threads execute ends by itself."""
+        """Stop the background tasks. Work in the worker threads ends by itself."""
         self.futures.close()
         tasks = tuple(self._tasks)
         for task in tasks:

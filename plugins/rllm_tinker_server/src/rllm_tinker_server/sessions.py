@@ -21,7 +21,7 @@ class _Held:
 
 
 class Snapshots:
-    """`weights` are opaque here; `forget` is told of each that leaves."""
+    """Sampler weights in memory. `weights` are opaque here. `forget` receives each set of weights that is dropped."""
 
     def __init__(self, max_held: int, forget: Callable[[Any], None]) -> None:
         self._max_held = max_held
@@ -41,8 +41,10 @@ class Snapshots:
         return held.weights
 
     def put(self, key: str, weights: Any, *, on_disk: bool) -> None:
-        """Hold weights, in place of any of the same key. Those that are `on_disk` too leave first: they can be read
-        again, while without the others their samplers are lost.
+        """Store weights, and replace weights with the same key.
+
+        If the memory is full, weights that are also `on_disk` are dropped first, because they can be read again. A
+        sampler is lost if its other weights are dropped.
         """
         self.drop(key)
         while len(self._held) >= self._max_held:
@@ -76,14 +78,14 @@ class TrainedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSession:
-    """What a sampling session samples from."""
+    """Weights of a sampling session."""
 
     sampler_id: str
     base_model: str
     model_path: str | None = None
-    """Of a checkpoint."""
+    """Path of a checkpoint."""
     snapshot: str | None = None
-    """Key of its weights in memory; None: the base model."""
+    """Key of its weights in memory. None means the base model."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -99,7 +101,7 @@ class Session:
 
 
 class Sessions:
-    """All sessions, found by their own id and by those of their models and samplers, which start with it."""
+    """All sessions, by id. Ids of models and samplers start with their session's id, so they find the session too."""
 
     def __init__(self, limits: TinkerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -127,7 +129,7 @@ class Sessions:
         return session
 
     def touch(self, any_id: str) -> None:
-        """Note that the client is alive. Ids of a session that is not open are nobody's."""
+        """Record that the client is alive. Ids without an open session are ignored."""
         session = self._open.get(any_id.partition(":")[0])
         if session is not None:
             session.last_seen = self._clock()
@@ -167,7 +169,7 @@ class Sessions:
         return sampler
 
     def add_sampler(self, sampler: SamplingSession) -> None:
-        """Where there are too many, it takes the place of the one used longest ago. Raises Gone."""
+        """Add a sampler. If the session has too many, drop the least recently used sampler. Raises Gone."""
         samplers = self.get(sampler.sampler_id).samplers
         samplers[sampler.sampler_id] = sampler
         while len(samplers) > self._limits.max_samplers:
@@ -175,16 +177,16 @@ class Sessions:
 
     @property
     def full(self) -> bool:
-        """Whether there are as many sessions as this server takes."""
+        """True if the server has its maximum number of sessions."""
         return len(self._open) >= self._limits.max_sessions
 
     @property
     def full_of_models(self) -> bool:
-        """Whether there are as many models as this server takes."""
+        """True if the server has its maximum number of models."""
         return sum(len(session.models) for session in self) >= self._limits.max_models
 
     def check_room(self) -> None:
-        """Raise RequestRefused when there are as many models as this server takes."""
+        """Raise RequestRefused if the server has its maximum number of models."""
         if self.full_of_models:
             models = [model_id for session in self for model_id in session.models]
             raise RequestRefused(

@@ -1,4 +1,4 @@
-"""Names of checkpoints, ``tinker://<model id>/<kind>/<name>``, and the folder each stands for."""
+"""Names of checkpoints, ``tinker://<model id>/<kind>/<name>``, and their folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODEL_DIRECTORY = re.compile(r"[A-Za-z0-9-]{1,64}\.train\.[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class TinkerPath:
-    """A checkpoint's name, checked: whoever has one can join it to a folder."""
+    """A validated name of a checkpoint. It is safe to join it to a folder."""
 
     model_id: str
     kind: Kind
@@ -70,10 +70,10 @@ class TinkerPath:
 
 
 def is_name(text: str) -> bool:
-    """Whether a checkpoint may be called so. What starts with a dot is hidden, and this server's own."""
+    """True if this is a valid checkpoint name. Names with a leading dot are reserved for this server's hidden files."""
     return _NAME.fullmatch(text) is not None and not text.startswith(".")
 
 
 def model_of_directory(name: str) -> str | None:
-    """The model whose checkpoints are in a folder of that name; None when it is some other folder."""
+    """Return the model whose checkpoints are in a folder of this name. None if the folder has no checkpoints."""
     return name.replace(".", ":") if _MODEL_DIRECTORY.fullmatch(name) else None

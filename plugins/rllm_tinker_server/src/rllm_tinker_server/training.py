@@ -23,8 +23,10 @@ Operation = Callable[[TrainedModel, Found], Awaitable[Answer]]
 
 
 class Training:
-    """Operations on models. What is wrong with a numbered request is told through its result: were it refused at
-    once, its number would be missing, and those after it would wait.
+    """Operations on models.
+
+    Errors of a numbered request are in its result. If the server rejected the request at once, its number would be
+    missing, and later requests would wait for it.
     """
 
     def __init__(self, service: Service) -> None:
@@ -190,7 +192,7 @@ class Training:
 
     async def _save_for_sampler(self, model: TrainedModel, found: Found) -> Answer:
         if found.get("path") is not None:
-            # The request has no overwrite of its own: a name that is used again stands for the newest weights.
+            # The request has no overwrite flag, so a reused name refers to the newest weights.
             return wire.saved_for_sampler(path=await self._write(model, found, "sampler_weights", overwrite=True))
         number = number_of(found, "sampling_session_seq_id")
         sampler_id = sampler_id_of(model.model_id.partition(":")[0], number)
@@ -237,5 +239,5 @@ class Training:
 
 
 def _shape(of: Checkpoint | TrainedModel) -> tuple[int, bool, bool, bool]:
-    """What the tensors of a LoRA model depend on."""
+    """Return the settings that decide the shapes of a LoRA model's tensors."""
     return of.spec.rank, of.spec.train_mlp, of.spec.train_attn, of.spec.train_unembed

@@ -35,7 +35,7 @@ class _Turn:
 
 
 class Turns:
-    """Of one model. Its creation is turn 0."""
+    """Numbered requests of one model, which run in order. The model's creation is turn 0."""
 
     def __init__(
         self, model_id: str, futures: Futures, backlog: Backlog, limits: TinkerLimits, failure: Failure
@@ -49,7 +49,7 @@ class Turns:
         """The next number to start; all below have been started or given up."""
         self._waiting: dict[int, _Turn] = {}
         self._kinds: dict[int, str | None] = {}
-        """Of the last numbers; None: the request never came, and was given up."""
+        """Kinds of the last requests by number. None if a request never arrived and the server gave up on it."""
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 

@@ -44,10 +44,10 @@ def test_sparse_rows_are_made_dense_when_they_fit() -> None:
 @pytest.mark.parametrize(
     ("shapes", "why"),
     [
-        ([(4, 5), (4, 6)], "stand for 44 numbers"),
-        ([(4, 1 << 40)], "stand for"),
-        ([(4, -11)], "stand for 44 numbers"),
-        ([(5, 4)], "Datum 0: .*shape .5, 4. beside 4 tokens"),
+        ([(4, 5), (4, 6)], "contain 44 numbers"),
+        ([(4, 1 << 40)], "contain"),
+        ([(4, -11)], "contain 44 numbers"),
+        ([(5, 4)], "Datum 0: .*shape .5, 4. do not match 4 tokens"),
         ([(4, -5)], "Datum 0: "),
         ([(0, 1 << 62)], "Datum 0: "),
     ],

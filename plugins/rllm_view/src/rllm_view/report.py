@@ -29,11 +29,11 @@ class ReportTracker(Observer):
         self._began = False
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
-        """From here on what lies in the folder is this run's."""
+        """Record that the folder's files now belong to this run."""
         self._began = True
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Validations have no step of their own; the end writes them."""
+        """Write a report after some steps. Validations are not steps; `close` writes their metrics."""
         finished = global_step + 1
         if finished > 0 and finished & (finished - 1) == 0 and "train/weight_version" in metrics:
             self._write(episodes=0)

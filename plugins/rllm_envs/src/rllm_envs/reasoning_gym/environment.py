@@ -61,8 +61,8 @@ def _solved(generator: str, config: str, seed: int, count: int, seconds: float) 
         if answer is None:
             raise RolloutError(
                 "no-example-answers",
-                f"{generator} keeps no answer to its entries, so none can be shown as an example.",
-                "Leave rllm.env.env_args.examples out.",
+                f"{generator} stores no answers to its entries, so an entry cannot be shown as an example.",
+                "Remove rllm.env.env_args.examples.",
             )
         made.append((question, str(answer)))
     return tuple(made)
@@ -70,7 +70,7 @@ def _solved(generator: str, config: str, seed: int, count: int, seconds: float) 
 
 SECONDS_TO_GENERATE = 300.0
 SECONDS_TO_SCORE = 10.0
-"""Of processor time, so that a busy machine changes no reward."""
+"""Time limit in seconds of CPU time, so that a busy machine does not change rewards."""
 
 
 class ReasoningGym(Environment):

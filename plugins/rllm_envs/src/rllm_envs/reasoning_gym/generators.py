@@ -40,7 +40,7 @@ def answered(asked: Mapping[str, Any]) -> Any:
     made = entry(source)
     if asked["ask"] != "score":
         return made[asked["ask"]]
-    # That of an entry of `composite` is another one.
+    # An entry of `composite` comes from a different generator.
     generator = made["metadata"].get("source_dataset", source["generator"])
     if not may_be_evaluated(generator, asked["answer"]):
         return 0.0

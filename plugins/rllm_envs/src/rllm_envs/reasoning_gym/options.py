@@ -1,4 +1,4 @@
-"""Options of the environment `reasoning_gym`. Apart from what plays, so that listing plugins imports nothing."""
+"""Options of the environment `reasoning_gym`, separate from the environment so that listing plugins imports nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 
 SEEDS = 2**30
-"""Seeds of a user are below it. Those of validation begin with it, so that the two splits share no random stream."""
+"""Upper limit of users' seeds, and first seed of validation. So the two splits share no random stream."""
 EXAMPLES_FROM = 2 * SEEDS
-"""Seeds of examples begin with it, for the same reason."""
+"""First seed of examples, for the same reason."""
 LARGEST_SPLIT = 10**6
 
 
@@ -25,35 +25,36 @@ class ReasoningGymParams(Params):
     level: int | None = Field(
         None,
         ge=0,
-        description="Level of every attribute of the generator's curriculum, or the highest that an attribute has.",
+        description="Level of every attribute of the generator's curriculum. An attribute with fewer levels gets its "
+        "highest level.",
     )
     curriculum: dict[str, int] = Field(
         default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}; they override `level`."
     )
-    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Tasks to train on.")
-    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Tasks to validate on.")
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training tasks.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation tasks.")
     seed: int = Field(
         0,
         ge=0,
         lt=SEEDS,
-        description="Seed of the generator. Entry `index` of `seed` is mostly entry 0 of `seed + index`: independent "
-        "data needs seeds that are further apart than the sizes.",
+        description="Seed of the generator. Entry `index` of `seed` is usually entry 0 of `seed + index`. For "
+        "independent data, choose seeds that are further apart than the sizes.",
     )
     system_prompt: str | None = Field(
-        None, min_length=1, description="System message, or the name of one of reasoning-gym's: simple, direct, …"
+        None, min_length=1, description="System message, or the name of a reasoning-gym prompt: simple, direct, …"
     )
     template: str = Field(
-        "{question}", pattern=r"\{question\}", description="The prompt; {question} is what the generator asks."
+        "{question}", pattern=r"\{question\}", description="The prompt. {question} is the generator's question."
     )
     examples: int = Field(
         0,
         ge=0,
         le=32,
-        description="Solved entries shown before the question, as earlier turns. They show a small model the form of "
-        "an answer.",
+        description="Number of solved entries to show before the question, as earlier turns. They show a small model "
+        "the format of an answer.",
     )
     answer: Literal["auto", "tags", "response"] = Field(
         "auto",
-        description="What of a reply is the answer: the text between the last <answer> and </answer> (tags), the whole "
-        "reply (reply), or the text between the tags where there are some and else the whole reply (auto).",
+        description="Part of a response that is the answer. tags: the text between the last <answer> and </answer>. "
+        "response: the whole response. auto: the text between the tags, or the whole response if it has no tags.",
     )

@@ -96,7 +96,7 @@ def ask(question: Mapping[str, Any], place: str = "") -> Any:
 
 @lru_cache(1)
 def _processes(owner: int) -> tuple[Process, ...]:
-    """Those of the process `owner`: a fork has none yet."""
+    """Return the worker processes of the process `owner`. A fork starts without worker processes."""
     processes = tuple(Process() for _ in range(max(1, min(MOST_PROCESSES, os.cpu_count() or 1))))
     for each in processes:
         atexit.register(each.close)
@@ -104,7 +104,7 @@ def _processes(owner: int) -> tuple[Process, ...]:
 
 
 def _started() -> LineProcess:
-    # Generators go through sets of texts: with another order a task would ask something else after a resume.
+    # Generators iterate over sets of strings. In a different order, a task would change after a resume.
     environment = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         return LineProcess.start(WORKER, environment=environment)

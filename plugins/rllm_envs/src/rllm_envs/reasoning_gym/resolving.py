@@ -1,4 +1,4 @@
-"""What options mean, as reasoning-gym says. It is imported by its workers alone, which therefore are asked."""
+"""Resolve options by asking the worker processes, because only they import reasoning-gym."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import TooLongError, ask
 
 SECONDS_TO_SET_UP = 300.0
-"""Of processor time: a generator may read files or prepare all its entries."""
+"""Time limit in seconds of CPU time. A generator may read files or prepare all its entries."""
 
 
 def check(params: ReasoningGymParams) -> None:
-    """Raises ConfigError for a generator, option, level or system prompt that reasoning-gym does not have."""
+    """Raise ConfigError for a generator, option, level or system prompt that reasoning-gym does not have."""
     config_of(params)
     system_prompt_of(params)
 
@@ -39,7 +39,7 @@ def config_of(params: ReasoningGymParams) -> dict[str, Any]:
 
 
 def system_prompt_of(params: ReasoningGymParams) -> str | None:
-    """The system message: a text with white space is meant as it is, a word names one of reasoning-gym's.
+    """Return the system message. Text with white space is used unchanged; a single word names a reasoning-gym prompt.
 
     Raises:
         ConfigError: reasoning-gym has no prompt of this name.

@@ -28,7 +28,7 @@ def hold_back_evaluation() -> None:
 
 
 def may_be_evaluated(generator: str, answer: str) -> bool:
-    """Whether an answer is a formula, for generators whose scorer evaluates formulas; True for all others."""
+    """True if an answer is a formula, or if the generator's scorer does not evaluate formulas."""
     if generator not in PARSE:
         return True
     words = set(re.findall(r"[A-Za-z_]\w*", answer))

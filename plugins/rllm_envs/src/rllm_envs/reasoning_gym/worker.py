@@ -1,10 +1,10 @@
 """The process that generates and scores: ``python -m rllm_envs.reasoning_gym.worker``.
 
 It reads lines of JSON, such as ``{"ask": "question", "source": {…}, "seconds": 60}``, and writes a line for each:
-``{"value": …}``, ``{"refused": [message, hint]}`` or ``{"problem": text}``. A timer of the system kills it when an
-answer takes more than `seconds` of its processor time: sympy cannot be interrupted otherwise.
+``{"value": …}``, ``{"refused": [message, hint]}`` or ``{"problem": text}``. A system timer kills the process if an
+answer takes more than `seconds` of CPU time, because sympy cannot be interrupted in any other way.
 
-A process of its own, because generators read the global `random` and numpy's, depend on the order of sets, and print.
+The process is separate because generators use the global `random` and numpy's, depend on the order of sets, and print.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ class TextArena(Environment):
         return Outcome(reward=reward, done=True, correct=reward >= 1.0, metrics=metrics)
 
     def _seen(self) -> str:
-        """What the game has said since the last turn; the agent knows its own words.
+        """Return the game's messages since the last turn, without the agent's own messages.
 
-        Some games of 0.7.4 put the agent's words where the kind of a message belongs.
+        Some games of 0.7.4 put the agent's text into the field for the kind of a message.
         """
         assert self._game is not None
         with playing(self._numbers):

@@ -1,4 +1,4 @@
-"""TextArena's games: which there are, which can be played here, and how one is started."""
+"""List TextArena's games, find the games that rllm supports, and start a game."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NEEDS = {
     "OpenRouter": "asks a language model at OpenRouter",
     "Sokoban.utils": "makes its rooms in variables that all attempts share",
 }
-"""Words in the source of a game -> why it cannot be played beside others and without a network."""
+"""Strings in the source of a game -> why it cannot run next to other games or without a network."""
 _importing = Lock()
 
 
 def single_player_games() -> list[str]:
-    """The games that can be played here."""
+    """Return the names of the supported single-player games."""
     return sorted(name for name in _names() if _why_not(name) is None)
 
 
@@ -96,7 +96,7 @@ def _names() -> list[str]:
 
 
 def _why_not(name: str) -> str | None:
-    """What a game does that cannot be done here, as its source says: importing some downloads already."""
+    """Return why a game is not supported. This reads its source, because importing some games downloads files."""
     return _why_not_module(_module(name))
 
 

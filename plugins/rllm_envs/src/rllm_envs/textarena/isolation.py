@@ -1,7 +1,7 @@
-"""Games apart from each other, and from everything else in the process.
+"""Isolate games from each other, and from everything else in the process.
 
-Every game seeds and uses Python's global random numbers. Attempts are played in threads of one process, so that each is
-given random numbers of its own: the name `random` in TextArena's modules means those of the game that is being played.
+Every game seeds and uses Python's global random numbers. Games run in threads of one process, so each game needs its
+own random numbers: the name `random` in TextArena's modules refers to the random numbers of the current game.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAYED: ContextVar[random.Random] = ContextVar("random numbers of the game that
 
 
 class _RandomOfTheGame:
-    """Stands for the module `random`."""
+    """Replacement for the module `random`."""
 
     def __getattr__(self, name: str) -> Any:
         played = _PLAYED.get(None)

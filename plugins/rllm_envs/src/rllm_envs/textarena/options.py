@@ -1,4 +1,4 @@
-"""Options of the environment `textarena`. Apart from what plays, so that listing plugins imports nothing."""
+"""Options of the environment `textarena`, separate from the environment so that listing plugins imports nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 
 SEEDS = 2**30
-"""Seeds of a user are below it. Those of validation begin with it, so that no game is in both splits."""
+"""Upper limit of users' seeds, and first seed of validation. So no game is in both splits."""
 LARGEST_SPLIT = 10**6
 
 
@@ -20,7 +20,7 @@ class TextArenaParams(Params):
     options: dict[str, Any] = Field(
         default_factory=dict, description="Options of the game, such as {max_number: 10, max_turns: 4}."
     )
-    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Games to train on.")
-    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Games to validate on.")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first game; each further one has the next seed.")
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training games.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation games.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first game. Each further game has the next seed.")
     system_prompt: str | None = Field(None, min_length=1, description="System message.")

@@ -1,1 +1,1 @@
-"""What `rllm plugins new` writes: a package with one plugin that installs, passes its tests and trains by name."""
+"""Files for `rllm plugins new`: a package with one plugin that installs, passes its tests and trains by name."""

@@ -10,15 +10,15 @@ from rllm_core import __version__
 
 _MAJOR, _MINOR, *_ = (int(part) for part in __version__.split("."))
 CORE_BOUNDS = f">={_MAJOR}.{_MINOR},<{_MAJOR}.{_MINOR + 1}"
-"""The versions of rllm-core that a new package asks for: those of this minor release."""
+"""Version range of rllm-core that a new package requires: this minor release."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What the folder ``templates/<kind>`` does not say itself. ``$chosen`` stands for the name that users write."""
+    """Data of a kind that is not in the folder ``templates/<kind>``. ``$chosen`` is replaced by the name in config."""
 
     title: str
-    """What the plugin is called in prose."""
+    """Name of the kind in prose."""
     summary: str
     """The record's summary."""
     train: str

@@ -22,18 +22,18 @@ LONGEST = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """What things in a new package are called."""
+    """Names in a new package."""
 
     distribution: str
-    """What `pip install` takes: ``rllm-median``."""
+    """Name for `pip install`: ``rllm-median``."""
     module: str
-    """What Python imports: ``rllm_median``."""
+    """Name for Python's `import`: ``rllm_median``."""
     plugin: str
-    """What users write in config: ``median``."""
+    """Name in config: ``median``."""
 
 
 def names_for(distribution: str, kind: str) -> Names:
-    """The names in a package called `distribution` with one plugin of `kind`.
+    """Return the names in a package `distribution` with one plugin of `kind`.
 
     Raises:
         PluginError: it is no name for a distribution, or its module would hide another.
@@ -88,6 +88,6 @@ def _check_module(distribution: str, module: str) -> None:
 
 
 def _installed(distribution: str) -> bool:
-    """Whether it is a plugin made earlier, which may be written anew elsewhere."""
+    """True if an installed plugin has this package name. You may write such a package again in a different folder."""
     found = discover(environ={})
     return distribution in {normalise(candidate.distribution) for candidate in found.candidates}

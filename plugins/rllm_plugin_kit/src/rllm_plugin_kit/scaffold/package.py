@@ -12,11 +12,11 @@ from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 from rllm_plugin_kit.scaffold.naming import Names
 
 SUFFIX = ".template"
-"""Ends the names of template files, so that no tool takes them for Python."""
+"""Suffix of template files, so that tools do not read them as Python."""
 MODULE = "MODULE"
-"""Stands for the module in paths of templates."""
+"""Placeholder for the module in paths of templates."""
 DOT = "DOT_"
-"""Stands for the dot of hidden folders in paths of templates, which packagers and tools would pass over."""
+"""Placeholder for the dot of hidden folders in paths of templates, because packagers and tools skip hidden folders."""
 _DIRECTORY = Path(__file__).parent / "templates"
 _COMMON = "common"
 
@@ -39,10 +39,10 @@ def render(names: Names, kind: str, chosen: str) -> dict[str, str]:
 
 
 def write(files: Mapping[str, str], directory: Path) -> None:
-    """Write a package into a folder that is empty or not there yet.
+    """Write a package into an empty or a new folder.
 
     Raises:
-        PluginError: something is there, or it cannot be written.
+        PluginError: the folder is not empty, or it cannot be written.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         what = "is not empty" if directory.is_dir() else "is a file"

@@ -1,6 +1,6 @@
-"""What clients send and get, protobuf and JSON, to and from `messages`. Nothing else of the server knows tinker.
+"""Conversion of requests and answers (protobuf and JSON) to and from `messages`. Only this package imports tinker.
 
-Requests may hold keys that are not known here, as newer clients send them; settings of a known key may not.
+Requests may contain unknown keys, because newer clients send them. Settings within a known key must be known.
 """
 
 from rllm_tinker_server.wire.answers import (

@@ -1,4 +1,4 @@
-"""What clients get: promises, results and failures."""
+"""Answers to clients: promises, results and failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(message: PydanticModel) -> Answer:
 
 
 def promise(request_id: str, model_id: str | None = None, samples: int = 0) -> Answer:
-    """What a request gets whose result is to be fetched later. Made by hand: samples get it by the thousand."""
+    """Return the answer to a request whose result the client fetches later. Built by hand for thousands of samples."""
     content: dict[str, Any] = {"request_id": request_id}
     if model_id is not None:
         content["model_id"] = model_id
@@ -106,7 +106,7 @@ def loaded(path: str, model_id: str) -> Answer:
 
 
 def stepped(metrics: Mapping[str, float]) -> Answer:
-    # JSON has no numbers that are not finite; clients read the texts "nan" and "inf" as such.
+    # JSON has only finite numbers. Clients parse the strings "nan" and "inf" as numbers.
     texts = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
     return json_answer({"metrics": texts})
 

@@ -43,7 +43,7 @@ def forward_backward_request(body: bytes) -> ForwardBackwardRequest:
 
 
 def forward_backward_of(request: ForwardBackwardRequest, max_sparse_numbers: int) -> ForwardBackward:
-    """Raises RequestRefused for what this server does not do, and for sparse tensors that stand for too much."""
+    """Parse a request. Raise RequestRefused for unsupported settings, and for sparse tensors that are too large."""
     message = request.message
     _check_sparse(message, max_sparse_numbers)
     return ForwardBackward(
@@ -85,12 +85,12 @@ def _example(datum: Any, index: int) -> Example:
 
 
 def _check_sparse(message: Any, most: int) -> None:
-    """A sparse tensor of a few bytes may claim any shape: what all of them stand for stays in proportion."""
+    """Limit the expanded size of all sparse tensors, because a few bytes can encode any shape."""
     tensors = (tensor for datum in message.data for tensor in datum.loss_fn_inputs.values())
     numbers = sum(abs(math.prod(tensor.shape)) for tensor in tensors if tensor.HasField("sparse_csr"))
     if numbers > most:
         raise RequestRefused(
-            f"The sparse tensors of this request stand for {numbers} numbers; {most} are taken at once. Send fewer "
+            f"The sparse tensors of this request contain {numbers} numbers, but the limit is {most}. Send fewer "
             "examples in a request, or tensors with fewer columns."
         )
 
@@ -101,7 +101,7 @@ def _array(tensor: Any, length: int) -> NDArray[Any]:
     flat = _numbers(tensor.sparse_csr.values if sparse else tensor.dense, tensor.dtype)
     shape = tuple(tensor.shape) or (len(flat),)
     if sparse and shape[0] != length:
-        raise ValueError(f"sparse rows of shape {shape} beside {length} tokens")
+        raise ValueError(f"sparse rows of shape {shape} do not match {length} tokens")
     return _dense(flat, tensor.sparse_csr, shape) if sparse else flat.reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""What clients ask about: models, checkpoints, sessions and the server itself."""
+"""Answers to queries about models, checkpoints, sessions and the server itself."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def checkpoint_list(checkpoints: Sequence[Checkpoint], *, offset: int, limit: in
 
 
 def training_run(model_id: str, model: TrainedModel | None, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
-    """Of a model that is being trained, or of one whose checkpoints are left: there is one of both at least."""
+    """Describe the training run of a model in memory, or of a model with checkpoints. At least one must exist."""
     described = model if model is not None else checkpoints[-1]
     last: dict[str, Checkpoint] = {checkpoint.path.kind: checkpoint for checkpoint in checkpoints}
     seen = model.last_request if model is not None else checkpoints[-1].created
@@ -141,7 +141,7 @@ def training_run(model_id: str, model: TrainedModel | None, checkpoints: Sequenc
 
 
 def download_urls(urls: Mapping[str, str], expires: float) -> Answer:
-    """Of the files of a checkpoint, by name. `expires`: seconds since the epoch."""
+    """Return the URLs of a checkpoint's files, by name. `expires` is in seconds since the epoch."""
     return json_answer({"urls": dict(urls), "expires": _moment(expires).isoformat()})
 
 

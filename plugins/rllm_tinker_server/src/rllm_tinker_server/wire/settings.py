@@ -41,7 +41,7 @@ def lora_spec(found: Mapping[str, Any]) -> LoraSpec:
 
 
 def check_optimizer(found: Mapping[str, Any]) -> None:
-    """Raise RequestRefused unless a model is to be trained by AdamW. Clients before 0.30 or so do not say."""
+    """Raise RequestRefused unless the optimizer is AdamW. Clients before about 0.30 do not send this setting."""
     config = found.get("optimizer_config")
     if config is not None and (not isinstance(config, dict) or config.get("type", "adamw") != "adamw"):
         raise RequestRefused(f"optimizer_config is {config!r}: this server has the optimizer adamw only.")

@@ -22,7 +22,7 @@ from rllm_view.reading.steps import groups_of, step_summaries
 
 
 class Answers:
-    """Of a library."""
+    """Answers to queries about a library's runs."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -38,14 +38,14 @@ class Answers:
         }
 
     def answer(self, path: str, query: Query) -> Any:
-        """What `as_json` takes.
+        """Return the answer to a query, for `as_json`.
 
         Args:
             path: ``runs``, ``compare``, ``runs/ID``, or ``runs/ID/WHAT``.
-            query: by name.
+            query: the query's values by name.
 
         Raises:
-            RllmError: the question is wrong, or a file cannot be read.
+            RllmError: the query is invalid, or a file cannot be read.
         """
         match path.split("/"):
             case ["runs"]:

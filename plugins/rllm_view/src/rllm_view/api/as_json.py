@@ -1,4 +1,4 @@
-"""JSON texts of answers: long columns are short, and what is no finite number is null."""
+"""JSON of answers. Long columns are compressed, and numbers that are not finite become null."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_json(data: Any) -> bytes:
 
 
 def packed(values: NDArray[np.float64] | None) -> Any:
-    """A column as ``{"n": n, "runs": [[first, value], …]}`` or ``{"values": […]}``; None as it is."""
+    """Return a column as ``{"n": n, "runs": [[first, value], …]}`` or ``{"values": […]}``. None stays None."""
     if values is None:
         return None
     short = significant(values)

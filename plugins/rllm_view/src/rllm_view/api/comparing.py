@@ -1,4 +1,4 @@
-"""Two or more runs beside each other: what their users set, and how each did at each task."""
+"""Comparison of two or more runs: the users' settings, and the results at each task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROM played WHERE list_contains(?, played_step) GROUP BY task_id
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """What differs between runs. Raises ConfigError where there are fewer than two, or too many."""
+    """Return the differences between runs. Raise ConfigError for fewer than two or too many runs."""
     if not 2 <= len(runs) <= MOST_RUNS:
         raise ConfigError("bad-query", f"{len(runs)} runs cannot be compared.", f"Name 2 to {MOST_RUNS}.")
     for run in runs:

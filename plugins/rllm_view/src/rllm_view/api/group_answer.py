@@ -10,11 +10,11 @@ from rllm_view.reading.rollouts import Filter, RolloutRow, find_attempts
 from rllm_view.reading.run import Run
 
 BESIDE = 8
-"""Most members of one answer: more are not beside each other on any screen."""
+"""Maximum number of members in one answer, because a screen cannot show more next to each other."""
 
 
 def group(run: Run, query: Query) -> dict[str, Any]:
-    """`BESIDE` members of a group, from `offset` on."""
+    """Return `BESIDE` members of a group, starting at `offset`."""
     step, name = whole_number(query, "step"), required(query, "group")
     run.require_step(step)
     run.index.ensure([step])

@@ -12,11 +12,11 @@ from rllm_view.reading.run import Run
 
 
 class NotFoundError(RllmError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class Library:
-    """Finds runs that begin later, too. Safe to use from several threads."""
+    """Runs in some folders, including runs that start later. Safe to use from several threads."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder.absolute() for folder in folders]
@@ -42,7 +42,7 @@ class Library:
             known = self._runs.get(id)
         found = known or next((run for run in self.runs() if run.place.id == id), None)
         if found is None:
-            raise NotFoundError("run-not-found", "This run is not there any more, or this view is of other folders.")
+            raise NotFoundError("run-not-found", "This run does not exist any more, or this view shows other folders.")
         return found
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Values of a query string, as what they stand for."""
+"""Typed values of a query string."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def names_in(query: Query, name: str) -> list[str]:
 
 
 def filter_of(query: Query) -> Filter:
-    """What `find_attempts` takes; empty values are as if they were not given.
+    """Return the filter for `find_attempts`. Empty values are ignored.
 
     Raises:
-        ConfigError: a value is not of its type.
+        ConfigError: a value has the wrong type.
     """
     found: dict[str, Any] = {}
     for name, value in query.items():

@@ -1,1 +1,1 @@
-"""What is typed after ``rllm``."""
+"""Commands of ``rllm``."""

@@ -1,4 +1,4 @@
-"""Runs beside each other, as tables on the terminal."""
+"""Tables that compare runs, for the terminal."""
 
 from __future__ import annotations
 

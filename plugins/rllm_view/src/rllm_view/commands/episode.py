@@ -1,4 +1,4 @@
-"""`rllm episode`: a trajectory as it was played."""
+"""`rllm episode`: the messages of a trajectory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UID = click.argument("uid")
 @STEP
 @UID
 def episode(run: Path, step: int, uid: str) -> None:
-    """Print a trajectory turn by turn, as it was played. STEP counts from 0; UID may be a part that is enough.
+    """Print a trajectory turn by turn. STEP counts from 0. UID may be any unique part of the uid.
 
     \b
     Example:

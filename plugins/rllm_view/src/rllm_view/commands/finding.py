@@ -1,4 +1,4 @@
-"""What RUN, STEP and UID on the command line stand for."""
+"""Find the run, the step and the trajectory for RUN, STEP and UID on the command line."""
 
 from __future__ import annotations
 

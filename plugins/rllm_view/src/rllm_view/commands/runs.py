@@ -1,4 +1,4 @@
-"""`rllm runs`: which runs there are, and how far they came."""
+"""`rllm runs`: list runs and their progress, and compare runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def runs() -> None:
-    """See which runs there are, and compare them."""
+    """List runs, and compare them."""
 
 
 @runs.command("list")

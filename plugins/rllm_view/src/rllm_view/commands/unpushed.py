@@ -14,7 +14,7 @@ TERMS = {"kl_part": "the KL term", "entropy_part": "the entropy bonus"}
 
 
 def no_push(account: Account) -> str:
-    """Of a trajectory with no push."""
+    """Return why a trajectory's tokens have no push."""
     pushes = _known(account, "push")
     if not pushes:
         return next((each.missing for each in account.columns if each.id == "push"), "not recorded")
@@ -24,7 +24,7 @@ def no_push(account: Account) -> str:
 
 
 def no_advantage(account: Account) -> Iterator[str]:
-    """What the push of a trajectory with advantage 0 is of."""
+    """Explain the push of a trajectory with advantage 0: the other parts of the loss that cause it."""
     if account.decided.advantage == 0.0:
         yield "; ".join(["its advantage is 0: the policy loss pushes none of its tokens", *_movers(account)])
 

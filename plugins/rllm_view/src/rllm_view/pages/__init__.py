@@ -1,1 +1,1 @@
-"""What the browser gets: one page, its style, and ES modules that are used as they are written."""
+"""Files for the browser: one page, its style, and ES modules without a build step."""

@@ -1,1 +1,1 @@
-"""What a run folder holds, as typed rows. Nothing here writes, and nothing of a running process is needed."""
+"""Read a run folder into typed rows. This package writes nothing and needs no running process."""

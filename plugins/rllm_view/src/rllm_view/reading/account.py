@@ -15,7 +15,7 @@ from rllm_view.reading.traces import read_trace
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A member of the group, as it was played."""
+    """A member of the group."""
 
     trajectory: str
     played_step: int
@@ -25,7 +25,7 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What became of the trajectory in the step."""
+    """Outcome of the trajectory in the step."""
 
     step: int
     fate: str
@@ -47,21 +47,21 @@ class Account:
     """Members of its group, itself included, in the order of their uids; empty where it has none."""
     columns: Sequence[Column]
     texts: Sequence[str] | None
-    """(n,) of its tokens; None: not recorded."""
+    """(n,) values of its tokens. None if they are not recorded."""
     objective: Mapping[str, Any] | None
-    """What the loss of the update is made of; None: not recorded."""
+    """Parts of the update's loss. None if they are not recorded."""
 
 
 def account_of(run: Run, step: int, uid: str) -> Account:
-    """The account of a trajectory.
+    """Return the account of a trajectory.
 
     Args:
-        run: whose index has been refreshed.
-        step: in which it has the fate that is meant.
-        uid: of the trajectory.
+        run: a run with a refreshed index.
+        step: the step of the outcome. A trajectory can have outcomes in several steps.
+        uid: the trajectory's uid.
 
     Raises:
-        RecordError: it is not recorded in that step, or a file cannot be read.
+        RecordError: the trajectory is not recorded in this step, or a file cannot be read.
     """
     run.require_step(step)
     files = StepFiles(run.record)
@@ -93,8 +93,8 @@ def _fate_of(run: Run, files: StepFiles, step: int, uid: str) -> RecordedOutcome
     if found is None:
         raise RecordError(
             "unknown-trajectory",
-            f"Trajectory {uid!r} has no fate in step {step}.",
-            "`rllm runs` and `rllm view` list those that have.",
+            f"Trajectory {uid!r} has no recorded outcome in step {step}.",
+            "Run `rllm view` to see the trajectories of each step.",
         )
     return found
 

@@ -35,7 +35,7 @@ class Column:
     missing: str
     """Why `values` is None, or some of its entries NaN."""
     words: Mapping[str, str]
-    """What some numbers mean, by how they are printed."""
+    """Meaning of some numbers, by their printed form."""
 
 
 TITLES = {
@@ -159,7 +159,7 @@ def _with_derived(epoch: EpochTrace, old: NDArray[np.float64] | None) -> dict[st
 
 
 def value_at(column: Column, position: int) -> float | None:
-    """Of one token; None where it is not known."""
+    """Return the value of one token. None if it is not available."""
     if column.values is None or not 0 <= position < len(column.values) or np.isnan(column.values[position]):
         return None
     return float(column.values[position])

@@ -16,9 +16,9 @@ class Panel:
     id: str
     title: str
     pattern: str
-    """Regular expression of the whole name of a figure."""
+    """Regular expression that matches the whole name of a metric."""
     share: bool = False
-    """Whether the figures are between 0 and 1."""
+    """True if the metrics are between 0 and 1."""
 
 
 TIMES = "time"

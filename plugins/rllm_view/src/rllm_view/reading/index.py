@@ -1,6 +1,6 @@
-"""StepIndex: what is played and decided in all steps of a run, as two tables in memory that follow the record's files.
+"""StepIndex: rollouts and outcomes of all steps of a run, as two tables in memory that follow the record's files.
 
-Texts and tokens stay in the files: 100,000 trajectories take some tens of megabytes here.
+Text and tokens stay in the files, so 100,000 trajectories need only some tens of megabytes of memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StepIndex:
     """Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is that of a run. Nothing is read yet."""
+        """Make an index of the run folder `folder`. This reads nothing yet."""
         self._record = folder / "record"
         self._connection = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": "256MB"})
         self._connection.execute(index_rows.TABLES)

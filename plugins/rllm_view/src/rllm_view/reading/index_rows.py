@@ -1,4 +1,4 @@
-"""Columns of the two tables of `StepIndex`, read without texts and tokens."""
+"""Columns of the two tables of `StepIndex`, read without text and tokens."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _LATER = {"estimator": pa.string(), "baseline": pa.float64(), "advantage": pa.fl
 
 
 def played(record: Path, step: int) -> pa.Table:
-    """The episodes of a step, without texts and tokens.
+    """Return the episodes of a step, without text and tokens.
 
     Raises:
-        RecordError: they cannot be read.
+        RecordError: the file cannot be read.
     """
     place = record / "episodes" / f"step_{step:06d}.parquet"
     try:
@@ -68,7 +68,7 @@ def played(record: Path, step: int) -> pa.Table:
 
 
 def outcomes(record: Path, step: int) -> pa.Table:
-    """What became of the trajectories of a step. Raises as `played`."""
+    """Return the outcomes of a step's trajectories. Raises the errors of `played`."""
     table = StepFiles(record).outcome_table(step)
     for name, type_ in _LATER.items():
         if name not in table.column_names:

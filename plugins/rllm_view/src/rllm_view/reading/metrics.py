@@ -11,7 +11,7 @@ from rllm.runs.metrics_file import METRICS, parse_line
 
 
 class MetricsFile:
-    """Grows with the file. A file that was replaced, as a resumed run does, is read anew."""
+    """Lines of a metrics file, which may still grow. After a resume replaced the file, it is read again completely."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / METRICS
@@ -19,10 +19,13 @@ class MetricsFile:
         self._inode = -1
         self._lines: list[dict[str, Any]] = []
         self.damaged: list[int] = []
-        """Numbers of the lines that are not what a run writes, from 1; they are left out."""
+        """Numbers of invalid lines, from 1. These lines are skipped."""
 
     def lines(self) -> list[dict[str, Any]]:
-        """All whole lines so far, in order. Those of validations have ``val/…`` and the step that they followed."""
+        """Return all complete lines so far, in order.
+
+        Lines of validations have ``val/…`` metrics and the number of the step before the validation.
+        """
         try:
             file = self._path.open("rb")
         except OSError:

@@ -9,10 +9,10 @@ from rllm_view.reading.index import StepIndex
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """Of a trajectory in a step, in the order of groups and uids; None: there is none."""
+    """Neighbours of a trajectory in a step, in the order of groups and uids. None if a neighbour does not exist."""
 
     position: int
-    """In the step, from 0."""
+    """Position in the step, from 0."""
     total: int
     previous: str | None
     next: str | None
@@ -37,7 +37,7 @@ FROM ordered WHERE trajectory = ?
 
 
 def neighbours_of(index: StepIndex, step: int, uid: str) -> Neighbours | None:
-    """None where the trajectory has no fate in the step."""
+    """Return the neighbours of a trajectory. None if the trajectory has no outcome in the step."""
     rows = index.rows(_QUERY, [step, uid])
     return Neighbours(**rows[0]) if rows else None
 

@@ -19,9 +19,9 @@ class Fact:
 
     title: str
     text: str | None
-    """What holds for the whole trajectory; None: it is told by `columns`, or by the turn."""
+    """Value for the whole trajectory. None if `columns` or the turn contain the value."""
     columns: tuple[str, ...] = ()
-    """Ids of the columns that tell it of a token."""
+    """Ids of the columns that contain the value of each token."""
 
 
 def facts_of(account: Account) -> list[Fact]:

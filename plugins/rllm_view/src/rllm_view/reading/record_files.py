@@ -11,7 +11,7 @@ _NAME = re.compile(r"step_([0-9]+)\.parquet")
 
 
 class FileState(NamedTuple):
-    """Changes when another file takes the place."""
+    """Identity of a file. It changes if the file is replaced."""
 
     inode: int
     modified: int
@@ -20,12 +20,12 @@ class FileState(NamedTuple):
 
 
 def fate_files(record: Path) -> dict[int, Path]:
-    """Step -> file of its fates, which is written last: these steps are whole."""
+    """Return the outcome file of each step. It is written last, so these steps are complete."""
     return files_of(record, "fates")
 
 
 def files_of(record: Path, kind: str) -> dict[int, Path]:
-    """Step -> file of a kind, such as ``traces``."""
+    """Return the file of a kind, such as ``traces``, for each step."""
     try:
         entries = list(os.scandir(record / kind))
     except OSError:  # nothing is recorded yet
@@ -35,7 +35,7 @@ def files_of(record: Path, kind: str) -> dict[int, Path]:
 
 
 def state_of(file: Path) -> FileState:
-    """Of a file that may be gone by now."""
+    """Return the state of a file. The file may be deleted by now."""
     try:
         status = file.stat()
     except OSError:

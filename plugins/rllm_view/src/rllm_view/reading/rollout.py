@@ -1,4 +1,4 @@
-"""One trajectory as it was played, read from the file of its step without keeping the others."""
+"""Read one trajectory from its step's file, without keeping the other trajectories in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Turn:
     end: int
     weight_version: int
     version_spans: Sequence[tuple[int, int]]
-    """(version, tokens) where the reply is of several versions."""
+    """(version, tokens) if several weight versions generated the response."""
     finish_reason: str | None
     reward: float | None
     heard: Sequence[Heard] | None

@@ -1,4 +1,4 @@
-"""The rollout correction of an update: how it weighs each token, computed from the recorded log-probs."""
+"""The rollout correction of an update: each token's weight, computed from the recorded log-probs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES = (
 """Names of the rules that reject tokens, at the positions that a column contains."""
 NONE = "the run has no rollout correction"
 LEAST, MOST = -1e9, 1e5
-"""What infinite log-ratios count as in a sum; impossible for the trainer outweighs impossible for the sampler."""
+"""Values of infinite log-ratios in a sum. -inf (impossible for the trainer) wins over inf (for the sampler)."""
 
 
 def rollout_weights(

@@ -33,7 +33,7 @@ class Filter:
     """Which trajectories, and in which order. None: any."""
 
     step: int | None = None
-    """Of the fate; a trajectory that waited has one in each step."""
+    """Step of the outcome. A trajectory that waited has one outcome in each step."""
     task: str | None = None
     group: str | None = None
     fate: str | None = None
@@ -61,7 +61,7 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRow:
-    """What became of a trajectory in a step, and what it was."""
+    """A trajectory and its outcome in a step."""
 
     step: int
     trajectory: str

@@ -33,18 +33,18 @@ class RunSummary:
     steps: int
     """Finished training steps."""
     total_steps: int | None
-    """Of the whole run; None: it does not say."""
+    """Steps of the whole run. None if the run did not record them."""
     reward: float | None
-    """Mean reward of the newest step, of the role that comes first."""
+    """Mean reward of the first role in the newest step."""
     solved: float | None
-    """Share of attempts solved in the newest step."""
+    """Share of solved rollouts in the newest step."""
     validation: float | None
     """pass@1 of the newest validation, of the data source that comes first."""
     recorded_steps: int
     content: str | None
-    """What is recorded: ``fates`` or ``tokens``; None: nothing."""
+    """Level of the record: ``fates`` or ``tokens``. None if the run has no record."""
     modified: float
-    """When its metrics last grew, in seconds of Unix time; 0.0: it has none."""
+    """Time of the last change of its metrics, in seconds of Unix time. 0.0 if it has no metrics."""
 
 
 class Run:
@@ -69,11 +69,11 @@ class Run:
         return self._metrics.damaged
 
     def settings(self) -> Settings:
-        """What it was started with."""
+        """Return the run's settings at its start."""
         return read_settings(self.place.directory)
 
     def plugins(self) -> list[dict[str, str]]:
-        """The plugins that it uses; empty where they are not recorded."""
+        """Return the run's plugins. Empty if they are not recorded."""
         found = self._json(PLUGINS)
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -104,7 +104,7 @@ class Run:
         )
 
     def problems(self) -> list[str]:
-        """What of it cannot be read, a sentence each; of the record what its index has met so far."""
+        """Return a sentence for each unreadable part of the run. For the record, this covers the indexed files."""
         found = [f"Step {step}: {problem.message}" for step, problem in sorted(self.index.problems.items())]
         if self.damaged_lines:
             found.append(f"Lines of {METRICS} that cannot be read: {', '.join(map(str, self.damaged_lines))}.")
@@ -135,7 +135,7 @@ class Run:
         return total if isinstance(total, int) else None
 
     def _json(self, name: str) -> Any:
-        """What a file of the run holds; None where it cannot be read."""
+        """Return the content of a JSON file of the run. None if it cannot be read."""
         try:
             return json.loads((self.place.directory / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -25,10 +25,10 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run was started with; empty where its config cannot be read."""
+    """Settings of a run at its start. Empty if its config cannot be read."""
 
     values: Mapping[str, Any]
-    """By dotted key."""
+    """Values by dotted key."""
     given: tuple[Given, ...]
 
     def text(self, key: str) -> str | None:
@@ -67,7 +67,7 @@ def _given(composed: Any) -> Iterator[Given]:
             tree = json.loads(layer["set"])
             leaves = list(_leaves(tree))
         except (KeyError, TypeError, ValueError, AttributeError):
-            continue  # written by another version; the values themselves are there
+            continue  # A different version wrote this layer. The values themselves are available.
         for key, value in leaves:
             found[key] = Given(key=key, value=json.dumps(value), origin=str(layer.get("from", "")))
     yield from found.values()

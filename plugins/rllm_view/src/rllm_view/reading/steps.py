@@ -1,4 +1,4 @@
-"""What became of the trajectories of each step: played → masked → rejected → trained → clipped."""
+"""Outcomes of each step's trajectories: generated → masked → rejected → trained → clipped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rllm_view.reading.index import StepIndex
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """How many trajectories have one fate by one rule."""
+    """Number of trajectories with one outcome by one rule."""
 
     fate: str
     rule: str
@@ -53,7 +53,7 @@ FROM played GROUP BY ALL
 
 
 def step_summaries(index: StepIndex, lines: Sequence[Mapping[str, Any]]) -> list[StepSummary]:
-    """All recorded steps, in order. `lines` are those of the run's metrics."""
+    """Return all recorded steps, in order. `lines` are the lines of the run's metrics file."""
     decisions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in index.rows(_FATES):
         decisions[row["step"]].append(row)

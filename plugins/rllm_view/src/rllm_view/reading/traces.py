@@ -1,4 +1,4 @@
-"""What the update of a step did with the tokens of a trajectory."""
+"""Effect of a step's update on the tokens of a trajectory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Trace:
 
 
 def read_trace(record: Path, step: int, attempt: Rollout) -> Trace | None:
-    """What the update of `step` did; None where that is not recorded.
+    """Return the trace of the update of `step`. None if it is not recorded.
 
     Raises:
         RecordError: a file cannot be read.

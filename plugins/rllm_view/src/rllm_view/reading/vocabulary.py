@@ -1,4 +1,4 @@
-"""Vocabulary: the texts of tokens, from the record and without a tokenizer."""
+"""Vocabulary: the strings of tokens, from the record and without a tokenizer."""
 
 from __future__ import annotations
 

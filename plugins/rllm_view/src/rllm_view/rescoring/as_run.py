@@ -22,18 +22,18 @@ class Applied:
     grouping: str
     on_missing_reward: str
     masked: tuple[str, ...]
-    """Ways of ending whose attempts were left out."""
+    """Termination reasons whose rollouts were dropped."""
     mask_truncated: bool
-    """Whether trajectories whose last answer was cut off were left out."""
+    """True if trajectories with a truncated last response were dropped."""
     rejection: str
     run_rejection: str | None
-    """The mode that the run rejected groups with; None where it rejected none, or is not known."""
+    """The run's rejection mode. None if it rejected no groups, or if the mode is unknown."""
     use_precomputed_advantage: bool
-    """Whether groups that bring advantages of their own keep them, under every setup."""
+    """True if groups with precomputed advantages keep them, under every setup."""
     normalize_by_steps: bool
     loss_agg_mode: str
     stages_not_replayed: tuple[str, ...]
-    """Stages of the run that are not the core's."""
+    """Stages of the run from other packages than the core."""
     own_left_out: str | None
     """Why the run's own estimators are not the reference; None where they are, or others were asked for."""
 
@@ -50,12 +50,12 @@ class Deviation:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """The run's own estimators, replayed, beside its ``metrics.jsonl``."""
+    """Comparison of the run's own estimators, replayed, with its ``metrics.jsonl``."""
 
     steps: int
-    """Compared."""
+    """Number of compared steps."""
     equal: int
-    """Steps all of whose ``advantage/…`` figures are equal."""
+    """Number of steps whose ``advantage/…`` metrics are all equal."""
     first_deviation: Deviation | None
 
 

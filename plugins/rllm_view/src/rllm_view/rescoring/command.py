@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "estimators",
     multiple=True,
     metavar="NAME",
-    help="Estimator; may be repeated. The first one given is the reference.",
+    help="Estimator. May be repeated. The first estimator is the reference.",
 )
 @click.option(
     f"--{ROLE_FLAG}",
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="ROLE=NAME",
     callback=require_roles,
-    help="Estimator of one role, in place of those of --estimator; may be repeated.",
+    help="Estimator of one role, instead of the estimators in --estimator. May be repeated.",
 )
 @click.option("--grouping", metavar="NAME", help="Trajectory grouping, instead of the run's.")
 @click.option("--rejection", metavar="NAME", help="Rejection mode. Without it no group is rejected.")

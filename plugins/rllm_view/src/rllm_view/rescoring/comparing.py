@@ -16,22 +16,22 @@ LARGEST = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Signs:
-    """Shares of trajectories whose sign is not that of the reference. Signs are those of the mean over tokens."""
+    """Shares of trajectories whose sign differs from the reference. A sign is the sign of the mean over tokens."""
 
     changed: float
     flipped: float
-    """From positive to negative, or back."""
+    """Share that changed from positive to negative, or back."""
     lost: float
     """From something to 0."""
     gained: float
-    """From 0 to something."""
+    """Share that changed from 0 to a different value."""
     tokens_changed: float
-    """Share of sampled tokens whose own sign is not that of the reference."""
+    """Share of sampled tokens whose sign differs from the reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One trajectory that two setups value differently."""
+    """One trajectory with different advantages under two setups."""
 
     group: ScoredGroup
     member: int
@@ -41,11 +41,11 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """One setup beside the reference, for one role."""
+    """Comparison of one setup with the reference, for one role."""
 
     signs: Signs
     correlation: float | None
-    """Pearson's, over trajectories; None where one of the two gives all the same advantage."""
+    """Pearson's correlation over trajectories. None if all advantages of one of the two are equal."""
     largest: tuple[Difference, ...]
     """At most `LARGEST`, the largest first, one per group."""
 

@@ -51,7 +51,7 @@ def print_results(results: Sequence[Rescored], as_json: bool) -> None:
 
 
 def rewards_of(words: Sequence[str], registry: Registry) -> list[WeightedReward]:
-    """Rewards as they are spelled on a command line: a name, ``FILE.py:FUNCTION``, or a mapping with options.
+    """Return rewards from the command line: each is a name, ``FILE.py:FUNCTION``, or a mapping with options.
 
     Raises:
         ConfigError, PluginError: a name or an option is unknown.

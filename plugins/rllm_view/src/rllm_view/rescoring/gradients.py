@@ -1,6 +1,6 @@
-"""How losses weigh tokens where an update begins: at the log-probs that sampled them, so at importance ratio 1.
+"""Weights of tokens in losses at the start of an update: at the sampling log-probs, so at importance ratio 1.
 
-Written in torch; imported only when a loss was asked for.
+The module uses torch. It is imported only if the user selects a loss.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ class EpisodesError(RllmError):
 
 @dataclass(frozen=True)
 class FileContent:
-    """What one file holds."""
+    """Content of one file."""
 
     rounds: list[list[Episode]]
-    """The episodes of a step, by the round they were played in; at least one round."""
+    """The episodes of a step, by rollout batch. At least one batch."""
     skipped: int
-    """Lines left out because the file ends within them: 0 or 1."""
+    """Number of lines skipped because the file ends inside them: 0 or 1."""
 
 
 def read_record(file: Path) -> Sequence[PlayedEpisode]:
@@ -102,7 +102,7 @@ def _opened(file: Path) -> Iterator[BufferedIOBase]:
 
 
 def _lines(lines: BufferedIOBase, file: Path) -> Iterator[bytes | None]:
-    """Each line; None in place of the last one where the compressed stream breaks off."""
+    """Yield each line. Yield None instead of the last line if the compressed stream is truncated."""
     number = 1
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Replay: stored episodes go through the stages of a training step again, up to their advantages.
+"""Replay: stored episodes pass through the stages of a training step again, up to their advantages.
 
-The stages are those of a run, so that grouping, reward checks and what an estimator sees are the same as in training.
-What needs a model is not there: nothing is played, and log-probs at the start of the update are those of sampling.
+The stages are the run's stages, so grouping, reward checks and the estimator's inputs are the same as in training.
+A replay has no model. It generates nothing, and uses the sampling log-probs as log-probs at the start of the update.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OF_A_ROUND = ("impute_names", "compact_filter", "group", "check_rewards")
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What happens to episodes before estimators see them."""
+    """Rules for episodes before estimators receive them."""
 
     config: RunConfig
     grouping: PluginChoice[Any]
@@ -46,11 +46,11 @@ class Rules:
     left_out: frozenset[str] = frozenset()
     """Stages of `OF_A_ROUND` that the run did not have."""
     played_greedily: bool = False
-    """Whether the run made greedy attempts; those without one left its steps."""
+    """True if the run made greedy rollouts. It dropped rollouts without a greedy rollout."""
 
 
 class Replay:
-    """Takes the steps of a run in order; a rejection mode may keep groups of one for a later one."""
+    """Replay of a run's steps in order. A rejection mode may keep groups of a step for a later step."""
 
     def __init__(self, rules: Rules, setups: Sequence[Setup], registry: Registry) -> None:
         self._setups = setups
@@ -69,14 +69,14 @@ class Replay:
         }
 
     async def batch(self, global_step: int, rounds: Sequence[Sequence[Episode]]) -> TrainStep:
-        """A step with its batch, or with the reason why there is none.
+        """Return a step with its batch, or with the reason for a missing batch.
 
-        Groups are made and offered to the rejection mode round by round, as they were played; every round counts, also
-        where another mode than the run's does not ask for it.
+        The rejection mode receives the groups of each rollout batch in the run's order. The replay uses every rollout
+        batch, even if a mode other than the run's does not request it.
 
         Raises:
-            RewardError: a trajectory has no usable reward, and the rules say that this is an error.
-            ConfigError: an estimator compares with greedy attempts, and the run made none.
+            RewardError: a trajectory has no usable reward, and the rules make this an error.
+            ConfigError: an estimator compares with greedy rollouts, but the run made none.
         """
         stored = deque(rounds)
         step = _played(global_step, stored)
@@ -110,7 +110,7 @@ class Replay:
         return estimated
 
     def _leave_out_without_greedy(self, step: TrainStep) -> None:
-        """What the stage greedy_baseline could not tell a greedy reward left the step in training, too."""
+        """Drop episodes without a greedy reward, as the stage greedy_baseline did in training."""
         told = [e for e in step.episodes if all(GREEDY_REWARD in trajectory.info for trajectory in e.trajectories)]
         if len(told) == len(step.episodes):
             return
@@ -123,9 +123,9 @@ class Replay:
             if GREEDY_REWARDS in chosen.plugin.needs:
                 raise ConfigError(
                     "missing-greedy-reward",
-                    f"Estimator {chosen.plugin.name!r} compares with greedy attempts, and the run made none in step "
+                    f"Estimator {chosen.plugin.name!r} compares with greedy rollouts, but the run made none in step "
                     f"{step.global_step}.",
-                    "Train with an estimator that needs them to have them, or leave this one out.",
+                    "Remove this estimator, or train with an estimator that needs greedy rollouts, such as remax.",
                 )
 
 
@@ -165,7 +165,7 @@ def _nothing_but_episodes() -> RllmError:
     return RllmError(
         "no-model",
         "Stored episodes come without a model: nothing can be sampled, trained or saved.",
-        "Leave out what samples, trains or saves.",
+        "Remove the stages or plugins that sample, train or save.",
     )
 
 
@@ -178,7 +178,7 @@ def _no_loss(role: str) -> PluginChoice[LossPlugin[Any]]:
 
 
 def _no_log(global_step: int, metrics: Mapping[str, float]) -> None:
-    """What a replayed step measures goes to the result, not to a run's trackers."""
+    """Ignore metrics, because a replayed step returns them in its result and has no trackers."""
 
 
 def _context(rules: Rules, setup: Setup) -> StageContext:

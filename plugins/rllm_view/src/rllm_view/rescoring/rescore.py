@@ -33,7 +33,7 @@ NO_REJECTION = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to rescore, and how. Everything that is not said is as the run had it."""
+    """Episodes to rescore, and settings. The run's settings are the defaults."""
 
     path: Path
     """A run folder, its ``episodes/`` folder, or one file."""
@@ -68,11 +68,11 @@ class Rescored:
     source: StoredEpisodes
     rules: Rules
     as_run: bool
-    """Whether grouping, reward check and rejection are those of the run."""
+    """True if grouping, reward check and rejection are the run's."""
     third_party_stages: tuple[str, ...]
-    """Stages of the run's pipeline that are not the core's, and were not replayed."""
+    """Stages of the run's pipeline from other packages than the core. They were not replayed."""
     setups: tuple[Setup, ...]
-    """The reference first."""
+    """Setups, with the reference first."""
     own_left_out: str
     """Why the run's own estimators are not the reference though they should be; empty otherwise."""
     steps: tuple[ReplayedStep, ...]
@@ -154,7 +154,7 @@ def _require_known_roles(request: Request, groups: Sequence[ScoredGroup]) -> Non
 
 @dataclass(kw_only=True)
 class _Collected:
-    """What is kept of the steps replayed so far."""
+    """Results of the steps replayed so far."""
 
     steps: list[ReplayedStep] = field(default_factory=list)
     groups: list[ScoredGroup] = field(default_factory=list)
@@ -207,7 +207,10 @@ def _config(source: StoredEpisodes, request: Request) -> RunConfig:
 
 
 def _of_whole_batches(rejection: PluginChoice[Any], source: StoredEpisodes) -> PluginChoice[Any]:
-    """A mode that fills batches of tasks is told, as in training, how many there are where these make no whole one."""
+    """Limit a mode that fills batches of tasks to the number of stored tasks, as in training.
+
+    This matters if the run has fewer tasks than one whole batch.
+    """
     first_round = read_file(source.files[0][1]).rounds[0]
     tasks = len({episode.task_id for episode in first_round})
     return replace(rejection, params=clamp_tasks_per_batch(rejection.params, tasks)) if tasks else rejection

@@ -1,4 +1,4 @@
-"""What each setup gives every trajectory of a step; kept for all steps, without their tokens."""
+"""Advantages of every trajectory of a step under each setup. They are kept for all steps, without the tokens."""
 
 from __future__ import annotations
 

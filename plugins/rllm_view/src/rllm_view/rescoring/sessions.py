@@ -40,19 +40,19 @@ class SessionFiles:
 def rescore_sessions(
     stored: SessionFiles, words: Sequence[str], modules: Sequence[str], save: Path | None, as_json: bool
 ) -> None:
-    """Score the attempts anew, and print figures before and after.
+    """Score the rollouts again, and print metrics before and after.
 
-    What the agent's own program gave as a reward stays, and the score is added to it, as in a run.
+    A reward from the agent's own program stays, and the score is added to it, as in a run.
 
     Args:
-        stored: what to score.
+        stored: rollouts to score.
         words: rewards, as on a command line.
-        modules: to import first.
-        save: a folder for the result, in the same form; None: nothing is written.
-        as_json: how to print.
+        modules: modules to import first.
+        save: folder for the result, in the same format. None writes nothing.
+        as_json: True to print JSON.
 
     Raises:
-        ConfigError: a reward is unknown, an attempt has no conversation, or `save` holds files.
+        ConfigError: a reward is unknown, a rollout has no conversation, or `save` contains files.
         RecordError: a file cannot be read or written.
     """
     if save is not None and save.exists() and any(save.iterdir()):
@@ -63,7 +63,7 @@ def rescore_sessions(
 
 
 async def _rescored(stored: SessionFiles, rewards: Sequence[WeightedReward], save: Path | None) -> Rescored:
-    # In a thread: a reward may start processes, and Ctrl-C is to be heard meanwhile.
+    # Use a thread, because a reward may start processes, and Ctrl-C must work meanwhile.
     scorer, result = await call(Scorer, rewards, blocking=True), Rescored(stored.folder.name)
     for step, file in stored.files:
         played = read_episodes(file)

@@ -19,7 +19,7 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ROLE_LOSS, Choice
 
 STORED = frozenset({"old_logprobs"}) | ALWAYS_FILLED | FILLED_BY_STAGES
-"""Needs that stored episodes can fill. Log-probs at the start of an update are taken to be those of sampling."""
+"""Needs that stored episodes can fill. Sampling log-probs are used as log-probs at the start of an update."""
 GREEDY_REWARDS = "greedy_rewards"
 RUN_ESTIMATOR = "rllm.algorithm.adv_estimator"
 RUN_MAP = "rllm.algorithm.estimator_map"
@@ -33,12 +33,12 @@ class Setup:
     """Unique among the setups of one comparison."""
     estimators: ByRole[PluginChoice[EstimatorPlugin[Any]]]
     of_run: bool
-    """Whether these are the estimators that the run was trained with."""
+    """True if these are the estimators from the run's training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picker:
-    """Looks plugins up as a run with this configuration does: options of shared keys included."""
+    """Lookup of plugins, as in a run with this configuration, including options of shared keys."""
 
     registry: Registry
     config: RunConfig
@@ -55,7 +55,7 @@ class Picker:
         return chosen
 
     def played_greedily(self) -> bool:
-        """Whether the configuration's own estimators need greedy attempts. Of those not installed nothing is known."""
+        """True if an installed estimator of the configuration needs greedy rollouts."""
         algorithm = self.config.rllm.algorithm
         needs: set[str] = set()
         for choice in (algorithm.adv_estimator, *algorithm.estimator_map.values()):
@@ -82,16 +82,16 @@ class Picker:
 def setups_of(
     picker: Picker, estimators: Sequence[Choice], role_estimators: Mapping[str, Choice], *, of_run: bool
 ) -> tuple[list[Setup], str]:
-    """What is to be compared, the reference first; and why the configuration's own is left out, if it had to be.
+    """Return the setups to compare, the reference first, and why the configuration's own setup is missing, if it is.
 
     Args:
-        picker: its configuration's own estimators are the reference when fewer than two are given.
-        estimators: one setup each; for every role that is not in `role_estimators`.
-        role_estimators: by role, in all setups but the run's own.
-        of_run: whether the picker's configuration is that of the run the episodes come from.
+        picker: its configuration's estimators are the reference if `estimators` has fewer than two.
+        estimators: one setup each, for every role that is not in `role_estimators`.
+        role_estimators: estimators by role, in all setups except the run's own.
+        of_run: True if the picker's configuration comes from the same run as the episodes.
 
     Raises:
-        ConfigError: see `Picker.pick`; a setup is given twice; or nothing is left to estimate with.
+        ConfigError: see `Picker.pick`, or a setup appears twice, or no estimator is left.
     """
     roles = {
         role: picker.pick("estimator", choice, f"--role-estimator {role}") for role, choice in role_estimators.items()
@@ -136,7 +136,7 @@ def _own_setup(picker: Picker, instead: Mapping[str, PluginChoice[EstimatorPlugi
 
 
 def _same(one: Setup, other: Setup) -> bool:
-    """Whether every role has the same estimator with the same options."""
+    """True if every role has the same estimator with the same options."""
     roles = {*one.estimators.by_role, *other.estimators.by_role}
     pairs = [(one.estimators.of(role), other.estimators.of(role)) for role in roles]
     pairs.append((one.estimators.default, other.estimators.default))
@@ -157,7 +157,7 @@ def _setup(estimators: ByRole[PluginChoice[EstimatorPlugin[Any]]], *, of_run: bo
 
 
 def _told_apart(setups: Sequence[Setup]) -> list[Setup]:
-    """Setups with labels of their own: two plugins of one name are called by their qualified names."""
+    """Return setups with unique labels. Plugins with the same name get their qualified names as labels."""
     labels = [setup.label for setup in setups]
     apart = [replace(setup, label=_qualified(setup)) if labels.count(setup.label) > 1 else setup for setup in setups]
     for index, setup in enumerate(apart):
@@ -165,7 +165,7 @@ def _told_apart(setups: Sequence[Setup]) -> list[Setup]:
             raise ConfigError(
                 "duplicate-choice",
                 f"--estimator: {setup.label} is given twice.",
-                "Give it another option, or leave it out.",
+                "Remove it, or set a different option.",
             )
     return apart
 

@@ -1,4 +1,4 @@
-"""Where stored episodes lie: in a run folder, a folder of episodes, or one file; and whose they are."""
+"""Find stored episodes (in a run folder, a folder of episodes, or one file) and their run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rllm_view.rescoring.stored_config import read_stored_config
 
 STEP_FILE = re.compile(r"step_(\d+)\.(?:jsonl|jsonl\.gz|parquet)")
 RECORD = Path("record", "episodes")
-"""Of a record, in a run folder."""
+"""Folder of a record's episodes in a run folder."""
 HOW_TO_KEEP = "A run keeps its episodes with rllm.record=tokens, or rllm.episode_logging.log_episodes=true."
 
 
@@ -27,11 +27,11 @@ class StoredEpisodes:
     files: tuple[tuple[int, Path], ...]
     """Training step, counted from 0, and its file; in order. A file whose name tells no step counts as step 0."""
     run_folder: Path | None
-    """None where no run's configuration was found beside the episodes."""
+    """Folder of the run. None if no configuration was found for the episodes."""
 
 
 def find_episodes(path: Path) -> StoredEpisodes:
-    """The episodes at `path`: a run folder, a folder of episodes in it, a folder that a run logged to, or one file.
+    """Find the episodes at `path`: a run folder, its folder of episodes, a folder that a run logged to, or one file.
 
     A record with tokens comes before a log.
 
@@ -59,7 +59,7 @@ def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Where the episodes of a folder may be."""
+    """Return the folders that may contain the episodes of a folder."""
     folders = [path, path / RECORD, path / "episodes"]
     if (path / CONFIG).is_file() and (elsewhere := read_stored_config(path).rllm.episode_logging.episode_log_dir):
         folders.append(Path(elsewhere).expanduser())
@@ -95,7 +95,7 @@ def _run_of(folder: Path) -> Path | None:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EpisodesError(
                 "file-unreadable",
-                f"{marker} cannot be read: {error}. It says which run the episodes beside it belong to.",
+                f"{marker} cannot be read: {error}. This file contains the run folder of the episodes next to it.",
                 f"To continue without the run's configuration, run: rm {marker}",
             ) from error
     return next((candidate for candidate in candidates if (candidate / CONFIG).is_file()), None)

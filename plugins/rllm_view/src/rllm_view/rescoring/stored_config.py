@@ -28,17 +28,17 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice
 
 CORE_ONLY = "rllm"
-"""The section that belongs to the core alone; a backend may have keys of its own in the others."""
+"""Section of config that only the core defines. A backend may add keys to the other sections."""
 
 OPTIONAL = frozenset({"compact_filter"})
-"""Stages a replay can do without. The others make what estimators need."""
+"""Stages that a replay does not need. The other stages compute the estimators' inputs."""
 
 
 def read_stored_config(run_folder: Path) -> RunConfig:
-    """What a run was started with, from its ``config.yaml``.
+    """Return a run's configuration, from its ``config.yaml``.
 
     Raises:
-        ConfigError: the file cannot be read, or was written by a version with other keys.
+        ConfigError: the file cannot be read, or a version with other keys wrote it.
     """
     file = str(run_folder / FILE_NAME)
     tree = read_config(run_folder)
@@ -56,15 +56,15 @@ def read_stored_config(run_folder: Path) -> RunConfig:
 
 
 def stored_registry(config: RunConfig, modules: Sequence[str] = ()) -> Registry:
-    """The plugins that the run had, as far as they are installed, or can be imported, here.
+    """Return the run's plugins that are installed here or can be imported here.
 
     Args:
-        config: the run's.
-        modules: to import besides those the run imported.
+        config: the run's config.
+        modules: modules to import in addition to the run's modules.
 
     Raises:
         ConfigError: a module cannot be imported.
-        PluginError: a module registers something that cannot be used.
+        PluginError: a module registers an invalid plugin.
     """
     import_modules([*config.rllm.plugins.import_modules, *modules])
     return Registry.load(allow=config.rllm.plugins.allow)

@@ -34,7 +34,7 @@ class TokenTally:
 
 @dataclass(kw_only=True)
 class LossTally:
-    """What one loss does to one role's tokens under one setup, by d (sum of token losses) / d log-prob of a token."""
+    """Effect of one loss on one role's tokens under one setup: d (sum of token losses) / d log-prob of a token."""
 
     steps: int = 0
     tokens: int = 0
@@ -57,7 +57,7 @@ class LossTally:
 
     @property
     def loss(self) -> float:
-        """What the role adds to the loss of a step, aggregated by `rllm.algorithm.loss_agg_mode`; mean over steps."""
+        """Role's part of a step's loss, aggregated with `rllm.algorithm.loss_agg_mode`. Mean over steps."""
         return self.loss_sum / self.steps
 
     @property

@@ -173,7 +173,10 @@ def _trajectories(group: ScoredGroup) -> Iterator[tuple[str, ...]]:
 
 
 def _most_different(groups: Sequence[ScoredGroup], n_groups: int) -> list[ScoredGroup]:
-    """Groups on which setups differ most, in the order of steps; with one setup those of the largest advantages."""
+    """Return the groups with the largest differences between setups, in the order of steps.
+
+    With one setup, return the groups with the largest advantages.
+    """
 
     def distance(group: ScoredGroup) -> float:
         against = group.advantages[0] if len(group.advantages) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""The HTTP application: pages that anybody on this machine may load, and answers for whoever has the key."""
+"""The HTTP application. Any user of this machine may load the pages, but answers need the key."""
 
 from __future__ import annotations
 

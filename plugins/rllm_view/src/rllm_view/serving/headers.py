@@ -8,7 +8,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Scripts of ours alone, no text that becomes HTML, no request to another machine."""
+"""Content security policy: only rllm-view's scripts, no text as HTML, no requests to other machines."""
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",

@@ -18,16 +18,16 @@ from rllm_view.serving.app import create_app
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What to serve, and where."""
+    """Folders to serve, and address of the server."""
 
     folders: Sequence[Path]
     """Runs, and folders of runs."""
     key: str
-    """What pages send."""
+    """Key that pages send."""
     port: int = 0
-    """Of 127.0.0.1; 0: any that is free."""
+    """Port on 127.0.0.1. 0 means any free port."""
     announcement: Path | None = None
-    """File that gets the URL as JSON, without the key."""
+    """File to write the URL to, as JSON without the key."""
 
 
 def serve(options: ServeOptions, ready: Callable[[str], None]) -> int:

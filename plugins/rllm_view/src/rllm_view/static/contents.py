@@ -1,4 +1,4 @@
-"""What a page with its own answers holds: curves whole, and of the newest steps whole groups up to a number."""
+"""Content of a static page: complete curves, and a limited number of complete groups from the newest steps."""
 
 from __future__ import annotations
 

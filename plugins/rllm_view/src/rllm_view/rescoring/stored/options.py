@@ -1,4 +1,4 @@
-"""Options of the dataset `stored`, apart from what reads: listing plugins stays cheap."""
+"""Options of the dataset `stored`. They are separate from the reader so that listing plugins stays cheap."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class StoredParams(Params):
 
     path: str = Field(
         min_length=1,
-        description="Folder that `rllm gateway episodes` wrote, run with `rllm.record=tokens`, or file of episodes.",
+        description="Folder from `rllm gateway episodes`, run folder with `rllm.record=tokens`, or file of episodes.",
     )
     group_by: Literal["step", "task"] = Field(
         "step",
-        description="Which rollouts at a task are compared: `step`: those of one step, which one policy has sampled; "
-        "`task`: those of all steps.",
+        description="Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: "
+        "rollouts from all steps.",
     )

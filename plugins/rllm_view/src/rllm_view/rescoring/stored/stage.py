@@ -1,4 +1,4 @@
-"""The stage `stored`: brings stored rollouts at the tasks of a step in place of playing them."""
+"""The stage `stored`: uses stored rollouts for the tasks of a step instead of generating new rollouts."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class BringStored:
         if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
             raise ConfigError(
                 "tokenizer-mismatch",
-                "The stored episodes are tokens of another tokenizer than that of the model that is trained.",
-                "Train the model that sampled them, or one with the same vocabulary.",
+                "The stored episodes and the trained model have different tokenizers.",
+                "Train the model that sampled the episodes, or a model with the same vocabulary.",
             )
         stored, here = sampler.temperature, self._temperature
         if stored is not None and stored != here:
