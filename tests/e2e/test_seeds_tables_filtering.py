@@ -145,7 +145,7 @@ def test_answers_that_were_cut_off_can_be_left_out_of_the_gradient(train: Any) -
 
 @shows("rllm.filter_token_mismatch")
 def test_a_filter_that_does_not_exist_cannot_be_switched_off(train: Any) -> None:
-    with pytest.raises(ConfigError, match="so no trajectory can mismatch and there is no filter to switch off"):
+    with pytest.raises(ConfigError, match="so no trajectory can mismatch and rllm has no such filter"):
         train("sum", {"rllm.filter_token_mismatch": False})
 
 

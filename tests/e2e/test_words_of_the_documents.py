@@ -152,7 +152,7 @@ def test_the_registry_is_a_live_view_from_names_to_functions() -> None:
 
 def test_what_has_no_function_in_the_classic_signature_is_no_key_and_it_is_said_why() -> None:
     assert "gae" not in RLLM_ADV_ESTIMATOR_REGISTRY and "gae" not in list(RLLM_ADV_ESTIMATOR_REGISTRY)
-    with pytest.raises(KeyError, match="gives one advantage per token"):
+    with pytest.raises(KeyError, match="returns one advantage per token"):
         RLLM_ADV_ESTIMATOR_REGISTRY["gae"]
     with pytest.raises(KeyError, match="Did you mean 'grpo'"):
         RLLM_ADV_ESTIMATOR_REGISTRY["grop"]
