@@ -188,12 +188,12 @@ def pass_at_k(rollouts: int, correct: int, k: int) -> float:
 def throughput_metrics(step: TrainStep) -> dict[str, float]:
     """Return ``time/<stage>`` in seconds, and sampled tokens per second of the whole step.
 
-    ``time/step`` excludes the seconds in which training ran concurrently (``time/played_ahead``).
+    ``time/step`` excludes the seconds in which training ran concurrently (``time/generated_ahead``).
     """
     seconds = sum(step.timing_dict.values()) - step.generated_ahead
     sampled = sum(trajectory.response_length for episode in step.generated for trajectory in episode.trajectories)
     metrics = {f"time/{stage}": value for stage, value in step.timing_dict.items()}
     if step.generated_ahead:
-        metrics["time/played_ahead"] = step.generated_ahead
+        metrics["time/generated_ahead"] = step.generated_ahead
     metrics["time/step"] = seconds
     return metrics | {"time/tokens_per_second": sampled / seconds if seconds else 0.0}
