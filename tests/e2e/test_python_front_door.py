@@ -167,7 +167,7 @@ def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, gi
         ({"traj_group_adv_estimator_map": {"solver": "grop"}}, "unknown-plugin", ["'grpo'"]),
         ({"traj_group_adv_estimator_map": {"solver": 3}}, "bad-choice", ["traj_group_adv_estimator_map", "3"]),
         ({"resume": False, "config": {}}, "no-environment", ["`rllm train"]),
-        ({"train_dataset": 5}, "bad-tasks", ["train_dataset", "5"]),
+        ({"train_dataset": 5}, "bad-task", ["train_dataset", "5"]),
         ({"traj_group_adv_estimator_map": ["grpo"]}, "not-a-mapping", ["traj_group_adv_estimator_map", "['grpo']"]),
         ({"traj_group_adv_estimator_map": 0}, "not-a-mapping", ["traj_group_adv_estimator_map", "0"]),
         ({"traj_grouping_hook": "task_role"}, "bad-plugin-spec", ["traj_grouping_hook", "'task_role'"]),
