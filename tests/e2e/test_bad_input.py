@@ -68,7 +68,7 @@ def finished_run(made: Path, tmp_path: Path) -> Path:
             "Set rllm.rejection_sample.enable=true as well, or leave it out.",
         ),
         (["guess", "rllm.trainer.total_batches=0"], "`rllm.trainer.total_batches` is 0"),
-        ([], "No environment is named, and no dataset."),
+        ([], "The run has neither an environment nor a dataset."),
     ],
 )
 def test_mistake_on_command_line_is_explained(rllm_here: Any, words: list[str], message: str) -> None:

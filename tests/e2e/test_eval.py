@@ -216,7 +216,7 @@ def test_a_folder_of_other_files_is_left_alone(rllm_here: Any, tmp_path: Path) -
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "thesis.tex").touch()
     done = rllm_here("eval", "guess", "--save", "kept", *TINY)
-    assert "kept holds files, and no evaluation." in done.stderr
+    assert "kept contains files, but no evaluation." in done.stderr
 
 
 def test_two_evaluations_are_compared_task_by_task(rllm_here: Any) -> None:
@@ -246,8 +246,8 @@ def test_different_tasks_are_not_compared(rllm_here: Any) -> None:
     done = rllm_here("eval", "compare", "few", "many")
     assert done.returncode == 2
     assert "different tasks of sum: " in done.stderr and " only in many" in done.stderr
-    assert "few holds sum, and guesses holds guess." in rllm_here("eval", "compare", "few", "guesses").stderr
-    assert "empty holds no saved evaluation" in rllm_here("eval", "compare", "empty", "few").stderr
+    assert "few has only sum, and guesses has only guess." in rllm_here("eval", "compare", "few", "guesses").stderr
+    assert "empty contains no saved evaluation" in rllm_here("eval", "compare", "empty", "few").stderr
 
 
 def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp_path: Path) -> None:

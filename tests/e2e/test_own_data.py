@@ -143,11 +143,11 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
         ("train question --data train.jsonl --reward exat", "hint: Did you mean 'exact'?"),
         (
             "train question --data train.jsonl --reward rewards.py",
-            "Name a function: rewards.py:score. Functions of the file: score.",
+            "Add a function: rewards.py:score. Functions of the file: score.",
         ),
         (
             "train question --data train.jsonl --reward rewards.py:",
-            "Name a function: rewards.py:score. Functions of the file: score.",
+            "Add a function: rewards.py:score. Functions of the file: score.",
         ),
         (
             "train question --data train.jsonl 'rllm.reward=[python:score]'",

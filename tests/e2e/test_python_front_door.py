@@ -166,7 +166,7 @@ def test_a_configuration_is_a_mapping_an_omegaconf_object_or_a_path(fit: Any, gi
         ({"workflow_args": {"gama": 1.0}}, "Did you mean 'gamma'?"),
         ({"traj_group_adv_estimator_map": {"solver": "grop"}}, "Did you mean 'grpo'?"),
         ({"traj_group_adv_estimator_map": {"solver": 3}}, "traj_group_adv_estimator_map has the value 3."),
-        ({"resume": False, "config": {}}, "No environment is named"),
+        ({"resume": False, "config": {}}, "The run has neither an environment nor a dataset"),
         ({"train_dataset": 5}, "train_dataset is 5."),
         ({"traj_group_adv_estimator_map": ["grpo"]}, "traj_group_adv_estimator_map is ['grpo']."),
         ({"traj_group_adv_estimator_map": 0}, "traj_group_adv_estimator_map is 0."),

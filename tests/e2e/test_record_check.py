@@ -211,7 +211,7 @@ def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_na
     file.write_bytes(whole + b'{"step": 2, "actor/loss": }')
     assert checked(directory)[0] == 0
     file.write_bytes(b'{"step": }\n' + whole)
-    with pytest.raises(RllmError, match=r"Line 1 of .*metrics\.jsonl is not what a run writes"):
+    with pytest.raises(RllmError, match=r"Line 1 of .*metrics\.jsonl is not a valid line of metrics"):
         checked(directory)
 
 

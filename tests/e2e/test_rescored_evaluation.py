@@ -74,9 +74,8 @@ def test_the_result_is_an_evaluation_that_can_be_compared(rllm_here: Any, direct
     rllm_here("rescore", "kept", "--reward", "rewards.py:fixed", "--save", "anew")
     done = rllm_here("eval", "compare", "kept", "anew", "--json")
     assert json.loads(done.stdout)["environments"][0]["passed"]["second"] == 1.0
-    assert (
-        "anew holds an evaluation already" in rllm_here("rescore", "kept", "--reward", "exact", "--save", "anew").stderr
-    )
+    again = rllm_here("rescore", "kept", "--reward", "exact", "--save", "anew")
+    assert "anew contains an evaluation already" in again.stderr
 
 
 def test_what_cannot_be_scored_anew_is_said(rllm_here: Any, directory: Path) -> None:

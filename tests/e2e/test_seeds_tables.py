@@ -125,7 +125,7 @@ def test_engine_args_are_refused_where_the_backend_takes_none(train: Any) -> Non
 
 @shows("rllm.env.name")
 def test_the_environment_chosen_by_name_is_played(train: Any) -> None:
-    with pytest.raises(ConfigError, match="No environment is named"):
+    with pytest.raises(ConfigError, match="The run has neither an environment nor a dataset"):
         train(None)
     for name in ("sum", "guess"):
         assert {episode.data_source for episode in train(name).episodes} == {name}

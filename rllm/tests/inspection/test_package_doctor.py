@@ -58,7 +58,7 @@ def test_the_doctor_finds_packages_outside_the_bounds(site, findings: Callable[[
     (finding,) = findings("Requires-Dist: somelib<2,>=1.1\nRequires-Dist: fine<1.5,>=1.4\n")
 
     assert finding.severity == "warning"
-    assert finding.problem == "asks for somelib<2,>=1.1, and 2.0+cpu is installed, which is not tested"
+    assert finding.problem == "requires somelib<2,>=1.1, and 2.0+cpu is installed, which is not tested"
     assert finding.remedy == "pip install 'somelib<2,>=1.1'"
 
 
@@ -83,5 +83,5 @@ def test_packages_of_an_extra_count_once_all_of_them_are_there(
         "Provides-Extra: more\nRequires-Dist: somelib>=1.1; extra == 'more'\nRequires-Dist: other; extra == 'more'\n"
     )
 
-    assert [each.problem.partition(",")[0] for each in found] == ["asks for somelib>=1.1"] * complete
+    assert [each.problem.partition(",")[0] for each in found] == ["requires somelib>=1.1"] * complete
     assert [each.name for each in missing("asking", ["more"])] == ["other"] * (not complete)

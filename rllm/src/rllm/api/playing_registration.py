@@ -33,14 +33,14 @@ def register_rllm_workflow(
     """Decorator for a subclass of `Workflow`, chosen by ``rllm.workflow.name``.
 
     Args:
-        name: what goes into the configuration.
-        params: model of its options; None: ``workflow_args`` are what the class's constructor takes.
+        name: the name for the configuration.
+        params: model of its options. None: ``workflow_args`` are the arguments of the class's constructor.
         stop_texts: as `WorkflowPlugin.stop_texts`.
         open: as `WorkflowPlugin.open`.
-        summary: one line; empty: the first of the class's docstring.
+        summary: one line. If empty, the first line of the class's docstring.
 
     Raises:
-        PluginError: the name or the class is unusable, or another class has registered the name.
+        PluginError: the name or the class is invalid, or a different class is registered under the name.
     """
 
     def record(thing: Any) -> WorkflowPlugin[Any]:

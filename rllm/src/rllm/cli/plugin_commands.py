@@ -16,7 +16,7 @@ from rllm_core.plugins.unusable import UnusablePluginError
 
 @dataclass(frozen=True, kw_only=True)
 class PluginCommands:
-    """Commands of plugins by what can become of them, in alphabetical order of distributions. None is imported."""
+    """Commands of plugins, sorted into usable, hidden and blocked ones, by distribution name. None is imported."""
 
     usable: tuple[Candidate, ...]
     """Commands that may be imported. Two commands with the same name are both listed."""
@@ -26,7 +26,7 @@ class PluginCommands:
 
     @classmethod
     def of(cls, discovery: Discovery, own: Collection[str]) -> PluginCommands:
-        """Sort what is installed; `own` are the names of the core's commands."""
+        """Sort the installed commands. `own` contains the names of the core's commands."""
         allowed = [candidate for candidate in discovery.commands if not candidate.blocked_by]
         return cls(
             usable=tuple(candidate for candidate in allowed if candidate.entry_point not in own),

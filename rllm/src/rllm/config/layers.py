@@ -26,7 +26,7 @@ _LONGEST_NUMBER = 63
 
 
 class Tier(IntEnum):
-    """How a layer came about, lowest first. What a user asked for must have an effect; the rest may be idle."""
+    """Source of a layer, lowest first. Values from a user must have an effect, other values may be unused."""
 
     PACKAGED = 0
     """The core's and the backend's YAML files."""
@@ -63,7 +63,7 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
     if not isinstance(values, dict):
         raise ConfigError(
             "not-a-mapping",
-            f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
+            f"`{name}` contains {_described(values)}, but a configuration is a mapping of `key: value` lines.",
             "Write lines such as `data: {train_batch_size: 8}`.",
         )
     return Layer(name, values, tier)

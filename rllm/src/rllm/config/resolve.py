@@ -14,9 +14,9 @@ from rllm.config.paths import KeyPath, leaves, value_at
 from rllm_core.errors import ConfigError, RllmError
 
 SHORTEST_SECRET = 4
-"""Characters. What is shorter is no secret, and hiding it would make other words unreadable."""
+"""Minimum length of a hidden value. A shorter value is not a secret, and hiding it would garble other text."""
 CUT = 20
-"""Characters that are left of a long value, at least, where a message shortens it."""
+"""Minimum number of characters of a long value that a message shows."""
 
 
 def resolve(merged: Merged) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`eval.json` of a saved evaluation: what was played with which model, and by which versions."""
+"""`eval.json` of a saved evaluation: its environments, model, and package versions."""
 
 from __future__ import annotations
 
