@@ -46,11 +46,11 @@ class PluginCommands:
         return {name: home for name, home in homes.items() if home is not None}
 
     def get(self, name: str) -> click.Command | None:
-        """Import a command; None when no plugin is known to have one of that name.
+        """Import a command. None if no plugin has a command of that name.
 
         Raises:
-            PluginError: two offer it, it cannot be imported or is no command, it is blocked, or it comes with one of
-                our distributions that is not installed.
+            PluginError: two plugins offer it, it cannot be imported or is not a command, it is blocked, or its rllm
+                package is not installed.
         """
         offers = self.by_name().get(name, [])
         if len(offers) > 1:
@@ -76,7 +76,7 @@ def load_command(candidate: Candidate) -> click.Command:
     """Import a command.
 
     Raises:
-        PluginError: that fails in any way, or gives something else; names the distribution.
+        PluginError: the import fails, or the result is not a command. The message has the distribution.
     """
     from rllm_core.plugins.core_version import check_core_version  # reads versions, which `rllm --help` need not
 

@@ -104,11 +104,11 @@ def read_config_text(path: str | Path) -> str:
 
 
 def layers_from_overrides(words: Iterable[str]) -> list[Layer]:
-    """One layer per ``key=value`` word, in order: where two set the same key, the later one wins.
+    """Return one layer per ``key=value`` override, in order. If two set the same key, the later one wins.
 
-    The words are read by Hydra's own grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
-    ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` is
-    ``rllm.backend=local``; a ``+`` before a key, which Hydra wants for a new key, makes no difference.
+    They are read with Hydra's grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
+    ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` means
+    ``rllm.backend=local``. Hydra needs a ``+`` before a new key. It makes no difference here.
     """
     read = map(read_override, words)
     return [layer_from_dotted({key: value}, COMMAND_LINE, Tier.COMMAND_LINE) for key, value in read]
