@@ -153,7 +153,7 @@ def test_an_error_is_all_that_a_dry_run_prints(rllm_here: Any, tmp_path: Path) -
     missing = "data.train_dataset={name: jsonl, path: none.jsonl}"
     for words, said in (
         (("guess",), "contains a run already"),
-        (("--overwrite",), "No environment is named, and no dataset."),
+        (("--overwrite",), "The run has neither an environment nor a dataset."),
         (("guess", "--overwrite", missing), "none.jsonl"),
         (("guess", "--overwrite", "--model", "./nothing"), "./nothing"),
         (("guess", "model.device=nonsense"), '`model.device` is "nonsense"'),

@@ -39,7 +39,7 @@ BAD = [
     # what is no configuration
     ("rllm: [", "YAML error in my.yaml, line 2, column 1: "),
     ("rllm: {rollout: {n: 1, n: 2}}", "YAML error in my.yaml"),
-    ("- 1", "`my.yaml` holds a list; a configuration is a mapping"),
+    ("- 1", "`my.yaml` contains a list, but a configuration is a mapping"),
     ("training: 3", "`training` is 3 (from my.yaml): expected a mapping."),
     # keys
     ("rllm: {rollout: {m: 3}}", "`m` is not a key of rllm.rollout (`rllm.rollout.m` from my.yaml)."),

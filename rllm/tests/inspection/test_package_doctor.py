@@ -84,5 +84,5 @@ def test_packages_of_an_extra_count_once_all_of_them_are_there(
         "Provides-Extra: more\nRequires-Dist: somelib>=1.1; extra == 'more'\nRequires-Dist: other; extra == 'more'\n"
     )
 
-    assert [each.problem.partition(",")[0] for each in found] == ["asks for somelib>=1.1"] * complete
+    assert [each.problem.partition(",")[0] for each in found] == ["requires somelib>=1.1"] * complete
     assert [each.name for each in missing("asking", ["more"])] == ["other"] * (not complete)

@@ -58,7 +58,7 @@ def test_what_is_wrong_with_a_file_is_said(tool_file: Write, source: str, name: 
 
 @pytest.mark.parametrize("tool", ["add", ":add", ":"])
 def test_a_tool_is_a_file_and_a_function(tool: str) -> None:
-    with pytest.raises(ConfigError, match=r"workflow_args\.tools holds"):
+    with pytest.raises(ConfigError, match=r"workflow_args\.tools contains"):
         load_function(tool)
 
 

@@ -11,14 +11,14 @@ from rllm_core.plugins.registry import Registry
 
 
 class EstimatorNames(Mapping[str, ClassicEstimator]):
-    """A live view: what is installed, and what was registered by now. `register_rllm_adv_estimator` adds to it.
+    """Live view of the installed and registered estimators. `register_rllm_adv_estimator` adds to it.
 
-    Names are those for ``rllm.algorithm.adv_estimator``; one that two distributions offer is qualified. Estimators that
-    give advantages per step or per token are missing: the classic signature has one per trajectory.
+    The names are values for ``rllm.algorithm.adv_estimator``. A name that two packages offer is qualified. Estimators
+    with advantages per step or per token are missing, because the classic signature has one per trajectory.
     """
 
     def __getitem__(self, name: str) -> ClassicEstimator:
-        """As `get_rllm_adv_estimator`. Raises KeyError for what that refuses."""
+        """Return the estimator, as `get_rllm_adv_estimator`, but raise KeyError instead of PluginError."""
         try:
             return get_rllm_adv_estimator(name)
         except PluginError as error:

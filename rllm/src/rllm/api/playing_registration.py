@@ -33,14 +33,14 @@ def register_rllm_workflow(
     """Decorator for a subclass of `Workflow`, chosen by ``rllm.workflow.name``.
 
     Args:
-        name: what goes into the configuration.
-        params: model of its options; None: ``workflow_args`` are what the class's constructor takes.
+        name: the name for the configuration.
+        params: model of its options. None: ``workflow_args`` are the arguments of the class's constructor.
         stop_texts: as `WorkflowPlugin.stop_texts`.
         open: as `WorkflowPlugin.open`.
-        summary: one line; empty: the first of the class's docstring.
+        summary: one line. If empty, the first line of the class's docstring.
 
     Raises:
-        PluginError: the name or the class is unusable, or another class has registered the name.
+        PluginError: the name or the class is invalid, or a different class is registered under the name.
     """
 
     def record(thing: Any) -> WorkflowPlugin[Any]:
@@ -65,9 +65,9 @@ def register_rllm_environment(
     config_keys: Set[str] = NONE,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
-    """Decorator for a subclass of `Environment`, chosen by ``rllm.env.name``; it is made with its options.
+    """Decorator for a subclass of `Environment`, chosen by ``rllm.env.name``. It is created with its options.
 
-    Arguments are the fields of `EnvironmentPlugin`; see `register_rllm_workflow` for the errors.
+    Arguments are the fields of `EnvironmentPlugin`. See `register_rllm_workflow` for the errors.
     """
 
     def record(thing: Any) -> EnvironmentPlugin[Any]:
@@ -101,12 +101,12 @@ def register_rllm_reward(
     blocking: bool = True,
     summary: str = "",
 ) -> Callable[[ThingT], ThingT]:
-    """Decorator for a reward, chosen by ``rllm.reward``: a function, which may be a coroutine function, or a class.
+    """Decorator for a reward, chosen by ``rllm.reward``: a function, a coroutine function, or a class.
 
-    A function is called as ``f(rollout)``, with ``params=`` as ``f(rollout, params)``. A class is made once per run
-    with its options and called as ``reward(rollout)``. All return what a `Reward` returns.
+    A function is called as ``f(rollout)``, or with ``params=`` as ``f(rollout, params)``. A class is created once per
+    run with its options, and called as ``reward(rollout)``. The result is the result of a `Reward`.
 
-    Arguments are the fields of `RewardPlugin`; see `register_rllm_workflow` for the errors.
+    Arguments are the fields of `RewardPlugin`. See `register_rllm_workflow` for the errors.
     """
 
     def record(thing: Any) -> RewardPlugin[Any]:

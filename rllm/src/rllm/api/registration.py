@@ -76,15 +76,15 @@ def register_rllm_adv_estimator(
 
 
 def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
-    """An estimator in rLLM's classic signature, whatever signature it is written in.
+    """Return an estimator in rLLM's classic signature. An estimator with another signature is converted.
 
-    `name` is a name, a member of `rLLMAdvantageEstimator` or the name of one: ``grpo``, ``GRPO``.
+    `name` is an estimator's name, or a member of `rLLMAdvantageEstimator` or its name: ``grpo``, ``GRPO``.
 
-    One that was registered in it is returned itself; any other becomes a function
+    An estimator that was registered with the classic signature is returned unchanged. Any other becomes a function
     ``f(rewards, algorithm_config=None, traj_groups=None, **options)``.
 
     Raises:
-        PluginError: there is not exactly one of this name, or it gives advantages per step or per token.
+        PluginError: no estimator has this name or several have it, or it gives advantages per step or per token.
     """
     name = plain_name(name)
     if not isinstance(name, str):
@@ -146,7 +146,7 @@ def register_rllm_loss(
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a policy loss ``f(inputs: LossInput, params) -> Tensor``, one number per sampled token.
 
-    Arguments are the fields of `LossPlugin`; see `register_rllm_adv_estimator` for the errors.
+    Arguments are the fields of `LossPlugin`. See `register_rllm_adv_estimator` for the errors.
     """
 
     fields = {
@@ -168,23 +168,24 @@ def register_rllm_grouping(
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for a grouping ``f(episodes, params) -> list[TrajectoryGroup]``.
 
-    Arguments are the fields of `GroupingPlugin`; see `register_rllm_adv_estimator` for the errors.
+    Arguments are the fields of `GroupingPlugin`. See `register_rllm_adv_estimator` for the errors.
     """
 
     return offering(GroupingPlugin, name, summary, params=params, config_keys=config_keys)
 
 
 def get_rllm_grouping(name: str) -> Grouping:
-    """A grouping as ``f(episodes, params)``."""
+    """Return a grouping as ``f(episodes, params)``."""
     return cast(Grouping, found("grouping", name).load())
 
 
 def register_rllm_rejection(
     name: str, *, params: type[BaseModel] = NoParams, config_keys: Set[str] = NONE, summary: str = ""
 ) -> Callable[[ThingT], ThingT]:
-    """Decorator for a rejection mode: a class that is made with its options, once per run (see `RejectionMode`).
+    """Decorator for a rejection mode, which is a class. Each run creates one object, with its options.
 
-    Arguments are the fields of `RejectionPlugin`; see `register_rllm_adv_estimator` for the errors.
+    Arguments are the fields of `RejectionPlugin`. See `RejectionMode` for the methods and
+    `register_rllm_adv_estimator` for the errors.
     """
 
     return offering(RejectionPlugin, name, summary, params=params, config_keys=config_keys)

@@ -38,8 +38,8 @@ def build_train_config(
 ) -> DictConfig:
     """Compose a complete, validated configuration, as ``rllm train`` would for the same choices.
 
-    What is None keeps the value it has without it. The result can be changed with ``OmegaConf.merge`` and is what
-    `AgentTrainer` takes; what is still as composition gives it does not count as set by you.
+    An argument of None does not change a value. You can change the result with ``OmegaConf.merge`` and pass it to
+    `AgentTrainer`. Values that you do not change there do not count as set by you.
 
     Args:
         model_name: the backend's model key (``model.name`` for most).
@@ -54,10 +54,10 @@ def build_train_config(
         project: ``rllm.trainer.project_name``.
         experiment: ``rllm.trainer.experiment_name``.
         output_dir: ``rllm.trainer.output_dir``.
-        config_file: a YAML file laid beneath the other arguments.
+        config_file: a YAML file. The other arguments win over its values.
         backend: ``rllm.backend``.
-        environment: ``rllm.env.name``; its defaults and its recipe for the model are applied.
-        overrides: further ``key=value`` words, as on the command line.
+        environment: ``rllm.env.name``. Its defaults and its recipe for the model are applied.
+        overrides: additional ``key=value`` overrides, as on the command line.
 
     Raises:
         ConfigError: a key, value or name is wrong, or a value given would have no effect.

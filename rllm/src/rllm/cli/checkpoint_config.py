@@ -53,12 +53,12 @@ def _of_training(saved: Layer) -> list[KeyPath]:
 
 
 def _backend_of(request: Request) -> str | None:
-    """The backend that was asked for; None where none was."""
+    """Return the backend that the request sets. None if it sets no backend."""
     given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
     name = value_at(merge_layers(given, [RunConfig]).tree, path_of(BACKEND_KEY))
     return name.rpartition("/")[2] if isinstance(name, str) else None
 
 
 def _as_given(directory: Path) -> Path:
-    """Relative to the working directory where it lies within, as users write it."""
+    """Return a path relative to the working directory if it is inside, as users write it."""
     return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

@@ -71,7 +71,7 @@ class Request:
     overrides: Sequence[str]
     """``key=value`` overrides. The overrides made from flags come first, so that an explicit key wins."""
     choices: Mapping[str, Any] = field(default_factory=dict)
-    """Values of flags that are no words of the grammar, by key; beneath `overrides`."""
+    """Values of flags that are not written in the grammar of overrides, by key. `overrides` win over them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values that flags set as defaults, by key. Values in config files win over them."""
 
@@ -144,12 +144,12 @@ def plan_for(request: Request, beneath: Sequence[Layer] = ()) -> RunPlan:
 
 
 def resumed_plan_for(request: Request) -> RunPlan:
-    """`plan_for`, over the values that the run in the folder was started with."""
+    """Return the plan as `plan_for`, with the saved values of the run in the folder beneath."""
     return plan_resumed(lambda beneath: _composed_for(request, beneath))
 
 
 def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[RunPlan, Registry]:
-    """`plan_for`, with the registry that was planned with."""
+    """Return the plan as `plan_for`, and its registry."""
     composed, registry = _composed_for(request, beneath)
     return make_plan(composed, registry), registry
 

@@ -90,7 +90,7 @@ def _updates(number: int) -> str:
 
 
 def _show_footprint(plan: RunPlan) -> tuple[str, ...]:
-    """Print what the run takes of the machine, if the backend knows; returns its warnings."""
+    """Print the run's memory and other resources, if the backend can estimate them. Return its warnings."""
     estimate = plan.backend.plugin.footprint
     found = estimate and estimate(plan.composed.backend_config, plan.config, plan.needs)
     if not found:

@@ -1,7 +1,7 @@
-"""Groups of commands that plugins add to: ``rllm`` itself, and ``rllm plugins``.
+"""Command groups to which plugins can add commands: ``rllm`` and ``rllm plugins``.
 
-Packages' metadata is read only where it is needed: for ``--help``, and for a command that is not the core's. Running a
-command of the core costs nothing for it.
+Package metadata is only read when it is needed: for ``--help``, and for a command that is not the core's. So the
+core's commands start without this delay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ExtensibleGroup(LazyGroup):
     """A command group with the core's commands and the commands of plugins. A core command wins over a plugin's."""
 
     def __init__(self, *args: Any, table: Mapping[str, LazyCommand], prefix: str = "", **kwargs: Any) -> None:
-        """Make one; `prefix` are the words after ``rllm`` that lead here, with a space at the end."""
+        """Create a group. `prefix` is the group's name after ``rllm``, with a space at the end."""
         super().__init__(*args, table=table, **kwargs)
         self.prefix = prefix
 

@@ -1,4 +1,4 @@
-"""``rllm plugins list --installable``: our distributions that are not installed, and what each would add."""
+"""``rllm plugins list --installable``: list rllm packages that are not installed, with their plugins."""
 
 from __future__ import annotations
 

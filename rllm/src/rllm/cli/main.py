@@ -32,7 +32,7 @@ _OF_THE_MACHINE = {
     errno.ELOOP: "Name a path whose symbolic links do not form a loop.",
     errno.EMFILE: "Raise the limit of open files with `ulimit -n 65536`.",
 }
-"""Failures of the operating system that are no bug, with what a user can do."""
+"""Errors of the operating system that are not bugs, with hints for the user."""
 
 INTERRUPTED = 130
 """Exit code of a process ended by Ctrl-C, as shells have it."""

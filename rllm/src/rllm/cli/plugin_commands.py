@@ -16,7 +16,7 @@ from rllm_core.plugins.unusable import UnusablePluginError
 
 @dataclass(frozen=True, kw_only=True)
 class PluginCommands:
-    """Commands of plugins by what can become of them, in alphabetical order of distributions. None is imported."""
+    """Commands of plugins, sorted into usable, hidden and blocked ones, by distribution name. None is imported."""
 
     usable: tuple[Candidate, ...]
     """Commands that may be imported. Two commands with the same name are both listed."""
@@ -26,7 +26,7 @@ class PluginCommands:
 
     @classmethod
     def of(cls, discovery: Discovery, own: Collection[str]) -> PluginCommands:
-        """Sort what is installed; `own` are the names of the core's commands."""
+        """Sort the installed commands. `own` contains the names of the core's commands."""
         allowed = [candidate for candidate in discovery.commands if not candidate.blocked_by]
         return cls(
             usable=tuple(candidate for candidate in allowed if candidate.entry_point not in own),
@@ -46,11 +46,11 @@ class PluginCommands:
         return {name: home for name, home in homes.items() if home is not None}
 
     def get(self, name: str) -> click.Command | None:
-        """Import a command; None when no plugin is known to have one of that name.
+        """Import a command. None if no plugin has a command of that name.
 
         Raises:
-            PluginError: two offer it, it cannot be imported or is no command, it is blocked, or it comes with one of
-                our distributions that is not installed.
+            PluginError: two plugins offer it, it cannot be imported or is not a command, it is blocked, or its rllm
+                package is not installed.
         """
         offers = self.by_name().get(name, [])
         if len(offers) > 1:
@@ -76,7 +76,7 @@ def load_command(candidate: Candidate) -> click.Command:
     """Import a command.
 
     Raises:
-        PluginError: that fails in any way, or gives something else; names the distribution.
+        PluginError: the import fails, or the result is not a command. The message has the distribution.
     """
     from rllm_core.plugins.core_version import check_core_version  # reads versions, which `rllm --help` need not
 

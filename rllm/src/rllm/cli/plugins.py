@@ -1,4 +1,4 @@
-"""``rllm plugins``: what is installed."""
+"""``rllm plugins``: list installed plugins."""
 
 from __future__ import annotations
 

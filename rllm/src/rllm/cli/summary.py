@@ -1,4 +1,4 @@
-"""The table at the end of a run: what was reached, and how far it is from the best possible."""
+"""The table at the end of a run, with the metrics reached and their differences from the best possible values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rllm.training.loop import TrainingLoop
 
 NARROWEST = 72
-"""Columns of the widest row there usually is."""
+"""Width of the widest usual row, in columns."""
 
 
 def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task], seconds: float) -> None:
-    """Print the last validation, where everything is, and a command that plays; without tasks for it, what it lacks."""
+    """Print the last validation, the run folder, and a command that evaluates the model."""
     console = results_console()
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))

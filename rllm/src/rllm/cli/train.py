@@ -1,4 +1,4 @@
-"""`rllm train`: compose the config, open the run folder, train, show what came of it."""
+"""`rllm train`: compose the config, open the run folder, train, and print the results."""
 
 from __future__ import annotations
 

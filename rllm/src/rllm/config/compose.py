@@ -1,10 +1,11 @@
-"""Composing a configuration: every source of values, in order, becomes one validated configuration.
+"""Compose a configuration: merge all sources of values in order, and validate the result.
 
 From lowest to highest: the defaults of the core's schema, the backend's YAML file, the environment's defaults, its
 recipe for the chosen model, the chosen preset of rollout correction, ``--config`` files in order, the command line.
-Users choose the backend, the environment and the model (or what the backend derives it from), so their layers are
-looked at first; then the layers of what they chose are put beneath theirs. Last, keys that the backend shares with the
-core are made to agree, and derived keys are set.
+
+The user's layers choose the backend, the environment and the model (or keys from which the backend derives it). So
+they are merged first, and the layers of the chosen parts are then put beneath them. Finally, the backend's shared keys
+get the same values as the core's, and derived keys are set.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Composed:
         return reduce(getitem, path_of(key), self.tree)
 
     def beneath(self, key: str) -> list[str]:
-        """The dotted keys that hold what a key holds: itself, or those in the mapping that it is."""
+        """Return the dotted keys of a key's values: the key itself, or all keys inside its mapping."""
         return [key] if key in self.origins else [name for name in self.origins if name.startswith(f"{key}.")]
 
     def origin(self, key: str) -> str:

@@ -19,19 +19,19 @@ ANY_KEY = "*"
 
 @cache
 def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
-    """Every section and key of a schema, sections before what they hold."""
+    """Return every section and key of a schema, each section before its keys."""
     return tuple(fields_of(schema))
 
 
 @cache
 def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
-    """Every section and key of a schema with its field, sections before what they hold."""
+    """Return every section and key of a schema with its field, each section before its keys."""
     return dict(_fields(schema, ()))
 
 
 @cache
 def value_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
-    """Keys of a schema that hold a value and not a section."""
+    """Return the keys of a schema that are values and not sections."""
     fields = fields_of(schema)
     return frozenset(fields) - {path[:end] for path in fields for end in range(1, len(path))}
 

@@ -26,7 +26,7 @@ _LONGEST_NUMBER = 63
 
 
 class Tier(IntEnum):
-    """How a layer came about, lowest first. What a user asked for must have an effect; the rest may be idle."""
+    """Source of a layer, lowest first. Values from a user must have an effect, other values may be unused."""
 
     PACKAGED = 0
     """The core's and the backend's YAML files."""
@@ -63,7 +63,7 @@ def layer_from_file(path: str | Path, origin: str | None = None, tier: Tier = Ti
     if not isinstance(values, dict):
         raise ConfigError(
             "not-a-mapping",
-            f"`{name}` holds {_described(values)}; a configuration is a mapping of `key: value` lines.",
+            f"`{name}` contains {_described(values)}, but a configuration is a mapping of `key: value` lines.",
             "Write lines such as `data: {train_batch_size: 8}`.",
         )
     return Layer(name, values, tier)
@@ -104,11 +104,11 @@ def read_config_text(path: str | Path) -> str:
 
 
 def layers_from_overrides(words: Iterable[str]) -> list[Layer]:
-    """One layer per ``key=value`` word, in order: where two set the same key, the later one wins.
+    """Return one layer per ``key=value`` override, in order. If two set the same key, the later one wins.
 
-    The words are read by Hydra's own grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
-    ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` is
-    ``rllm.backend=local``; a ``+`` before a key, which Hydra wants for a new key, makes no difference.
+    They are read with Hydra's grammar, so that they mean the same here and in a Hydra script: ``a.b=1``,
+    ``a.b=null``, ``a.b=[1,2]``, ``a.b={x:1}``, ``a.b='text with = in it'``. ``rllm/backend=local`` means
+    ``rllm.backend=local``. Hydra needs a ``+`` before a new key. It makes no difference here.
     """
     read = map(read_override, words)
     return [layer_from_dotted({key: value}, COMMAND_LINE, Tier.COMMAND_LINE) for key, value in read]

@@ -22,7 +22,7 @@ def read_override(word: str) -> tuple[str, Any]:
     """The dotted key and the value of an override.
 
     Raises:
-        ConfigError: it is none, or one that has no meaning for a single run (a sweep, a deletion, a config group).
+        ConfigError: it is not an override, or not one for a single run (a sweep, a deletion, a config group).
     """
     from hydra.errors import HydraException
 
@@ -48,7 +48,7 @@ def read_override(word: str) -> tuple[str, Any]:
         raise ConfigError(
             "bad-override",
             f"`{_short(word)}` is a sweep over several values.",
-            "Start one run per value; a list goes in brackets.",
+            "Start one run per value. Write a list in brackets.",
         )
     key = str(override.key_or_group).strip()
     if not key:
@@ -60,25 +60,25 @@ def read_override(word: str) -> tuple[str, Any]:
     if "/" in key or override.package is not None:
         raise ConfigError(
             "bad-override",
-            f"`{_short(word)}` names a config group `{key}`, which does not exist.",
-            f"The only group is {BACKEND_GROUP}; keys are names joined by dots.",
+            f"`{_short(word)}` uses the config group `{key}`, which does not exist.",
+            f"The only group is {BACKEND_GROUP}. Write a key as names joined by dots.",
         )
     given = word.partition("=")[2]
     if any(mark in given for mark in "'\"("):  # quoted, or made by a Hydra function: do not convert
         return key, value
     _refuse_odd_groups(word, given)
-    # Hydra takes numbers with leading zeros, and of other bases, for text.
+    # For Hydra, numbers with leading zeros and numbers in other bases are text.
     return key, _with_numbers(value)
 
 
 def _refuse_odd_groups(word: str, given: str) -> None:
-    """Hydra takes ``1_0`` for 10, which is a slip for 1.0 more often than a number."""
+    """Reject numbers such as ``1_0``. For Hydra it is 10, but it is usually a typo for 1.0."""
     for part in re.split(r"[,\[\]{}:]" if "{" in given else r"[,\[\]]", given):
         if re.fullmatch(_WITH_UNDERSCORES, part.strip()) and number(part.strip()) is None:
             raise ConfigError(
                 "bad-override",
-                f"`{_short(word)}` holds {part.strip()}, which Hydra takes for a number and YAML for text.",
-                "Write digits in groups of three (1_000) or without `_`; text goes in quotes: 'key=\"1_0\"'.",
+                f"`{_short(word)}` contains {part.strip()}, which is a number for Hydra and text for YAML.",
+                "Write digits in groups of three (1_000) or without `_`. Put text into quotes: 'key=\"1_0\"'.",
             )
 
 

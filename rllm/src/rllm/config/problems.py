@@ -19,7 +19,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 OriginOf = Callable[[KeyPath], str]
 LONGEST_VALUE = 60
 MOST_SHOWN = 50
-"""Problems that are described, of those found. Looking for what was meant takes about a millisecond each."""
+"""Maximum number of problems in a message. Finding the closest key takes about a millisecond per problem."""
 
 
 class ConfigLine(NamedTuple):
@@ -61,9 +61,9 @@ EXPECTED_BY_TYPE = {
 
 
 def parse(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
-    """Validate values read from YAML. Strict: the text "8" is no number, and 1 is neither true nor text.
+    """Validate values read from YAML in strict mode: the text "8" is not a number, and 1 is neither true nor text.
 
-    By way of JSON, so that types JSON lacks (a tuple, a path, an enumeration) may still be written as what it has.
+    The values are validated as JSON, so that tuples, paths and enumerations may be written as lists and text.
     """
     return model.model_validate_json(json.dumps(values), strict=True)
 
@@ -71,10 +71,10 @@ def parse(model: type[ModelT], values: Mapping[str, Any]) -> ModelT:
 def describe(
     error: ValidationError, values: Mapping[str, Any], origin: OriginOf, keys: Sequence[KeyPath], at: KeyPath = ()
 ) -> list[ConfigLine]:
-    """One line per problem.
+    """Return one line per problem.
 
-    `values` is what was validated, `keys` every known key of the whole schema, and `at` the section that holds
-    `values`, when it is not the top level.
+    `values` are the validated values and `keys` are all keys of the whole schema. `at` is the section that contains
+    `values`, or empty for the top level.
     """
     unknown: list[ConfigLine] = []
     wrong: dict[KeyPath, tuple[Any, list[ErrorDetails]]] = {}

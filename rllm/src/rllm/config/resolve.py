@@ -14,9 +14,9 @@ from rllm.config.paths import KeyPath, leaves, value_at
 from rllm_core.errors import ConfigError, RllmError
 
 SHORTEST_SECRET = 4
-"""Characters. What is shorter is no secret, and hiding it would make other words unreadable."""
+"""Minimum length of a hidden value. A shorter value is not a secret, and hiding it would garble other text."""
 CUT = 20
-"""Characters that are left of a long value, at least, where a message shortens it."""
+"""Minimum number of characters of a long value that a message shows."""
 
 
 def resolve(merged: Merged) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def resolve(merged: Merged) -> dict[str, Any]:
 
 
 def resolve_interpolations(merged: Merged) -> dict[str, Any]:
-    """The tree with every interpolation replaced; a ``???`` stays where nothing points to it."""
+    """Return the tree with every interpolation replaced. A ``???`` stays unless an interpolation points to it."""
     if not any(isinstance(value, str) and "${" in value for _, value in leaves(merged.tree, into_lists=True)):
         return merged.tree
     from omegaconf import OmegaConf
@@ -51,9 +51,9 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
 
 
 def resolved_at(merged: Merged, keys: Iterable[KeyPath]) -> dict[str, Any]:
-    """A copy of the tree in which the values of some keys are resolved; whether others are is left open.
+    """Return a copy of the tree in which the values of these keys are resolved. Others may be unresolved.
 
-    Another system's configuration may hold hundreds of interpolations, which take far longer than all the rest.
+    Another system's configuration may contain hundreds of interpolations, and resolving these is very slow.
     """
     if any(_is_open(merged.tree, path) for path in keys):
         return deepcopy(resolve_interpolations(merged))

@@ -16,7 +16,7 @@ from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
 
 ANY_CONTEXT = 2**31 - 1
-"""How much fits is the server's to know: it refuses what is too long."""
+"""No limit in this process, because the server rejects prompts that are too long."""
 LARGEST_SEED = 2**31 - 1
 """Servers keep seeds in 32 or 64 bits."""
 

@@ -16,7 +16,7 @@ COST_OF_A_GUESS = 0.1
 
 
 class Guess(Environment):
-    """Reward 1 for a hit, less 0.1 for every guess after the first; 0 when the number is not found."""
+    """Environment with reward 1 for a hit, minus 0.1 for every guess after the first. 0 if the number is not found."""
 
     def __init__(self, params: GuessParams) -> None:
         self._prompt = params.prompt

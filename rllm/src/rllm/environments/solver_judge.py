@@ -98,7 +98,7 @@ class SolverJudge(Workflow):
 
 
 def read_pick(response: str, answers: int) -> int | None:
-    """Index of the answer that the first number in the judge's reply names, counted from 1; None when it names none."""
+    """Return the index of the picked answer. The first number in the judge's response picks it, counted from 1."""
     number = first_whole_number(without_reasoning(response))
     return number - 1 if number is not None and 1 <= number <= answers else None
 
@@ -137,7 +137,7 @@ class _Overheard(Agent):
 
 
 def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> None:
-    """Give the judge the reward, and its components, of the answer it picks; without a pick the lowest, 0 at most."""
+    """Copy the reward and its components from the picked answer. Without a pick, use the lowest, and at most 0."""
 
     def earned(values: Sequence[float]) -> float:
         return min(0.0, *values) if pick is None else values[pick]

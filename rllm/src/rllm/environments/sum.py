@@ -12,7 +12,7 @@ from rllm_core.data.types import Task
 
 
 class Sum(Environment):
-    """Reward 1 for the exact sum, else 0; whether the answer is a number at all is a component that adds nothing."""
+    """Environment with reward 1 for the exact sum, else 0. A component without weight shows if it is a number."""
 
     def __init__(self, params: SumParams) -> None:
         self._prompt = params.prompt

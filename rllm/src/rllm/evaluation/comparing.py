@@ -76,7 +76,7 @@ def compare(first: Path, second: Path) -> Comparisons:
     if not shared:
         raise ConfigError(
             "different-evaluations",
-            f"{first} holds {', '.join(one.environments)}, and {second} holds {', '.join(other.environments)}.",
+            f"{first} has only {', '.join(one.environments)}, and {second} has only {', '.join(other.environments)}.",
             "Evaluate both models on the same environments.",
         )
     only = {

@@ -71,7 +71,7 @@ def whole_length(path: Path) -> int:
 
 
 def _members(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each whole member decompressed, and where it ends."""
+    """Yield each complete member decompressed, with the offset of its end."""
     unpacker, parts, rest, end = zlib.decompressobj(GZIP), list[bytes](), b"", 0
     while data := rest or file.read(CHUNK):
         try:

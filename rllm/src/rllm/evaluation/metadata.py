@@ -1,4 +1,4 @@
-"""`eval.json` of a saved evaluation: what was played with which model, and by which versions."""
+"""`eval.json` of a saved evaluation: its environments, model, and package versions."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Metadata:
     """Content of `eval.json`."""
 
     model: str
-    """As it was named."""
+    """The model's name, as the user wrote it."""
     weights: Weights | None
-    """Which these were; None where the name is all that is known."""
+    """Folder and digest of the model's weights. None if only the name is known."""
     environments: Mapping[str, Environment]
     plugins: Sequence[Mapping[str, str]] = ()
-    """Kind, name, distribution and version of every plugin that played."""
+    """Kind, name, distribution and version of every plugin in use."""
     rllm_core: str = __version__
     schema_version: int = field(default=SCHEMA_VERSION)
 

@@ -17,27 +17,27 @@ class Metrics:
     """Metrics for one data source of an environment."""
 
     name: str
-    """The environment; with several data sources ``environment/source``."""
+    """Name of the environment, or ``environment/source`` if it has several data sources."""
     tasks: int
     rollouts: int
-    """At all tasks together."""
+    """Number of rollouts of all tasks together."""
     passes: Mapping[int, Estimate]
-    """pass@k by k, for the k that every task has attempts for."""
+    """pass@k by k, for each k up to the number of rollouts that every task has."""
     reward: Estimate | None
-    """None where no attempt has a reward."""
+    """Mean reward. None if no rollout has a reward."""
     role_rewards: Mapping[str, float]
-    """Mean reward by role, where there are several."""
+    """Mean reward by role, if there are several roles."""
     missing_rewards: int
     metrics: Mapping[str, float]
-    """Means of the environment's figures over attempts."""
+    """Means of the environment's metrics over rollouts."""
     endings: Mapping[str, float]
-    """Share of attempts by how they ended."""
+    """Share of rollouts by termination reason."""
     response_tokens: float
-    """Mean number of sampled tokens of an attempt."""
+    """Mean number of sampled tokens per rollout."""
 
 
 def metrics_of(environment: str, outcomes: Iterable[Outcome]) -> list[Metrics]:
-    """One for each data source, in order of first appearance."""
+    """Return metrics for each data source, in order of first appearance."""
     by_source: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_source[outcome.source].append(outcome)

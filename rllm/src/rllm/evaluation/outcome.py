@@ -11,24 +11,24 @@ from rllm_core.data.types import Episode, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How one attempt at a task ended."""
+    """The outcome of one rollout."""
 
     source: str
     """The task's data source."""
     task_id: str
     index: int
-    """Which attempt at the task it is, from 0."""
+    """Number of the rollout among those for its task, from 0."""
     correct: bool
     rewards: tuple[tuple[str, float | None], ...]
-    """Role and reward of each trajectory; None where the reward is missing, NaN or infinite."""
+    """Role and reward of each trajectory. A reward is None if it is missing, NaN or infinite."""
     metrics: Mapping[str, float]
-    """The environment's figures."""
+    """The environment's metrics."""
     ending: str
     response_tokens: int
 
     @property
     def reward(self) -> float | None:
-        """Mean over trajectories; None where none has a reward."""
+        """Mean over trajectories. None if no trajectory has a reward."""
         known = [reward for _, reward in self.rewards if reward is not None]
         return sum(known) / len(known) if known else None
 

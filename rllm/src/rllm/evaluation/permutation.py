@@ -13,13 +13,13 @@ TOGETHER = 2_000_000
 MOST_STEPS = 300_000_000
 """Maximum number of additions for an exact distribution."""
 SLACK = 1e-9
-"""Relative: sums of the same numbers in another order are ties."""
+"""Relative tolerance, because sums of the same numbers in a different order must be ties."""
 
 
 def exact_p(differences: Sequence[int]) -> float | None:
-    """Two-sided p-value of whole numbers, one per task, over all signs; None where that takes too long.
+    """Return the two-sided p-value of integers, one per task, over all signs. None if that takes too long.
 
-    Where every number is -1, 0 or 1 it is McNemar's exact test.
+    If every number is -1, 0 or 1, it is McNemar's exact test.
     """
     sizes = [abs(each) for each in differences if each]
     total = sum(sizes)
@@ -37,9 +37,9 @@ def exact_p(differences: Sequence[int]) -> float | None:
 
 
 def drawn_p(differences: Sequence[float]) -> float:
-    """Two-sided p-value of any numbers, one per task, over `DRAWS` drawn signs; the same ones every time.
+    """Return the two-sided p-value of numbers, one per task, over `DRAWS` random signs with a fixed seed.
 
-    The signs that were seen count as one more draw, so it is never 0 (Phipson and Smyth 2010).
+    The observed signs count as one more draw, so the value is never 0 (Phipson and Smyth 2010).
     """
     values = np.asarray([each for each in differences if each], np.float64)
     seen = abs(float(values.sum())) * (1 - SLACK)

@@ -1,4 +1,4 @@
-"""From a command line to the plan of what is played and not trained."""
+"""Turn the command line of an evaluation into a plan."""
 
 from __future__ import annotations
 

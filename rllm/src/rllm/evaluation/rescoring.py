@@ -54,7 +54,7 @@ async def rescore(directory: Path, rewards: Sequence[WeightedReward], save: Path
     with locked(save):
         if (save / "episodes").exists():
             raise ConfigError(
-                "directory-in-use", f"{save} holds an evaluation already.", "Choose another folder with --save."
+                "directory-in-use", f"{save} contains an evaluation already.", "Choose another folder with --save."
             )
         (save / "episodes").mkdir()
         results = [await _rescore(directory, name, each, rewards, save) for name, each in metadata.environments.items()]

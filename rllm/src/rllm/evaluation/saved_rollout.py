@@ -52,7 +52,7 @@ def line_of(played: Played) -> str:
 
 
 def rollout_to_line(saved: SavedRollout) -> str:
-    """A line of JSON. What JSON has no words for, such as dates in a task, becomes text."""
+    """Return a line of JSON. Values without a JSON type, such as dates in a task, become text."""
     scores = [
         {"rollout": asdict(score.rollout), "value": score.value, "correct": score.correct} for score in saved.scores
     ]

@@ -63,7 +63,9 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
         before = read_metadata(directory)
         if before is None and any(entry.name != LOCK for entry in directory.iterdir()):
             raise ConfigError(
-                "directory-in-use", f"{directory} holds files, and no evaluation.", "Choose another folder with --save."
+                "directory-in-use",
+                f"{directory} contains files, but no evaluation.",
+                "Choose another folder with --save.",
             )
         metadata = now if before is None else merged(before, now, jobs, directory)
         kept = {job.name: _kept(directory, metadata.environments[job.name], job) for job in jobs}
@@ -104,8 +106,8 @@ def require_saved(directory: Path) -> Metadata:
     if metadata is None:
         raise ConfigError(
             "no-evaluation",
-            f"{directory} holds no saved evaluation: there is no {FILE_NAME}.",
-            "`rllm eval ENV --save FOLDER` makes one.",
+            f"{directory} contains no saved evaluation: there is no {FILE_NAME}.",
+            "Create one with `rllm eval ENV --save DIRECTORY`.",
         )
     return metadata
 
@@ -142,7 +144,7 @@ def _kept(directory: Path, environment: Environment, job: Job) -> list[Outcome]:
         if digests[task_id] != saved.task:
             raise ConfigError(
                 "run-changed",
-                f"Task {task_id!r} of {job.name} is not what it was when {directory} was saved.",
+                f"Task {task_id!r} of {job.name} has changed since {directory} was saved.",
                 f"Undo the change to the tasks, or save to a new folder: --save {directory}-2.",
             )
         outcomes.append(outcome_of(saved.episode))

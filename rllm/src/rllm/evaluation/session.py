@@ -37,11 +37,11 @@ class Session:
 
     @property
     def missing(self) -> int:
-        """How many attempts are still to be played."""
+        """Number of rollouts that are still missing."""
         return sum(self._missing(job) for job in self._jobs)
 
     def run(self) -> None:
-        """Play what is missing.
+        """Run the missing rollouts.
 
         Raises:
             StoppedError: a signal ended it early.

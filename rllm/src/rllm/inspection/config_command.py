@@ -1,4 +1,4 @@
-"""`rllm config`: see what a run would be made of, and why; check a file; tell an editor what may be in one."""
+"""`rllm config`: show, explain and check a run's configuration, and print its JSON schema for editors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ config.add_command(convert)
 
 @config.command()
 @config_options(*PLANNING_FLAGS)
-@click.option("--origin", is_flag=True, help="A table of every key with its value and where that comes from.")
+@click.option("--origin", is_flag=True, help="Print a table of every key with its value and origin.")
 def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], origin: bool, **flags: Any) -> None:
     """Print the whole configuration of a run as YAML, as it would be saved in its folder.
 

@@ -1,4 +1,4 @@
-"""From the configuration of a verl or rLLM run to ours: what every key becomes."""
+"""Convert every key of a verl or rLLM configuration to a key of this project."""
 
 from __future__ import annotations
 

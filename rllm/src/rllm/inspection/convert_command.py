@@ -20,10 +20,10 @@ LONGEST = 60
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def convert(file: Path) -> None:
-    """Turn FILE, a launch script or a YAML file of verl or rLLM, into a configuration of rllm.
+    """Convert FILE, a launch script or a YAML file of verl or rLLM, to a configuration of rllm.
 
-    The YAML goes to standard output. What became of every key, and what has no counterpart, goes to standard
-    error. The script is read and never run.
+    The YAML goes to standard output. A report on every key, including keys without a counterpart, goes to
+    standard error. The script is read and never run.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""A checkup of everything installed: what is broken, blocked, ambiguous or old, and what to do about it."""
+"""Check all installed plugins: find broken, blocked, ambiguous and deprecated ones, and give a remedy for each."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import click
 
 
 @click.command()
-@click.option("--gpu", is_flag=True, help="And this machine's GPUs, with what backends need to train on them.")
+@click.option("--gpu", is_flag=True, help="Also check this machine's GPUs and the backends' requirements for them.")
 @click.pass_obj
 def doctor(debug: bool | None, gpu: bool) -> int:
-    """Check every installed plugin and command, and say what to do about what is wrong.
+    """Check every installed plugin and command, and print a remedy for each problem.
 
-    Loads everything, so it takes a few seconds. Exits with 1 when something cannot be used.
+    This loads all plugins, so it takes a few seconds. The exit code is 1 if a plugin cannot be used.
 
     \b
     Examples:

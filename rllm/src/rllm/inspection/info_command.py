@@ -1,4 +1,4 @@
-"""``rllm plugins info``: what one plugin is and takes."""
+"""``rllm plugins info``: describe one plugin and its options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_LINE = 80
 def info(kind: str, name: str) -> None:
     """Show one plugin: what it does, where it comes from, and its options.
 
-    KIND is a kind as `rllm plugins list` shows it; NAME is a name, or DISTRIBUTION/NAME where two share one.
+    `rllm plugins list` shows KIND and NAME. If two packages have the same NAME, write DISTRIBUTION/NAME.
 
     \b
     Examples:

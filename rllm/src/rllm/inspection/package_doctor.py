@@ -10,7 +10,7 @@ from rllm_core.plugins.requirements import missing, outside
 
 
 def examine_packages(discovery: Discovery) -> Iterator[Finding]:
-    """Packages that are not what a plugin's distribution asks for. A core of another version makes a plugin broken."""
+    """Find missing packages and untested versions. The core's version is not checked here: it makes plugins broken."""
     commands = [candidate for candidate in discovery.commands if not candidate.blocked_by]
     names = {normalise(each.distribution): each.distribution for each in (*discovery.candidates, *commands)}
     for name in (CORE, *sorted(names)):
@@ -20,7 +20,7 @@ def examine_packages(discovery: Discovery) -> Iterator[Finding]:
                 code="missing-package",
                 severity="error",
                 subject=subject,
-                problem=f"asks for {unmet.requirement}, which is not installed",
+                problem=f"requires {unmet.requirement}, which is not installed",
                 remedy=f"pip install '{unmet.requirement}'",
             )
         for unmet in outside(subject):
@@ -29,6 +29,6 @@ def examine_packages(discovery: Discovery) -> Iterator[Finding]:
                     code="wrong-version",
                     severity="warning",
                     subject=subject,
-                    problem=f"asks for {unmet.requirement}, and {unmet.installed} is installed, which is not tested",
+                    problem=f"requires {unmet.requirement}, and {unmet.installed} is installed, which is not tested",
                     remedy=f"pip install '{unmet.requirement}'",
                 )

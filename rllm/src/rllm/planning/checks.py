@@ -51,7 +51,7 @@ CHECKS: tuple[Check, ...] = (
     group_checks.stages_learn_and_log,
     other_losses,
 )
-"""Each takes a plan and says what is wrong with it."""
+"""Functions that take a plan and yield its problems."""
 
 
 def problems_of(plan: RunPlan) -> Iterator[Problem]:

@@ -30,8 +30,8 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
     if len(read) < len(lines):
         raise RllmError(
             "damaged-file",
-            f"Line {lines.index(None) + 1} of {path} is not what a run writes.",
-            "Delete this line from the file: its step is then missing in curves.",
+            f"Line {lines.index(None) + 1} of {path} is not a valid line of metrics.",
+            "Delete this line from the file. Its step is then missing in curves.",
         )
     return read
 

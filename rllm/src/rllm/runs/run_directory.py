@@ -1,4 +1,4 @@
-"""RunFolder: what a run leaves behind, `<output_dir>/<project>/<experiment>/`, owned by one process at a time."""
+"""The run folder `<output_dir>/<project>/<experiment>/`. Only one process at a time may use it."""
 
 from __future__ import annotations
 

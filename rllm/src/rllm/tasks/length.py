@@ -1,4 +1,4 @@
-"""`length`: what a reply costs that is longer or shorter than wanted."""
+"""The reward `length`, a penalty for responses that are longer or shorter than the target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rllm_core.contracts.reward import Rollout, Score
 
 
 class Length:
-    """From 0 at the target down to -1, in proportion to how far off the reply is, in shares of the target."""
+    """Reward from 0 to -1: minus the distance of the response's length from the target, divided by the target."""
 
     def __init__(self, params: LengthParams) -> None:
         self._params = params

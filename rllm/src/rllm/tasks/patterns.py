@@ -12,7 +12,7 @@ from rllm_core.data.messages import Response
 
 
 class Regex(AnswerReward):
-    """1 where what the pattern finds last is an answer, white space around it aside."""
+    """Reward of 1 if the pattern's last match is an answer, ignoring white space around it."""
 
     def __init__(self, params: RegexParams) -> None:
         super().__init__(params.column)

@@ -1,4 +1,4 @@
-"""A Python file with a reward function: what can be seen of it without running it, and the function itself."""
+"""Check a Python file with a reward function without running it, and load the function."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_columns(function: str, data: Mapping[str, Any]) -> None:
         raise ConfigError(
             "bad-reward-signature",
             f"{path}, line {found.lineno}: {name} does not fit the tasks: {error}.",
-            "Rename what the function takes, or the column (`columns` of dataset hf).",
+            "Rename the function's parameter, or the column (`columns` of dataset hf).",
         ) from error
 
 
@@ -72,10 +72,10 @@ def is_coroutine(function: str) -> bool:
 
 
 def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
-    """Run the file and return its function, with what it takes.
+    """Run the file and return its function, with the function's parameters.
 
     Raises:
-        ConfigError: what `check_function` raises, or the file fails, naming the line.
+        ConfigError: as `check_function`, or the file fails. The message then has the line.
     """
     path, name = split(function)
     module = _run(path)
@@ -209,8 +209,8 @@ def _unnamed(function: str, path: Path, defined: Mapping[str, ast.FunctionDef | 
     there = ", ".join(sorted(defined)) or "none"
     return ConfigError(
         "bad-function-name",
-        f"{function!r} names a file and no function of it.",
-        f"Name a function: {path}:{next(fitting, 'score')}. Functions of the file: {there}.",
+        f"{function!r} has a file, but no function in it.",
+        f"Add a function: {path}:{next(fitting, 'score')}. Functions of the file: {there}.",
     )
 
 

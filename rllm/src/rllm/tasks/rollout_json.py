@@ -1,4 +1,4 @@
-"""Attempts and what a reward function returned, as one line of JSON: for another process."""
+"""Convert rollouts and results of reward functions to one line of JSON, to send them to another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks from rows of data: mappings with what a task's `data` shall hold."""
+"""Create tasks from rows of data, which are mappings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _can_be_iterated(rows: Any) -> bool:
 def ids_of_rows(
     rows: Mapping[int, Row], key: str, place: Callable[[int], str], taken: Mapping[int, str] | None = None
 ) -> dict[int, str]:
-    """The id of each row's task: what it holds under `key`, or its number where no row has that.
+    """Return the id of each row's task: the row's value of `key`, or its number if no row has this key.
 
     Args:
         rows: by number.

@@ -27,7 +27,7 @@ def load_function(tool: str) -> Callable[..., Any]:
     file, _, name = (tool, "", "") if tool.endswith(".py") else tool.rpartition(":")
     if not file:
         raise ConfigError(
-            "bad-function-name", f"{KEY} holds {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search."
+            "bad-function-name", f"{KEY} contains {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search."
         )
     path = Path(file).expanduser()
     try:
@@ -46,8 +46,8 @@ def load_function(tool: str) -> Callable[..., Any]:
         if not name.isidentifier():
             raise ConfigError(
                 "bad-function-name",
-                f"{tool!r} names a file and no function of it.",
-                f"Name a function: {path}:{min(known, default='search')}. Functions of the file: {there}.",
+                f"{tool!r} has a file, but no function in it.",
+                f"Add a function: {path}:{min(known, default='search')}. Functions of the file: {there}.",
             )
         raise ConfigError(
             "unknown-function",

@@ -73,7 +73,7 @@ class ConsoleTracker(Observer):
             self._progress = None
 
     def log(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Nothing: what is worth showing comes through the observer's events."""
+        """Do nothing, because the observer's events provide all output."""
 
     def close(self) -> None:
         self.on_train_end(0)

@@ -48,7 +48,7 @@ class Trackers:
         self._each(lambda tracker: getattr(tracker, event)(*arguments) if isinstance(tracker, Observer) else None)
 
     def close(self) -> None:
-        """Close what has not failed before. A second call does nothing."""
+        """Close the trackers that have not failed before. A second call does nothing."""
         for name, tracker in self._trackers:
             self._guard(name, tracker.close)
         self._trackers = []

@@ -13,7 +13,7 @@ class ObserverStates:
     """The states of the observers that a run has chosen, by qualified name."""
 
     def __init__(self, chosen: Sequence[PluginChoice[ObserverPlugin[Any]]], observers: Sequence[Observer]) -> None:
-        """`observers`: what each of `chosen` has made."""
+        """`observers` are the observers made from `chosen`, in the same order."""
         self._observers = {
             entry.registered.qualified_name: observer for entry, observer in zip(chosen, observers, strict=True)
         }

@@ -37,7 +37,7 @@ class RunSources:
         return dict(self._texts)
 
     def check_same(self, before: Mapping[str, str], checkpoint: Path, warn: Callable[[str], None]) -> None:
-        """Compare with what a checkpoint has. Sources that only one of them has are the user's choice.
+        """Compare with a checkpoint's sources. A source that only one of them has is the user's choice.
 
         Raises:
             CheckpointError: a source differs, and ``rllm.trainer.on_changed_source`` is ``error``.

@@ -47,9 +47,9 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
         return []
     raise ConfigError(
         "no-environment",
-        "No environment is named, and no dataset.",
-        "Name an environment: `rllm train NAME`; `rllm plugins list --kind environment` shows what is installed. "
-        f"Or a dataset: data.{split}_dataset={{name: jsonl, path: FILE}}, and a workflow that plays its tasks.",
+        "The run has neither an environment nor a dataset.",
+        "Choose an environment: `rllm train NAME` (`rllm plugins list --kind environment` lists them). "
+        f"Or set a dataset: data.{split}_dataset={{name: jsonl, path: FILE}}, and a workflow for its tasks.",
     )
 
 
@@ -178,7 +178,7 @@ def _always(score: ScoreRollout | None) -> MakeScore:
 
 
 def _time_limit(plan: RunPlan) -> float | None:
-    """Seconds per attempt: the smaller of what all workflows and what this one has as an option."""
+    """Return the time limit of a rollout in seconds: the smaller of the general limit and the workflow's option."""
     limit, params = plan.config.rllm.agent.trajectory_timeout, plan.workflow.params
     own = [getattr(params, name) for name in marked(type(params), Means.ROLLOUT_SECONDS)]
     return min([*own, *([] if limit is None else [limit])], default=None)

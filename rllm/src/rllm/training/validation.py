@@ -1,4 +1,4 @@
-"""Validation: play every validation task and report pass@1, pass@k and what the environment counts."""
+"""Validation: run every validation task and report pass@1, pass@k and the environment's metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConf
 
 
 def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest:
-    """How validation plays some tasks. What is played depends on the task and the attempt, not on the other tasks."""
+    """Return the request for validation rollouts. A rollout depends on its task and number, not on other tasks."""
     sampling = SamplingParams(
         max_tokens=config.data.max_response_length,
         seed=derive_seed(config.rllm.trainer.seed, "validation"),
