@@ -308,7 +308,7 @@ def test_a_model_that_has_no_switch_for_thinking_cannot_start_without_it() -> No
 
 def test_saving_before_the_start_is_said_to_be_a_mistake(tmp_path: Path) -> None:
     backend = LocalBackend()
-    with pytest.raises(RllmError, match="has not been started"):
+    with pytest.raises(RllmError, match="is not started"):
         asyncio.run(backend.save(tmp_path))
     asyncio.run(backend.close())
 
