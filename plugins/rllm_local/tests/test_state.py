@@ -191,7 +191,7 @@ def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_to
     other = build_tiny(1)
     unlike = make_updater(other)
     before = weights_of(other)
-    with pytest.raises(CheckpointError, match="holds no critic"):
+    with pytest.raises(CheckpointError, match="contains no critic"):
         load_state(without, unlike.masters, unlike.optimizer, critic)
     assert torch.equal(weights_of(other), before)
     load_state(both, unlike.masters, unlike.optimizer)

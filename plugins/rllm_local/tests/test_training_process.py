@@ -343,9 +343,9 @@ def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
             pass
         with pytest.raises(BackendError) as raised:
             await backend.update(batch, _plan())
-        with pytest.raises(BackendError, match="was ended"):
+        with pytest.raises(BackendError, match="was killed"):
             await backend.save(Path())
-        with pytest.raises(BackendError, match="was ended"):
+        with pytest.raises(BackendError, match="was killed"):
             await engine.generate(PROMPT, SamplingParams(max_tokens=1), session="s")
         assert not _alive(process.pid)
         return process.pid, raised.value
