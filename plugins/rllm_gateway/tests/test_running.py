@@ -127,7 +127,7 @@ def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:
         ("fails", 1, "KeyError: 'no answer'"),
         ("fails", 1, "looking for it"),
         ("returns_an_object", 1, "`reward`"),
-        ("leaves", 1, "left with 3"),
+        ("leaves", 1, "exited with 3"),
         ("dies", -9, "signal 9"),
         ("nowhere", 1, "has no function 'nowhere'"),
     ],
