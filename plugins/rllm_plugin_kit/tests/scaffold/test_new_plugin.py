@@ -140,7 +140,7 @@ def test_a_name_that_another_plugin_has_is_written_in_full(capfd: pytest.Capture
 
     printed = capfd.readouterr()
     assert printed.err.startswith(
-        "warning: rllm-core has estimator 'grpo' too. Where both are installed, write rllm-grpo/grpo for yours; "
+        "warning: rllm-core has estimator 'grpo' too. If both are installed, write rllm-grpo/grpo for yours, "
     )
     assert printed.out.splitlines()[-1] == "  rllm train guess --estimator rllm-grpo/grpo"
     assert "adv_estimator: {name: rllm-grpo/grpo, strength: 2.0}" in Path("rllm-grpo/README.md").read_text()
