@@ -154,7 +154,7 @@ def test_a_tokenizer_that_changes_on_its_way_is_refused(tmp_path: Path) -> None:
 
 def test_a_renderer_of_unknown_origin_is_refused(tmp_path: Path) -> None:
     renderer = TemplateRenderer(build_tokenizer(), [0])
-    with pytest.raises(ConfigError, match="what made it is not known"):
+    with pytest.raises(ConfigError, match="it was not made by `make_renderer`"):
         save_renderer(renderer, tmp_path)
 
 

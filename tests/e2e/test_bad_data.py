@@ -80,7 +80,7 @@ def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here:
     pyarrow.parquet.write_table(
         pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), directory / "no.parquet"
     )
-    assert "no.parquet holds no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
+    assert "no.parquet contains no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
 
 
 def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:
@@ -116,7 +116,7 @@ def test_a_row_in_both_splits_is_counted_in_a_warning(directory: Path, rllm_here
 def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: Path, rllm_here: Rllm) -> None:
     # The deadline of ten seconds: plugins/rllm_data/tests/test_hub.py.
     words = "train question --data hf:someone/something --reward exact"
-    assert "the hub cannot be asked for it" in refused(rllm_here, words)
+    assert "the hub cannot be reached" in refused(rllm_here, words)
     assert rllm_here(*shlex.split(words), "--dry-run").returncode == 0
 
 

@@ -40,7 +40,7 @@ def test_nothing_is_wrong_with_two_free_gpus() -> None:
 
 def test_a_machine_without_a_driver_says_what_was_looked_at() -> None:
     said = _said(Machine(no_driver="nvidia-smi is not installed", torch="2.13.0+cpu"))
-    assert said["GPU"].startswith("error: there is none that NVIDIA's driver knows: nvidia-smi is not installed")
+    assert said["GPU"].startswith("error: NVIDIA's driver finds no GPU: nvidia-smi is not installed")
     assert "docker run --gpus all" in said["GPU"]
 
 
@@ -79,7 +79,7 @@ def test_several_gpus_need_nccl() -> None:
 def test_memory_that_somebody_else_has_is_said_of_its_device() -> None:
     said = _said(replace(TWO, gpus=(H100, replace(H100, free=40 * GIB))))
     assert list(said) == ["GPU 1"]
-    assert said["GPU 1"].startswith("warning: another process uses its memory: 40.0 of 80.0 GiB free; `nvidia-smi`")
+    assert said["GPU 1"].startswith("warning: a different process uses its memory: 40.0 of 80.0 GiB free; run")
 
 
 def test_an_old_device_has_no_bfloat16() -> None:

@@ -26,7 +26,7 @@ def said(read: Read, **options: Any) -> str:
 
 def test_a_hub_out_of_reach_is_said(read: Read) -> None:
     text = said(read)
-    assert text.startswith("There is no file or folder 'openai/gsm8k' here, and the hub cannot be asked for it: ")
+    assert text.startswith("There is no file or folder 'openai/gsm8k' here, and the hub cannot be reached: ")
     assert "HF_HUB_OFFLINE=1" in text
 
 
@@ -43,7 +43,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_hub_that_hangs_is_given_up_at_the_deadline(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.DEADLINE < 10
     monkeypatch.setattr(hub, "DEADLINE", 0.1)
-    assert "the hub cannot be asked for it: no answer in 0 s." in said(read)
+    assert "the hub cannot be reached: no answer in 0 s." in said(read)
 
 
 def test_offline_the_hub_is_not_asked(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:

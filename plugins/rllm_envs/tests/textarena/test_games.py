@@ -97,7 +97,7 @@ def test_tasks_are_seeds_and_no_seed_is_in_both_splits() -> None:
     ("game", "options", "said"),
     [
         ("GuessTheNumber", {}, r"(?s)'GuessTheNumber'.*'GuessTheNumber-v0'"),
-        ("GuessTheNumber-v0", {"max_numbr": 3}, r"refuses its options .*max_numbr"),
+        ("GuessTheNumber-v0", {"max_numbr": 3}, r"rejects its options .*max_numbr"),
         ("Wordle-v0", {}, r"downloads word lists with NLTK"),
         ("Hangman-v0", {}, r"downloads word lists with NLTK"),
         ("TwentyQuestions-v0", {}, r"asks a language model at OpenRouter"),

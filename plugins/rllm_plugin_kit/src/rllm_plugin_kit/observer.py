@@ -37,7 +37,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
         for name in dir(observer):
             if name.startswith("on_") and name not in EVENTS:
                 raise self.failure(
-                    f"has a method {name}, which is not an event", f"{did_you_mean(name, EVENTS)} Or call it otherwise."
+                    f"has a method {name}, which is not an event", f"{did_you_mean(name, EVENTS)} Or rename the method."
                 )
             if name in EVENTS and inspect.iscoroutinefunction(getattr(observer, name)):
                 raise self.failure(
