@@ -54,8 +54,8 @@ def test_a_build_of_torch_for_cpus_is_named_with_the_lines_that_replace_it() -> 
 @pytest.mark.parametrize(
     ("cuda", "driver", "what"),
     [
-        ("13.0", "570.86.15", "this one is 570.86.15; install driver 580 or newer, or a build of torch for CUDA 12"),
-        ("12.8", "470.82.01", "this one is 470.82.01; install driver 525 or newer, or a build of torch for CUDA 11"),
+        ("13.0", "570.86.15", "the driver is 570.86.15; install driver 580 or newer, or a build of torch for CUDA 12"),
+        ("12.8", "470.82.01", "the driver is 470.82.01; install driver 525 or newer, or a build of torch for CUDA 11"),
         ("12.8", "525.60.13", ""),
         ("14.0", "580.95.05", ""),
     ],
@@ -67,7 +67,7 @@ def test_a_driver_that_is_too_old_for_torchs_cuda_is_an_error(cuda: str, driver:
 
 
 def test_gpus_that_torch_does_not_see_are_counted() -> None:
-    assert _said(replace(TWO, visible=1))["torch"].startswith("warning: sees 1 of 2 GPUs; look at CUDA_VISIBLE_DEVICES")
+    assert _said(replace(TWO, visible=1))["torch"].startswith("warning: sees 1 of 2 GPUs; check CUDA_VISIBLE_DEVICES")
     assert _said(replace(TWO, visible=0, nccl=None))["torch"].startswith("error: sees 0 of 2 GPUs")
 
 
