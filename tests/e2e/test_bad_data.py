@@ -84,7 +84,7 @@ def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here:
     pyarrow.parquet.write_table(
         pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), directory / "no.parquet"
     )
-    assert "no.parquet holds no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
+    assert "no.parquet contains no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
 
 
 def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:

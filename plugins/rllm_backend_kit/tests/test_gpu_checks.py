@@ -67,7 +67,7 @@ def test_a_driver_that_is_too_old_for_torchs_cuda_is_an_error(cuda: str, driver:
 
 
 def test_gpus_that_torch_does_not_see_are_counted() -> None:
-    assert _said(replace(TWO, visible=1))["torch"].startswith("warning: sees 1 of 2 GPUs; look at CUDA_VISIBLE_DEVICES")
+    assert _said(replace(TWO, visible=1))["torch"].startswith("warning: sees 1 of 2 GPUs; check CUDA_VISIBLE_DEVICES")
     assert _said(replace(TWO, visible=0, nccl=None))["torch"].startswith("error: sees 0 of 2 GPUs")
 
 

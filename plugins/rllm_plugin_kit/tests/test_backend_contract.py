@@ -387,7 +387,7 @@ RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
         (with_engine(NoSeed), FUNCTION, "SamplingParams.seed"),
         (ForgetsTheColumn, FILLS, "'old_logprobs'"),
         (PositiveLogProbs, FILLS, "'old_logprobs'"),
-        (UnknownAsProbabilityOne, UNKNOWN, "leaves old log-probs"),
+        (UnknownAsProbabilityOne, UNKNOWN, "returns old log-probs"),
         (with_engine(UnknownAfterTruncation), BEFORE, "full_logprobs"),
         (Retokenises, FILLS, "`batch.with_columns(…)`"),
         (Drifts, "an_update_without_advantages_changes_nothing", "samples differently after"),

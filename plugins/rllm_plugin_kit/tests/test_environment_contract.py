@@ -156,7 +156,7 @@ TASKS = "tasks_are_the_same_every_time"
     [
         (RaisesOnJunk, "any_words_are_answered", "ValueError"),
         (NeverEnds, "an_episode_ends", "has not ended"),
-        (ShareState, "episodes_do_not_share_state", "Keep what an"),
+        (ShareState, "episodes_do_not_share_state", "Store an episode's state"),
         (RemembersOtherEpisodes, "the_same_words_get_the_same_answers", "`deterministic = False`"),
         (DrawsTasks, TASKS, "Make tasks a"),
         (SameIds, "tasks_have_ids_of_their_own", "'task'"),

@@ -122,7 +122,7 @@ def test_the_example_of_the_hook_is_a_good_observer(complaints: Any, example: An
         (NeedsABatch, "it_watches_any_run", "on_batch_end"),
         (NeedsAnUpdateInEveryStep, "it_watches_any_run", "on_batch_end"),
         (ForgetsToReturn, "a_veto_is_true_or_false", "on_validation_start"),
-        (VetoesOnceInAProcess, "the_same_run_gets_the_same_vetoes", "votes otherwise in"),
+        (VetoesOnceInAProcess, "the_same_run_gets_the_same_vetoes", "votes differently in"),
         (AddsAMetric, "it_leaves_steps_as_they_are", "on_batch_end"),
         (ScalesRewards, "it_leaves_steps_as_they_are", "on_policy_updated"),
         (AddsAValidationMetric, "it_leaves_steps_as_they_are", "on_validation_end"),

@@ -147,7 +147,7 @@ def test_the_example_of_the_hook_is_a_good_renderer(complaints: Any, example: An
         (Counts, "results_depend_on_the_arguments_alone", "renders the same"),
         (GivesItsCache, "results_depend_on_the_arguments_alone", "gives out tokens"),
         (StripsMessages, "it_leaves_messages_as_they_are", "changes the messages"),
-        (LeavesToolsOut, "tools_are_shown_or_refused", "leaves tools out"),
+        (LeavesToolsOut, "tools_are_shown_or_refused", "drops tools from"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
         (lambda setup, params: 1 / 0, "a_reply_can_end", "ZeroDivisionError"),
     ],

@@ -113,11 +113,11 @@ def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any)
         (ReadsANumber, "any_reply_is_scored", "fails on the"),
         (Infinite, "any_reply_is_scored", "gives value the"),
         (NothingSaid, "any_reply_is_scored", "gives value the"),
-        (AnotherField, "any_reply_is_scored", "says reason, which"),
+        (AnotherField, "any_reply_is_scored", "returns reason, which"),
         (Backwards, "right_replies_earn_more_than_wrong_ones", "'42'"),
         (Counts, "the_same_attempt_earns_the_same", "scores the same"),
         (KeepsTheRollout, "attempts_scored_at_the_same_time_do_not_mix", "when others are"),
-        (TakesTheAnswer, "it_leaves_the_attempt_as_it_is", "changes the attempt"),
+        (TakesTheAnswer, "it_leaves_the_attempt_as_it_is", "changes the rollout"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
     ],
 )

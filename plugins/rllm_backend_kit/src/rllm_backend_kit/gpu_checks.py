@@ -23,8 +23,8 @@ def examine_machine(machine: Machine) -> Iterator[Finding]:
             code="no-gpu",
             severity="error",
             subject="GPU",
-            problem=f"there is none that NVIDIA's driver knows: {machine.no_driver}",
-            remedy="run this on a machine with GPUs; a container gets them by `docker run --gpus all`",
+            problem=f"NVIDIA's driver finds no GPU: {machine.no_driver}",
+            remedy="run this on a machine with GPUs. In a container, use `docker run --gpus all`",
         )
     yield from _torch(machine)
     yield from _nccl(machine)
@@ -54,8 +54,8 @@ def _torch(machine: Machine) -> Iterator[Finding]:
             code="old-driver",
             severity="error",
             subject="torch",
-            problem=f"{machine.torch} is built with CUDA {machine.cuda}, which needs driver {oldest}; this one is "
-            f"{drivers[0]}",
+            problem=f"{machine.torch} is built with CUDA {machine.cuda}, which needs driver {oldest}, but the driver "
+            f"is {drivers[0]}",
             remedy=f"install driver {oldest} or newer{build}",
         )
     elif machine.visible < len(machine.gpus):
@@ -64,7 +64,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
             severity="error" if machine.visible == 0 else "warning",
             subject="torch",
             problem=f"sees {machine.visible} of {len(machine.gpus)} GPUs",
-            remedy="look at CUDA_VISIBLE_DEVICES; `python -c 'import torch; torch.cuda.init()'` says more",
+            remedy="check CUDA_VISIBLE_DEVICES. `python -c 'import torch; torch.cuda.init()'` prints the cause",
         )
 
 
@@ -74,7 +74,7 @@ def _nccl(machine: Machine) -> Iterator[Finding]:
             code="no-nccl",
             severity="error",
             subject="NCCL",
-            problem="torch was built without it, and GPUs talk to each other through it",
+            problem="torch was built without it, but GPUs communicate through it",
             remedy="install torch from PyPI or https://download.pytorch.org/whl",
         )
     elif machine.nccl is not None:
@@ -90,8 +90,8 @@ def _device(number: int, gpu: Gpu) -> Iterator[Finding]:
             code="gpu-memory-in-use",
             severity="warning",
             subject=subject,
-            problem=f"another process uses its memory: {amount}",
-            remedy="`nvidia-smi` shows whose; a run that was killed may have left some",
+            problem=f"a different process uses its memory: {amount}",
+            remedy="run `nvidia-smi` to find the process, for example one of a killed run",
         )
     if gpu.capability < BFLOAT16:
         yield Finding(

@@ -63,13 +63,14 @@ def save_renderer(renderer: Renderer, directory: Path) -> None:
     """Write a renderer into an existing folder; `load_renderer` makes an equal one of it in any process.
 
     Raises:
-        ConfigError: nothing is known of what made the renderer.
+        ConfigError: the renderer was not made by `make_renderer`.
     """
     origin = _ORIGINS.get(renderer)
     if origin is None:
         raise ConfigError(
             "renderer-not-portable",
-            f"The renderer {type(renderer).__name__} cannot be saved for another process: what made it is not known.",
+            f"The renderer {type(renderer).__name__} cannot be saved for a different process: "
+            "it was not made by `make_renderer`.",
             "Let the backend make it with `rllm_backend_kit.renderers.make_renderer`.",
         )
     setup, chosen = origin.setup, origin.chosen
@@ -137,7 +138,7 @@ def _made(setup: RendererSetup, form: dict[str, Any]) -> Renderer:
     except ValueError as error:
         raise PluginError(
             "renderer-options-rejected",
-            f"Renderer {form['plugin']} refuses its saved options: {error}.",
+            f"Renderer {form['plugin']} rejects its saved options: {error}.",
             "Save the renderer again with the installed version of its plugin.",
         ) from error
     made: Renderer = registered.load()(setup, params)

@@ -16,23 +16,23 @@ DEFAULT_ID_KEY = "id"
 class HfParams(Params):
     path: str = Field(
         min_length=1,
-        description="A file (.parquet, .json, .jsonl, .csv, .arrow), a folder of such files, a folder that "
-        "`save_to_disk` wrote, or the id of a data set on the hub.",
+        description="A file (.parquet, .json, .jsonl, .csv, .arrow), a folder of such files, a folder from "
+        "`save_to_disk`, or the id of a dataset on the hub.",
     )
     split: str = Field(
         "train",
         min_length=1,
-        description="The split, or a slice of it: `train[:100]`, `test[10%:]`. The split of a file is `train`.",
+        description="The split, or a slice of it: `train[:100]`, `test[10%:]`. A file has only the split `train`.",
     )
     config: str | None = Field(
         None,
         min_length=1,
-        description="Configuration of a data set on the hub or of a folder; null means its only one.",
+        description="Configuration of a dataset on the hub or of a folder. null means its only configuration.",
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="Our name -> their column: `{prompt: text, answer: meta.gold}`. A dot goes into a struct. "
-        "Columns keep their own names too.",
+        description="Mapping from our name to the source's column: `{prompt: text, answer: meta.gold}`. A dot selects "
+        "a field of a struct. Columns also keep their own names.",
     )
     drop_columns: list[str] = Field(
         default_factory=list, description="Columns to drop, for example images, which are not JSON."
@@ -45,7 +45,7 @@ class HfParams(Params):
     id_key: str = Field(
         DEFAULT_ID_KEY,
         min_length=1,
-        description="Column with the tasks' ids; without one, ids are row numbers of the split, from 0.",
+        description="Column with the tasks' ids. If the rows do not have it, ids are row numbers of the split, from 0.",
     )
     data_source: str | None = Field(
         None,
@@ -62,7 +62,7 @@ class HfParams(Params):
     )
     part: Part = Field("train", description="Part of the rows to read if `val_fraction` is set.")
     shuffle_seed: int | None = Field(
-        None, ge=0, description="Seed of a shuffle before `limit`; null means the rows' order."
+        None, ge=0, description="Seed of a shuffle before `limit`. null means the rows' order."
     )
     limit: int | None = Field(None, gt=0, description="Maximum number of tasks. null means all.")
 

@@ -84,12 +84,14 @@ def _bars_on_terminals() -> Iterator[None]:
 
 
 def _without_rows(source: Source) -> ConfigError:
-    return ConfigError("no-rows", f"{source.place} holds no rows.", "Write rows into it, or name another file.")
+    return ConfigError(
+        "no-rows", f"{source.place} contains no rows.", "Write rows into it, or set the option path to different data."
+    )
 
 
 def _explained(source: Source, error: Exception) -> ConfigError:
     cause = error.__cause__ or error
-    # What the builders of json and csv, and the library itself, say of a file without rows.
+    # Errors of the json and csv builders and of the library for a file without rows.
     nothing = isinstance(cause, StopIteration) or type(cause).__name__ == "EmptyDataError"
     if nothing or "corresponds to no data" in str(cause):
         return _without_rows(source)

@@ -83,12 +83,14 @@ def _file(path: Path) -> Source:
             f"Set the option path to a readable file, or run: chmod u+r {path}",
         ) from error
     if not size:
-        raise ConfigError("no-rows", f"{path} is empty.", "Write rows into it, or name another file.")
+        raise ConfigError(
+            "no-rows", f"{path} is empty.", "Write rows into the file, or set the option path to a different file."
+        )
     if builder == "parquet" and not start == end == _PARQUET_MAGIC:
         raise ConfigError(
             "damaged-file",
             f"{path} is damaged: it does not begin and end as a parquet file does.",
-            "Write or copy it again; a copy that broke off looks like this.",
+            "Write or copy the file again. An interrupted copy looks like this.",
         )
     return Source("file", str(path), builder)
 
@@ -104,14 +106,14 @@ def _directory(path: Path) -> Source:
     if not found:
         raise ConfigError(
             "unknown-file-type",
-            f"The folder {path} holds no data.",
+            f"The folder {path} contains no data.",
             f"Dataset hf reads {', '.join(BUILDERS)}: name a folder with such files.",
         )
     if len(found) > 1:
         examples = " and ".join(str(file.relative_to(path)) for file in found.values())
         raise ConfigError(
             "unknown-file-type",
-            f"The folder {path} holds files of several kinds: {examples}.",
+            f"The folder {path} contains files of several kinds: {examples}.",
             "Name one file, or a folder for each kind.",
         )
     return Source("directory", str(path))

@@ -87,7 +87,7 @@ def test_a_config_is_read_again_from_what_levels_made_of_it() -> None:
         try:
             config = config_of(_params(generator, level=0, train_size=8))
         except ConfigError as error:
-            assert "refuses its options" in error.message  # level 0 of reasoning-gym's own curriculum is invalid
+            assert "rejects its options" in error.message  # level 0 of reasoning-gym's own curriculum is invalid
         else:
             assert config_of(_params(generator, config=config, train_size=8)) == config
 

@@ -118,7 +118,7 @@ def remax(inputs: AdvantageInput, params: NoParams) -> Advantages:
         raise AdvantageError(
             "missing-greedy-reward",
             f"Estimator 'remax' has no greedy reward to compare {name_of(inputs, first)} with: it is {greedy[first]}.",
-            "The stage greedy_baseline plays each task once greedily; a workflow may also set "
-            'trajectory.info["greedy_reward"] itself.',
+            "Add the stage greedy_baseline, which makes one greedy rollout per task, or set "
+            'trajectory.info["greedy_reward"] in the workflow.',
         )
     return Advantages(values=inputs.rewards - greedy, baselines=greedy)

@@ -16,28 +16,28 @@ from rllm_core.contracts.plugin import Params
 
 class CispoParams(ClipParams):
     eps_clip: float = Field(
-        0.2, gt=0, description="Importance weights below 1 - eps_clip are raised to it; 1 or more: no lower bound."
+        0.2, gt=0, description="Lower bound of importance weights is 1 - eps_clip. 1 or more means no lower bound."
     )
     eps_clip_high: float | None = Field(
-        None, gt=0, description="Importance weights are at most 1 + eps_clip_high; null means eps_clip."
+        None, gt=0, description="Upper bound of importance weights is 1 + eps_clip_high. null means eps_clip."
     )
 
 
 class GspoParams(Params):
     sequence_eps_clip: float = Field(
-        3e-4, gt=0, description="Ratios of sequences below 1 - sequence_eps_clip are clipped; 3e-4 as in the paper."
+        3e-4, gt=0, description="Lower bound of sequence ratios is 1 - sequence_eps_clip. The paper uses 3e-4."
     )
     sequence_eps_clip_high: float = Field(
-        4e-4, gt=0, description="Upper bound 1 + sequence_eps_clip_high; 4e-4 as in the paper."
+        4e-4, gt=0, description="Upper bound of sequence ratios is 1 + sequence_eps_clip_high. The paper uses 4e-4."
     )
 
 
 class GmpoParams(Params):
     log_ratio_clip: float = Field(
-        0.4, gt=0, description="Log-ratios of tokens below -log_ratio_clip are clipped; 0.4 as in the paper."
+        0.4, gt=0, description="Lower bound of token log-ratios is -log_ratio_clip. The paper uses 0.4."
     )
     log_ratio_clip_high: float | None = Field(
-        None, gt=0, description="Log-ratios above log_ratio_clip_high are clipped; null means log_ratio_clip."
+        None, gt=0, description="Upper bound of token log-ratios. null means log_ratio_clip."
     )
 
     @property
@@ -46,23 +46,26 @@ class GmpoParams(Params):
 
 
 class SapoParams(Params):
-    tau_positive: float = Field(1.0, gt=0, description="Temperature of the gate where the advantage is positive.")
+    tau_positive: float = Field(1.0, gt=0, description="Temperature of the gate if the advantage is positive.")
     tau_negative: float = Field(
-        1.05, gt=0, description="Elsewhere; higher closes the gate sooner, and negative advantages need that."
+        1.05,
+        gt=0,
+        description="Temperature of the gate if the advantage is not positive. A higher value closes the gate sooner, "
+        "which negative advantages need.",
     )
 
 
 class DppoParams(Params):
     max_divergence: float = Field(
-        0.2, gt=0, description="Tokens that are being made less likely are trained on up to this divergence."
+        0.2, gt=0, description="Maximum divergence of tokens that become less likely. Beyond it they are masked."
     )
     max_divergence_high: float | None = Field(
         None,
         gt=0,
-        description="The same for tokens that are being made likelier; null means max_divergence.",
+        description="Maximum divergence of tokens that become likelier. null means max_divergence.",
     )
-    clip_ratio_c: float = Field(20.0, gt=0, description="Importance weights above this are cut off.")
-    kl_tau: float = Field(0.0, ge=0, description="Weight of the squared log-ratio; 1e-3 in prime-rl.")
+    clip_ratio_c: float = Field(20.0, gt=0, description="Maximum importance weight.")
+    kl_tau: float = Field(0.0, ge=0, description="Weight of the squared log-ratio. prime-rl uses 1e-3.")
 
     @property
     def low_high(self) -> tuple[float, float]:
@@ -71,7 +74,7 @@ class DppoParams(Params):
 
 class IpoParams(Params):
     max_divergence: float = Field(
-        0.1, gt=0, description="Tokens whose probability moved further than this are not trained on."
+        0.1, gt=0, description="Maximum change of a token's probability. Tokens beyond it are masked."
     )
     kl_tau: float = Field(1e-3, ge=0, description="Weight of the squared log-ratio.")
 
@@ -89,7 +92,7 @@ class VespoParams(Params):
 
 class ToprParams(Params):
     level: Literal["sequence", "token"] = Field(
-        "sequence", description="sequence: one ratio per row, as in the paper; token: each token's ratio."
+        "sequence", description="sequence uses one ratio per row, as in the paper. token uses each token's ratio."
     )
 
 
@@ -101,8 +104,8 @@ class FipoParams(ClipParams):
 class ReinforceKlParams(Params):
     fwd_kl_coef: float = Field(0.0, ge=0, description="Weight of KL(trainer || sampler).")
     bwd_kl_coef: float = Field(0.0, ge=0, description="Weight of KL(sampler || trainer).")
-    ratio_clamp_min: float | None = Field(None, ge=0, description="Smallest importance weight; null means none.")
-    ratio_clamp_max: float | None = Field(None, gt=0, description="Largest importance weight; null means none.")
+    ratio_clamp_min: float | None = Field(None, ge=0, description="Minimum importance weight. null means none.")
+    ratio_clamp_max: float | None = Field(None, gt=0, description="Maximum importance weight. null means none.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -117,14 +120,14 @@ class DroParams(Params):
 
 
 class KlCovParams(Params):
-    kl_cov_ratio: float = Field(2e-4, ge=0, le=1, description="Share of the tokens that is penalised.")
-    ppo_kl_coef: float = Field(1.0, ge=0, description="Weight of the penalty; 1 in the paper, 0.1 in verl.")
+    kl_cov_ratio: float = Field(2e-4, ge=0, le=1, description="Share of the tokens to penalise.")
+    ppo_kl_coef: float = Field(1.0, ge=0, description="Weight of the penalty. The paper uses 1, verl 0.1.")
 
 
 class ClipCovParams(ClipParams):
-    clip_cov_ratio: float = Field(2e-4, ge=0, le=1, description="Share of the tokens whose gradient is cut.")
+    clip_cov_ratio: float = Field(2e-4, ge=0, le=1, description="Share of the tokens to cut from the gradient.")
     clip_cov_lb: float = Field(1.0, description="Cut only tokens whose covariance is above this.")
-    clip_cov_ub: float = Field(5.0, description="And below this.")
+    clip_cov_ub: float = Field(5.0, description="Cut only tokens whose covariance is below this.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -82,8 +82,8 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         self._act(agent, REPLIES[0])
         if any(first in text_of(message) for message in self._observe(agent, second)):
             raise self.failure(
-                "says the first observation once more after the second",
-                "Return what is new: earlier messages stay where they are in the conversation.",
+                "repeats the first observation after the second",
+                "Return only new messages: the conversation keeps earlier messages.",
             )
 
     def test_it_leaves_what_it_is_given_as_it_is(self, params: Any) -> None:
@@ -99,15 +99,17 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             kept = copy.deepcopy(response)
             self._act(agent, response)
             if response != kept:
-                raise self.failure("changes the reply of the model", "Copy what it changes, such as arguments.")
+                raise self.failure(
+                    "changes the model's response", "Copy the data before changing it, for example arguments."
+                )
 
     def test_the_same_attempt_gets_the_same_words(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         if self._rollouts(params, 1) != self._rollouts(params, 1):
             raise self.failure(
-                "says or does something else in a second attempt that is the same",
-                "Keep what an attempt needs in the instance (self), and draw nothing.",
+                "returns different messages or actions in a second, equal rollout",
+                "Store a rollout's state in the instance (self), and draw no random numbers.",
             )
 
     def test_attempts_do_not_share_state(self, params: Any) -> None:
@@ -117,8 +119,8 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         (alone,) = self._rollouts(params, 1)
         if any(each != alone for each in self._rollouts(params, 3)):
             raise self.failure(
-                "goes differently when other attempts are made at the same time",
-                "Keep what an attempt needs in the instance (self), never in the class or the module.",
+                "gives different results when other rollouts run at the same time",
+                "Store a rollout's state in the instance (self), never in the class or the module.",
             )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
@@ -147,7 +149,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
     def _ask(self, method: Any, given: Any, what: str) -> Any:
         with self.explain_errors(
             f"fails on the {what} {given!r:.160}",
-            "A model says anything: hand on what makes no sense, the environment answers it."
+            "A model can return any text. Pass an invalid action on, because the environment answers it."
             if what == "response"
             else "An observation is text or chat messages; `rllm_core.data.messages.text_of` gives their text.",
         ):

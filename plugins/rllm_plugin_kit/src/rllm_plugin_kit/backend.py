@@ -81,16 +81,16 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
     def test_what_it_can_do_exists(self) -> None:
         for column in sorted(self.plugin.capabilities.columns - set(TOKEN_COLUMNS)):
             raise self.failure(
-                f"says that it fills {column!r}, which is no column of a batch",
+                f"declares that it fills {column!r}, which is not a column of a batch",
                 f"{did_you_mean(column, TOKEN_COLUMNS)} Columns are {', '.join(TOKEN_COLUMNS[1:])}.",
             )
         if "old_logprobs" not in self.plugin.capabilities.columns:
             raise self.failure(
-                "does not say that it fills 'old_logprobs'", "Every run needs them: add them to its capabilities."
+                "does not declare that it fills 'old_logprobs'", "Every run needs them. Add them to its capabilities."
             )
         if self.plugin.config_yaml is not None and not self.plugin.config_yaml().is_file():
             raise self.failure(
-                f"names {self.plugin.config_yaml()}, which is not there", "Put its YAML file into the package."
+                f"names {self.plugin.config_yaml()}, which does not exist", "Add the YAML file to the package."
             )
 
     def test_it_samples_tokens_with_their_log_probs(self, session: Session) -> None:
@@ -122,7 +122,10 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 session.sample(REQUESTS[:1], stop=(text,))
             except RolloutError:
                 return
-            raise self.failure("ignores a stop text", "Call `rllm_core.rollout.prompts.checked_prompt`, or end there.")
+            raise self.failure(
+                "ignores a stop text",
+                "Call `rllm_core.rollout.prompts.checked_prompt`, or end the response at the stop text.",
+            )
         for before, completion in zip(whole, session.sample(REQUESTS, stop=(text,)), strict=True):
             said, earlier = text_of(completion.token_ids), text_of(completion.token_ids[:-1])
             if not before.startswith(said) or (text in before) != (text in said) or text in earlier:
@@ -140,7 +143,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             pytest.skip("it has a renderer of its own")
         if not isinstance(session.engine.renderer, _RendererOfTheRun):
             raise self.failure(
-                "says that it honours 'rllm.renderer', and its engine has another renderer than the run",
+                "declares that it reads 'rllm.renderer', but its engine does not use the run's renderer",
                 "Make the renderer with `rllm_backend_kit.renderers.make_renderer(run, setup)`.",
             )
 
@@ -176,7 +179,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
     def _check_declared_unknown(self, cut: Mapping[str, Any]) -> None:
         if self.plugin.capabilities.full_logprobs:
             raise self.failure(
-                f"reports no log-probs (NaN) with {_words(cut)}, and does not say so",
+                f"reports no log-probs (NaN) with {_words(cut)}, but does not declare it",
                 "Set full_logprobs=False in its capabilities, or record log-probs before truncation.",
             )
 
@@ -196,7 +199,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 raise self.failure(
                     f"gives log-probs of tokens {first} and {token} that differ by {plain:.4f} at temperature 1 and by "
                     f"{tempered:.4f} at temperature 2",
-                    "Divide the logits by the temperature, and record log-probs of what is left.",
+                    "Divide the logits by the temperature, and record log-probs of the result.",
                 )
 
     def test_sampling_is_a_function_of_prompt_and_seed(self, session: Session) -> None:
@@ -210,9 +213,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         prompt, _ = REQUESTS[0]
         completions = session.sample([(prompt, seed) for seed in range(16)])
         if len({tuple(completion.token_ids.tolist()) for completion in completions}) == 1:
-            raise self.failure(
-                "samples the same tokens whatever the seed", "Hand SamplingParams.seed on to the sampler."
-            )
+            raise self.failure("samples the same tokens whatever the seed", "Pass SamplingParams.seed to the sampler.")
 
     def test_it_fills_the_columns_it_says_it_fills(self, session: Session) -> None:
         wanted = self.plugin.capabilities.columns
@@ -231,7 +232,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             numbers = column[batch.loss_mask]
             if not np.isfinite(numbers).all() or (name.endswith("logprobs") and (numbers > SAME).any()):
                 raise self.failure(
-                    f"fills {name!r} with numbers that cannot be", "They are finite, and log-probs are 0 or less."
+                    f"fills {name!r} with invalid numbers", "Fill finite numbers. Log-probs must be 0 or less."
                 )
 
     def test_it_computes_the_log_probs_that_a_sampler_did_not_report(self, session: Session) -> None:
@@ -240,7 +241,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         old = session.old_logprobs(batch, unknown=in_first_half & batch.loss_mask)
         if not (np.abs(old - batch.sampling_logprobs)[batch.loss_mask] <= SAME).all():
             raise self.failure(
-                "leaves old log-probs that are not those of its model where the sampler reported none (NaN)",
+                "returns old log-probs that differ from its model's for tokens without a sampling log-prob (NaN)",
                 "Compute log-probs in `process`, and fill `batch.old_logprobs_from(computed)`.",
             )
 
@@ -252,7 +253,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if difference(before, session.sample(REQUESTS)) > SAME:
             raise self.failure(
                 "samples differently after an update in which every advantage was 0",
-                "Without entropy bonus and KL term the loss has no gradient then: look for terms nobody asked for.",
+                "Without entropy bonus and KL term the loss has no gradient. Look for other terms in the loss.",
             )
 
     def test_updates_change_what_is_sampled(self, session: Session) -> None:
@@ -262,7 +263,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if difference(before, session.sample(REQUESTS)) == 0.0:
             raise self.failure(
                 "samples exactly as before after three updates that were published",
-                "Make `update` step the optimiser, and `sync_weights` hand the new weights over and clear all caches.",
+                "Step the optimiser in `update`. In `sync_weights`, pass on the new weights and clear all caches.",
             )
 
     def test_it_traces_tokens_where_it_is_asked_to_and_nowhere_else(self, session: Session) -> None:
@@ -277,7 +278,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         versions = {completion.weight_version for completion in session.sample(REQUESTS)}
         if versions != {session.updates}:
             raise self.failure(
-                f"says weight_version {sorted(versions)} after sync_weights({session.updates})",
+                f"reports weight_version {sorted(versions)} after sync_weights({session.updates})",
                 "Set Completion.weight_version to the version that was published last.",
             )
 
@@ -287,7 +288,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         if pickles := [path.name for path in tmp_path.rglob("*") if path.suffix in PICKLES]:
             raise self.failure(
                 f"writes {pickles[0]} into its checkpoint",
-                "Write tensors as safetensors and the rest as JSON; no pickle.",
+                "Write tensors as safetensors and other data as JSON. Do not use pickle.",
             )
         resumed = session.another()
         try:
@@ -301,7 +302,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             if difference(session.sample(REQUESTS), resumed.sample(REQUESTS)) > SAME:
                 raise self.failure(
                     "makes another update once a checkpoint was loaded",
-                    "Save the optimiser's state and whatever else an update depends on.",
+                    "Save the optimiser's state and all other state that an update needs.",
                 )
         finally:
             resumed.close()
@@ -310,13 +311,13 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
         make = self.loaded()
         with self.explain_errors(
             "cannot be closed before it was started",
-            "Release what there is and nothing else: a run that fails to start closes its backend too.",
+            "Release only the resources that exist, because a run that fails to start closes its backend too.",
         ):
             asyncio.run(make().close())
 
     def test_it_can_be_closed_twice(self, session: Session) -> None:
         """The last test of the class, as nothing can be asked of a closed backend."""
-        with self.explain_errors("cannot be closed twice", "Release what there still is and nothing else."):
+        with self.explain_errors("cannot be closed twice", "Release only the resources that still exist."):
             session.close()
 
     def _check_result(self, result: UpdateResult) -> None:
@@ -329,7 +330,9 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
             if not isinstance(value, float) or not math.isfinite(value):
                 raise self.failure(f"gives metric {name!r} the value {value!r}", "Return finite floats from `update`.")
         if result.trace is not None:
-            raise self.failure("gives a token trace that nobody asked for", "Give one where `plan.trace` is True.")
+            raise self.failure(
+                "returns a token trace that was not requested", "Return a token trace only if `plan.trace` is True."
+            )
 
     def _loss(self) -> PluginChoice[LossPlugin[Any]]:
         """Any loss that the backend runs, the plainest first."""
@@ -343,7 +346,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 continue
         raise self.failure(
             f"runs no loss that is installed: {', '.join(named) or 'none is named'}",
-            "Name losses in its capabilities, or say custom_losses=True.",
+            "List losses in its capabilities, or set custom_losses=True.",
         )
 
 

@@ -23,9 +23,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
 
     def test_it_has_tasks(self, params: Any) -> None:
         if not self._tasks(params):
-            raise self.failure(
-                "has no task", "Raise ConfigError where there are none: a run that trains on nothing has no meaning."
-            )
+            raise self.failure("has no task", "Raise ConfigError if it has no tasks, because a run needs at least one.")
 
     def test_tasks_are_the_same_every_time(self, params: Any) -> None:
         check_same_every_time(lambda: self._tasks(params), self.failure)
@@ -62,7 +60,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
                 ) from error
             raise self.failure(
                 f"takes the options {dict(options)!r}, and has {len(tasks)} tasks",
-                "Refuse what cannot be used: by the types and limits of its params, or with ConfigError.",
+                "Reject invalid options with the types and limits of its params, or raise ConfigError.",
             )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
@@ -70,7 +68,8 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
 
     def _tasks(self, params: Any) -> list[Task]:
         with self.explain_errors(
-            "cannot say what its tasks are", "What `load` returns is called with the options, once before a run."
+            "cannot list its tasks",
+            "The contract calls the result of `load` with the options, as a run does once at its start.",
         ):
             tasks = self.loaded()(params)
         return some_of(tasks, self.failure)

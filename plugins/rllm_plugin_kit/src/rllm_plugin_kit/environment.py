@@ -91,8 +91,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         alone = [self._play(params, task, said) for task in (one, other)]
         if asyncio.run(self._in_turns(params, (one, other), said)) != alone:
             raise self.failure(
-                "goes differently when another episode is played at the same time",
-                "Keep what an episode needs in the instance (self), never in the class or the module.",
+                "gives different results when a second episode runs at the same time",
+                "Store an episode's state in the instance (self), never in the class or the module.",
             )
 
     def test_tools_are_functions(self, params: Any) -> None:
@@ -112,7 +112,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             if json.dumps(task.data) != before:
                 raise self.failure(
                     f"changes the data of task {task.id!r} while it is played",
-                    "Copy what it needs: other attempts at the task are given the same data.",
+                    "Copy the data before changing it, because other rollouts at the task get the same data.",
                 )
 
     def test_it_can_be_closed_at_any_time(self, params: Any) -> None:
@@ -127,8 +127,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             return [Task(id=f"{split}-{number}", data=dict(row)) for number, row in enumerate(self.dataset)]
         environment: Any = self.loaded()
         with self.explain_errors(
-            f"cannot say what its {split} tasks are",
-            "Write `tasks(cls, split, params)` as a class method, for both splits; return [] where there are none.",
+            f"cannot list its {split} tasks",
+            "Write `tasks(cls, split, params)` as a class method for both splits. Return [] if a split has no tasks.",
         ):
             tasks = environment.tasks(split, params)
         return some_of(tasks, self.failure)
@@ -184,7 +184,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
             if not isinstance(value, Real) or not math.isfinite(value):
                 raise self.failure(
                     f"gave {name} the value {value!r}",
-                    "Rewards and metrics are finite numbers; 0 where nothing is earned.",
+                    "Return finite rewards and metrics. Use 0 for no reward.",
                 )
         return outcome
 
@@ -194,8 +194,8 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
     async def _ask(self, method: Any, *arguments: Any, what: str) -> Any:
         with self.explain_errors(
             f"cannot go on: {what}",
-            "Words that make no sense are the environment's to answer, not to raise on; and it can be closed "
-            "whatever happened before.",
+            "Return an observation for an invalid action instead of raising an error, and make `close` work in any "
+            "state.",
         ):
             return await call(method, *arguments, blocking=self.plugin.blocking)
 

@@ -47,7 +47,7 @@ class EstimatorContract(EstimatorCalls):
         record = self.plugin
         for need in sorted(record.needs - COLUMNS):
             raise self.failure(
-                f"needs {need!r}, which nobody can fill",
+                f"needs {need!r}, which is not a column",
                 f"{did_you_mean(need, COLUMNS)} Needs are columns of rllm_core.contracts.estimator.AdvantageInput.",
             )
         if record.default_loss is not None:
@@ -55,7 +55,7 @@ class EstimatorContract(EstimatorCalls):
                 Registry.load().get("loss", record.default_loss)
             except RllmError as error:
                 fix = "Name an installed loss, or none."
-                raise self.failure(f"has a default loss that is not there: {error.message}", fix) from error
+                raise self.failure(f"has a default loss that is not installed: {error.message}", fix) from error
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_it_returns_finite_advantages_of_the_declared_level(self, params: Any, seed: int) -> None:
@@ -169,8 +169,8 @@ class EstimatorContract(EstimatorCalls):
         for name, content in _fingerprint(inputs).items():
             if content != before[name]:
                 raise self.failure(
-                    f"changes its inputs: `{name}` is another after the call",
-                    "Treat what it is given, the trajectories in `inputs.groups` too, as read-only.",
+                    f"changes its inputs: `{name}` differs after the call",
+                    "Treat its inputs, including the trajectories in `inputs.groups`, as read-only.",
                 )
 
     def test_the_same_inputs_give_the_same_advantages(self, params: Any) -> None:

@@ -58,7 +58,7 @@ class EstimatorCalls(PluginContract[EstimatorPlugin[Any]]):
                 f"failed on {case}: {type(error).__name__}: {error}",
                 "It writes into its inputs: work on a copy, such as `inputs.rewards.copy()`."
                 if writes
-                else "Such batches occur in training; give an advantage for each of their trajectories.",
+                else "Such batches occur in training. Return an advantage for each trajectory.",
             ) from error
         try:
             to_tokens(inputs, result, f"{self.who}, given {case},", self.plugin.level)

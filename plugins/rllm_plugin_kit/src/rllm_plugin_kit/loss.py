@@ -32,7 +32,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
     def test_what_it_needs_exists(self) -> None:
         for need in sorted(self.plugin.needs - COLUMNS):
             raise self.failure(
-                f"needs {need!r}, which no loss is given",
+                f"needs {need!r}, which is not a column for losses",
                 f"{did_you_mean(need, COLUMNS)} Needs are columns of rllm_core.contracts.loss.LossInput.",
             )
 
@@ -133,7 +133,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
         for name, column in _columns(inputs):
             if not torch.equal(column, before[name]):
                 raise self.failure(
-                    f"changes its inputs: `{name}` is another after the call",
+                    f"changes its inputs: `{name}` differs after the call",
                     "Use no in-place operation (such as add_ or clamp_) on what it is given.",
                 )
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     type=click.Choice(list(TEMPLATES)),
     default="estimator",
     show_default=True,
-    help="What the plugin is.",
+    help="Kind of the plugin.",
 )
 @click.option(
-    "--into", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Where to write it; NAME unless you say."
+    "--into", metavar="DIRECTORY", type=click.Path(path_type=Path), help="Folder to write it to. The default is NAME."
 )
 def new(name: str, kind: str, into: Path | None) -> None:
     """Write a package with one working plugin.
@@ -73,8 +73,8 @@ def _chosen_as(names: Names, kind: str) -> str:
         return names.plugin
     qualified = f"{names.distribution}/{names.plugin}"
     click.echo(
-        f"warning: {' and '.join(others)} has {kind} {names.plugin!r} too. Where both are installed, write {qualified} "
-        f"for yours; or give it another name in {names.module}/plugin.py.",
+        f"warning: {' and '.join(others)} has {kind} {names.plugin!r} too. If both are installed, write {qualified} "
+        f"for yours, or change its name in {names.module}/plugin.py.",
         err=True,
     )
     return qualified

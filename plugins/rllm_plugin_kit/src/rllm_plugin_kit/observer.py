@@ -37,7 +37,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
         for name in dir(observer):
             if name.startswith("on_") and name not in EVENTS:
                 raise self.failure(
-                    f"has a method {name}, which is no event", f"{did_you_mean(name, EVENTS)} Or call it otherwise."
+                    f"has a method {name}, which is not an event", f"{did_you_mean(name, EVENTS)} Or rename the method."
                 )
             if name in EVENTS and inspect.iscoroutinefunction(getattr(observer, name)):
                 raise self.failure(
@@ -62,7 +62,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
             pytest.skip("`deterministic` is False")
         if self._votes(params) != self._votes(params):
             raise self.failure(
-                "votes otherwise in a second run", "Keep what it remembers in the instance, not in the class."
+                "votes differently in a second run", "Store its state in the instance, not in the class."
             )
 
     def test_it_leaves_steps_as_they_are(self, params: Any) -> None:
@@ -76,7 +76,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                 what = ", ".join(_differing(before, after))
                 raise self.failure(
                     f"changes {what or 'the metrics of a validation'} in {event.name}",
-                    "An observer watches. What changes a step is a stage.",
+                    "An observer must not change a step. Write a stage to change it.",
                 )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
@@ -111,7 +111,9 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
         return [event for event in life if event.name != LOG]
 
     def _tell(self, observer: Observer, event: Event, run: str) -> Any:
-        with self.explain_errors(f"failed in {event.name} of {run}", "An exception of an observer ends the run."):
+        with self.explain_errors(
+            f"failed in {event.name} of {run}", "Correct the error. An exception in an observer stops the run."
+        ):
             return getattr(observer, event.name)(*event.arguments)
 
 

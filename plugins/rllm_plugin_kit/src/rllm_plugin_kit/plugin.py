@@ -160,7 +160,7 @@ class PluginContract(Generic[RecordT]):
             pass
         else:
             raise self.failure(
-                "takes an option that it does not have, so a misspelt one would go unnoticed",
+                "takes an option that it does not have, so a misspelt option would go unnoticed",
                 "Derive its params class from rllm_core.contracts.plugin.Params, which forbids extra fields.",
             )
         if not params.model_config.get("frozen"):
@@ -176,13 +176,13 @@ class PluginContract(Generic[RecordT]):
         except ValueError as error:
             problem = " ".join(str(error).split())
             raise self.failure(
-                f"has options that are refused when they are read back: {problem}",
+                f"has options that fail validation when they are read back: {problem}",
                 "Give each field of its params a default that its type accepts.",
             ) from error
         if again != params:
             raise self.failure(
                 f"has options that read back as others: {params!r} became {again!r}",
-                "Give its params fields of types that JSON can hold.",
+                "Use only types in its params that JSON supports.",
             )
 
     def test_its_options_can_be_sent_to_another_process(self, params: BaseModel) -> None:
@@ -194,7 +194,7 @@ class PluginContract(Generic[RecordT]):
                 "Define its params class at the top level of a module, with fields of plain data.",
             ) from error
         if again != params:
-            raise self.failure("has options that differ once unpickled", "Keep nothing but pydantic fields in them.")
+            raise self.failure("has options that differ once unpickled", "Store only pydantic fields in its params.")
 
     def _installed(self) -> Registered[Any]:
         if not self.name:

@@ -140,7 +140,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
         for conversation in [*self.conversations, *self.conversations[::-1]]:
             tokens = self._ask(first.prompt, conversation)
             if tokens.tolist() != self._ask(other.prompt, copy.deepcopy(conversation)).tolist():
-                raise self.failure("renders the same conversation otherwise", "Keep nothing between calls but caches.")
+                raise self.failure("renders the same conversation differently", "Keep only caches between calls.")
             if tokens.flags.writeable:
                 tokens += 1
                 if self._ask(first.prompt, conversation).tolist() == tokens.tolist():
@@ -155,7 +155,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
             before = copy.deepcopy(conversation)
             self._ask(renderer.prompt, conversation)
             if before != conversation:
-                raise self.failure("changes the messages that it renders", "Make new ones.")
+                raise self.failure("changes the messages that it renders", "Make new messages instead.")
 
     def test_tools_are_shown_or_refused(self, params: Any) -> None:
         """A renderer must not drop tools silently, because the model cannot call a tool that it does not see."""
@@ -167,7 +167,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                 continue
             if tokens.tolist() == renderer.prompt(conversation).tolist():
                 raise self.failure(
-                    "leaves tools out of the prompt without a word", "Render them, or raise RolloutError."
+                    "drops tools from the prompt without an error", "Render the tools, or raise RolloutError."
                 )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:

@@ -50,7 +50,9 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
 
     def test_its_needs_are_in_the_data_of_the_test(self) -> None:
         if lacking := sorted(self.plugin.needs - self.data.keys()):
-            raise self.failure(f"needs {', '.join(lacking)} of a task's data", "Set `data` in the test to have it.")
+            raise self.failure(
+                f"needs {', '.join(lacking)} of a task's data", "Add these fields to `data` in the test."
+            )
 
     def test_it_reads_what_it_needs_and_nothing_more(self, params: Any) -> None:
         """A rollout needs only the fields in `needs` to get a score, and gets no score without them."""
@@ -73,7 +75,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         if right[worst] <= wrong[best]:
             raise self.failure(
                 f"gives {right[worst]:g} to the right reply {worst!r}, and {wrong[best]:g} to the wrong reply {best!r}",
-                "A policy is trained towards what earns more.",
+                "Give right responses a higher reward than wrong ones.",
             )
 
     def test_the_same_attempt_earns_the_same(self, params: Any) -> None:
@@ -82,8 +84,8 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         first, again = ([self._earned(params, response) for response in REPLIES] for _ in range(2))
         if first != again:
             raise self.failure(
-                "scores the same attempt otherwise a second time",
-                "Compute from the attempt alone; or set `deterministic = False` in the test.",
+                "scores the same rollout differently a second time",
+                "Compute the reward only from the rollout, or set `deterministic = False` in the test.",
             )
 
     def test_attempts_scored_at_the_same_time_do_not_mix(self, params: Any) -> None:
@@ -99,8 +101,8 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         together = [_as_words(score) for score in asyncio.run(at_once())]
         if together != [self._earned(params, response) for response in REPLIES]:
             raise self.failure(
-                "scores attempts otherwise when others are scored at the same time",
-                "Keep nothing of an attempt in the instance (self).",
+                "scores rollouts differently when others are scored at the same time",
+                "Do not store a rollout's data in the instance (self).",
             )
 
     def test_it_leaves_the_attempt_as_it_is(self, params: Any) -> None:
@@ -111,7 +113,8 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             self._score(reward, rollout, "")
             if rollout != before:
                 raise self.failure(
-                    "changes the attempt that it looks at", "Copy what it changes: other rewards look at it too."
+                    "changes the rollout that it scores",
+                    "Copy the data before changing it, because other rewards read it too.",
                 )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
@@ -128,7 +131,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     def _made(self, params: Any) -> Reward:
         reward: Reward = self.make(params, called_with="the options, once per run")
         if not callable(reward):
-            raise self.failure(f"makes {reward!r:.80}", "Make something that is called with an attempt.")
+            raise self.failure(f"makes {reward!r:.80}", "Return a callable that takes a rollout.")
         return reward
 
     def _rollout(self, response: Response, data: Mapping[str, Any] | None = None) -> Rollout:
@@ -147,8 +150,8 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     async def _call(self, reward: Reward, rollout: Rollout, case: str) -> Any:
         with self.explain_errors(
             f"fails {case}",
-            "A reward that raises is a missing one. Earn 0 for what cannot be read, or say `Score(value=None, "
-            "feedback=why)`; name in `needs` what it reads of a task's data.",
+            "Return 0 for a response that cannot be parsed, or `Score(value=None, feedback=why)` for a missing reward. "
+            "List the fields of a task's data that it reads in `needs`.",
         ):
             return await call(reward, rollout, blocking=self.plugin.blocking)
 
@@ -158,7 +161,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             fields = {name: getattr(score, name) for name in REWARD_FIELDS}
         if strange := sorted(fields.keys() - REWARD_FIELDS):
             known = ", ".join(sorted(REWARD_FIELDS))
-            raise self.failure(f"says {', '.join(strange)}, which no score has", f"Say some of {known}.")
+            raise self.failure(f"returns {', '.join(strange)}, which a score does not have", f"Use only {known}.")
         numbers = {**fields.get("components", {}), **fields.get("metrics", {})}
         if fields["value"] is not None or not fields.get("feedback"):
             numbers["value"] = fields["value"]
@@ -166,10 +169,10 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise self.failure(
                     f"gives {name} the value {number!r} on the reply {response.text!r:.60}",
-                    "Rewards, components and metrics are finite numbers; a missing reward has `feedback`.",
+                    "Return finite rewards, components and metrics. For a missing reward, set `feedback`.",
                 )
         if fields.get("correct") not in (None, True, False):
-            raise self.failure(f"says {fields['correct']!r} of `correct`", "Say True, False, or None for unknown.")
+            raise self.failure(f"sets `correct` to {fields['correct']!r}", "Set True, False, or None for unknown.")
 
     def _earned(self, params: Any, response: Response) -> str:
         return _as_words(self._score(self._made(params), self._rollout(response), ""))
@@ -178,7 +181,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         score = self._score(self._made(params), self._rollout(Response(text=words, content=words)), f"on {words!r:.60}")
         value = score.value if isinstance(score, Score) else score["value"] if isinstance(score, Mapping) else score
         if value is None:
-            raise self.failure(f"has no reward for {words!r:.60}", "Earn 0 for what is wrong.")
+            raise self.failure(f"has no reward for {words!r:.60}", "Return 0 for a wrong response.")
         return float(value)
 
 

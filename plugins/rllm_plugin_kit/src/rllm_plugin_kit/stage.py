@@ -84,7 +84,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise self.failure(
                     f"gives metric {name!r} the value {value!r}",
-                    "Metrics are finite numbers; leave one out where there is nothing to count.",
+                    "Return finite metrics. Omit a metric if it has no value.",
                 )
 
     def test_it_keeps_nothing_between_steps_if_it_plays(self, params: Any) -> None:
@@ -132,7 +132,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
         except Exception as error:
             raise self._failed(case, error) from error
         if not isinstance(running, Coroutine):
-            raise self.failure("is no coroutine function", "Write `async def __call__(self, step)`.")
+            raise self.failure("is not a coroutine function", "Write `async def __call__(self, step)`.")
         try:
             asyncio.run(running)
         except Exception as error:
@@ -142,7 +142,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
     def _failed(self, case: str, error: Exception) -> AssertionError:
         return self.failure(
             f"failed on {case}: {type(error).__name__}: {error}",
-            "Declare all that it reads; and where there is nothing to do, do nothing.",
+            "Declare all fields that it reads. If a step has nothing to process, return without a change.",
         )
 
     def _saved(self, stage: Any) -> str:

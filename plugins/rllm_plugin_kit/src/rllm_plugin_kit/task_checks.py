@@ -59,7 +59,7 @@ def check_ids(tasks: Sequence[Task], failure: Failure) -> None:
         if not isinstance(task.id, str) or not task.id:
             raise failure(f"has a task with the id {task.id!r}", "Ids are text, and not empty.")
         if task.id in seen:
-            raise failure(f"has several tasks with the id {task.id!r}", "Give each task an id of its own.")
+            raise failure(f"has several tasks with the id {task.id!r}", "Give each task a unique id.")
         seen.add(task.id)
 
 
@@ -71,7 +71,7 @@ def check_json(tasks: Sequence[Task], failure: Failure) -> None:
         except (TypeError, ValueError) as error:
             raise failure(
                 f"has data in task {task.id!r} that is not JSON: {error}",
-                "Keep numbers, text, lists and mappings in Task.data; load the rest where a task is played.",
+                "Store only numbers, text, lists and mappings in Task.data. Load other data when the task runs.",
             ) from error
         if not same:
             raise failure(

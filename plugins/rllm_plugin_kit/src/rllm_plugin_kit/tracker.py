@@ -80,7 +80,8 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                 self._tell(tracker, event)
                 if event.name == LOG and repr(event.arguments[1]) != before:
                     raise self.failure(
-                        "changes the metrics that it is given", "Copy them: other trackers are given the same mapping."
+                        "changes the metrics that it is given",
+                        "Copy the metrics before changing them, because other trackers get the same mapping.",
                     )
             self._do(tracker.close, "close")
 

@@ -51,9 +51,11 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         if not isinstance(episode, Episode):
             raise self.failure(f"returns {episode!r:.80}", "Return the Episode.")
         if episode.id != "task-0:3":
-            raise self.failure(f"makes episode {episode.id!r} for attempt 'task-0:3'", "Name it: `Episode(id=uid, …)`.")
+            raise self.failure(
+                f"makes episode {episode.id!r} for attempt 'task-0:3'", "Set its id: `Episode(id=uid, …)`."
+            )
         if not any(trajectory.steps for trajectory in episode.trajectories):
-            raise self.failure("makes an episode without a step", "Add a step for every reply that is trained on.")
+            raise self.failure("makes an episode without a step", "Add a step for every response to train on.")
         for trajectory in episode.trajectories:
             if not trajectory.name:
                 raise self.failure("makes a trajectory without a name", "Its name is the role: `Trajectory('solver')`.")
@@ -78,16 +80,16 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 if not of_these:
                     raise self.failure(
                         f"has a step of {trajectory.name!r} whose tokens no call of the engine had",
-                        "Put `completion.token_ids` and the very prompt into `Trajectory.add_step`; `Conversation` of "
-                        "rllm_core.rollout.conversation does.",
+                        "Pass `completion.token_ids` and the sent prompt to `Trajectory.add_step`, as `Conversation` "
+                        "in rllm_core.rollout.conversation does.",
                     )
                 if step.logprobs is None or step.logprobs.tolist() not in [each.logprobs.tolist() for each in of_these]:
                     raise self.failure(
-                        "has a step with other log-probs than were sampled", "Pass on `completion.logprobs`."
+                        "has a step whose log-probs differ from the sampled log-probs", "Pass on `completion.logprobs`."
                     )
                 if step.weight_version != of_these[0].weight_version:
                     raise self.failure(
-                        f"says weight version {step.weight_version} of a step that was sampled with "
+                        f"reports weight version {step.weight_version} for a step that was sampled with "
                         f"{of_these[0].weight_version}",
                         "Pass on `weight_version=completion.weight_version`.",
                     )
@@ -95,8 +97,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def test_the_same_attempt_goes_the_same(self, params: Any) -> None:
         if self._content(params) != self._content(params):
             raise self.failure(
-                "goes otherwise when the same attempt is made again",
-                "Draw from `context.sampling.seed` alone, and keep nothing between attempts.",
+                "gives different results when the same rollout runs again",
+                "Draw random numbers only from `context.sampling.seed`, and keep no state between rollouts.",
             )
 
     def test_another_attempt_is_sampled_with_another_seed(self, params: Any) -> None:
@@ -105,7 +107,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         ]
         if seeds[0] & seeds[1]:
             raise self.failure(
-                "samples with the same seed in two attempts, which would then be one and the same",
+                "samples with the same seed in two rollouts, so both would be equal",
                 "Sample with `context.sampling`.",
             )
 
@@ -115,13 +117,14 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         together = self._run(self._together(params, rollouts))
         if [describe_episode(each.episode) for each in together] != alone:
             raise self.failure(
-                "goes otherwise when other attempts are made at the same time",
-                "Keep what an attempt needs in the instance (self), never in the class or the module.",
+                "gives different results when other rollouts run at the same time",
+                "Store a rollout's state in the instance (self), never in the class or the module.",
             )
         sessions = [{call.session for call in each.engine.calls} for each in together]
         if len(set().union(*sessions)) < sum(map(len, sessions)):
             raise self.failure(
-                "uses one session name in two attempts", "Make `uid` a part of it: caches are kept by session."
+                "uses one session name in two rollouts",
+                "Make `uid` part of the name, because engines cache by session.",
             )
 
     def test_it_leaves_the_task_as_it_is(self, params: Any) -> None:
@@ -129,7 +132,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         self._play(params, Rollout(task=task))
         if task != self.task:
             raise self.failure(
-                "changes the data of its task", "Copy what it changes: other attempts are given the same data."
+                "changes the data of its task",
+                "Copy the data before changing it, because other rollouts get the same data.",
             )
 
     def test_it_keeps_to_the_lengths(self, params: Any) -> None:
@@ -139,7 +143,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 raise self.failure(
                     f"asks for {call.sampling.max_tokens} tokens after a prompt of {len(call.prompt)}, where "
                     f"{MAX_RESPONSE} after {MAX_PROMPT} are allowed",
-                    "Keep to `context.max_response_length` and `context.max_prompt_length`; `Conversation` does.",
+                    "Use `context.max_response_length` and `context.max_prompt_length`, as `Conversation` does.",
                 )
 
     def test_it_acts_on_the_keys_that_it_honours_and_on_no_others(self, params: Any) -> None:
@@ -187,8 +191,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 await asyncio.wait([rollout])
                 if not rollout.cancelled():
                     raise self.failure(
-                        f"goes on when it is cancelled while {fault}",
-                        "Let asyncio.CancelledError through; clean up in `finally`.",
+                        f"continues when it is cancelled while {fault}",
+                        "Do not catch asyncio.CancelledError. Clean up in `finally`.",
                     )
                 return played
 
@@ -201,7 +205,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
             return
         raise self.failure(
             "takes an option that it does not have",
-            "Name its options in the constructor; `Workflow.__init__` refuses what is handed on to it.",
+            "Declare its options in the constructor. `Workflow.__init__` rejects unknown options.",
         )
 
     def test_it_changes_nothing_that_others_share(self, params: Any) -> None:
@@ -209,7 +213,8 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         played: list[Played] = []
         if different := changes_by(lambda: played.append(self._play(params))):
             raise self.failure(
-                f"leaves {', '.join(different)} changed", "Close what `open` has opened, and put back the rest."
+                f"leaves {', '.join(different)} changed",
+                "Close everything that `open` opens, and restore all other state.",
             )
         self._check_closed(played[-1], "after an attempt")
 
@@ -262,9 +267,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         async def without_leftovers() -> Any:
             result = await coroutine
             if left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
-                raise self.failure(
-                    f"leaves {len(left)} tasks running", "Await or cancel in `finally` what it has begun."
-                )
+                raise self.failure(f"leaves {len(left)} tasks running", "Await or cancel all its tasks in `finally`.")
             return result
 
         try:
@@ -274,14 +277,14 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         except Exception as error:
             raise self.failure(
                 f"fails in an attempt: {type(error).__name__}: {error}",
-                "Set `turns`, `task` and `replies` in the test where it needs others.",
+                "Correct the error, or set the `turns`, `task` and `responses` that it needs in the test.",
             ) from error
 
     def _check_closed(self, played: Played, when: str) -> None:
         if any(closed != 1 for closed in played.world.closed):
             raise self.failure(
                 f"closes its environments {played.world.closed} times {when}",
-                "Close each once, in `finally`.",
+                "Close each environment once, in `finally`.",
             )
         if played.engine.open_sessions:
             raise self.failure(f"leaves sessions open in the engine {when}", "Call `engine.end_session` in `finally`.")

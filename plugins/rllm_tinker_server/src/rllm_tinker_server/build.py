@@ -134,7 +134,7 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
         raise ConfigError(
             "not-writable",
             f"The folder for checkpoints, {options.checkpoints}, cannot be used: {error.strerror or error}.",
-            "Choose another one with --checkpoints.",
+            "Choose a writable folder with --checkpoints.",
         ) from error
 
 

@@ -23,10 +23,18 @@ def tinker() -> None:
     "--name",
     "names",
     multiple=True,
-    help="What clients call the model; may be given several times. Default: as --model, and the folder's own name.",
+    help="Name of the model for clients. May be repeated. Default: the value of --model, and the folder's name.",
 )
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need an API key.")
+@click.option(
+    "--port",
+    default=PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on. 0 means any free port.",
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Other addresses need an API key."
+)
 @click.option(
     "--api-key",
     envvar="TINKER_API_KEY",
@@ -143,7 +151,9 @@ def serve(
         click.echo(f"serving {what.model} at {url}; clients call it {' or '.join(service.names)}")
         click.echo(f"checkpoints: {what.checkpoints.resolve()}")
         if api_key is not None:
-            click.echo("clients must send the key of --api-key or TINKER_API_KEY; without one any would do")
+            click.echo(
+                "clients must send the key in --api-key or TINKER_API_KEY. Without a key the server accepts any."
+            )
         click.echo(f"run a Tinker program with: TINKER_BASE_URL={url} TINKER_API_KEY={key} python PROGRAM.py")
         sys.stdout.flush()
 

@@ -73,13 +73,13 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             "generator-failed",
             f"Generator {name!r} cannot be loaded on this machine: {error}.",
-            "Choose another generator.",
+            "Fix the cause, or choose a different generator with rllm.env.env_args.generator.",
         ) from error
     except Exception as error:
         reason = f"{error}" or type(error).__name__
         raise ConfigError(
             "environment-options-rejected",
-            f"Generator {name!r} refuses its options {config!r}: {reason}.",
+            f"Generator {name!r} rejects its options {config!r}: {reason}.",
             "Change the named value in rllm.env.env_args.config, or remove that key.",
         ) from error
     return config

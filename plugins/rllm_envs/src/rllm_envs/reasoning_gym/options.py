@@ -29,7 +29,7 @@ class ReasoningGymParams(Params):
         "highest level.",
     )
     curriculum: dict[str, int] = Field(
-        default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}; they override `level`."
+        default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}. They override `level`."
     )
     train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training tasks.")
     val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation tasks.")

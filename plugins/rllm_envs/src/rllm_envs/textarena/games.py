@@ -52,7 +52,7 @@ def check_game(name: str, options: Mapping[str, Any]) -> None:
     if reason := _why_not(name):
         raise ConfigError(
             "game-not-playable",
-            f"Game {name!r} cannot be played: it {reason}.",
+            f"Game {name!r} is not supported: it {reason}.",
             f"Choose one of {', '.join(single_player_games())}.",
         )
     try:
@@ -61,7 +61,7 @@ def check_game(name: str, options: Mapping[str, Any]) -> None:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(
             "environment-options-rejected",
-            f"Game {name!r} refuses its options {dict(options)!r}: {reason}.",
+            f"Game {name!r} rejects its options {dict(options)!r}: {reason}.",
             "Change the named option in rllm.env.env_args.options, or remove that key.",
         ) from error
 

@@ -60,9 +60,11 @@ def _short(folder: Path) -> Path:
 
 @runs.command("compare")
 @click.argument("folders", nargs=-1, required=True, metavar="RUN RUN...", type=FOLDER)
-@click.option("--tasks", default=10, show_default=True, type=click.IntRange(min=0), help="Most tasks shown.")
+@click.option(
+    "--tasks", default=10, show_default=True, type=click.IntRange(min=0), help="Maximum number of tasks to show."
+)
 def compare_runs(folders: tuple[Path, ...], tasks: int) -> None:
-    """Show what differs between runs: settings, figures reached, and tasks that one solves and the other does not.
+    """Show the differences between runs: settings, metrics, and tasks that one run solves and the other does not.
 
     \b
     Example:

@@ -11,16 +11,22 @@ import click
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.argument("runs", nargs=-1, metavar="[RUN]...", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on; 0: any.")
-@click.option("--announce", type=click.Path(path_type=Path, dir_okay=False), help="File that gets the URL as JSON.")
+@click.option(
+    "--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on. 0 means any free port."
+)
+@click.option("--announce", type=click.Path(path_type=Path, dir_okay=False), help="File to write the URL to, as JSON.")
 @click.option(
     "--static", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT", help="Write one file instead."
 )
 @click.option(
-    "--episodes", default=100, show_default=True, type=click.IntRange(min=0), help="Most of a run in that file."
+    "--episodes",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Maximum episodes per run in that file.",
 )
 def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path | None, episodes: int) -> None:
-    """Look into runs in the browser: curves, steps, groups, and each token down to its gradient.
+    """Inspect runs in the browser: curves, steps, groups, and each token down to its gradient.
 
     RUN is a run folder or a folder of runs (default: runs). Only this machine can connect, and only with the key that
     the printed address holds; RLLM_VIEW_KEY sets another. From elsewhere: ssh -L 8000:127.0.0.1:PORT.

@@ -13,10 +13,12 @@ from rllm_view.commands.episode import RUN, STEP, UID
 @RUN
 @STEP
 @UID
-@click.option("--token", type=click.IntRange(min=0), metavar="N", help="All that is known of token N, from 0.")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(min=1), help="Strongest tokens to name.")
+@click.option("--token", type=click.IntRange(min=0), metavar="N", help="Show all recorded data of token N, from 0.")
+@click.option(
+    "--top", default=5, show_default=True, type=click.IntRange(min=1), help="Number of strongest tokens to list."
+)
 def why(run: Path, step: int, uid: str, token: int | None, top: int) -> None:
-    """Say why a trajectory was trained on or not, and what made the gradient of its tokens.
+    """Explain why a trajectory was trained on or not, and the causes of its tokens' gradient.
 
     \b
     Examples:

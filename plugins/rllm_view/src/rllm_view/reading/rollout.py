@@ -86,7 +86,7 @@ def read_attempt(record: Path, step: int, uid: str) -> Rollout:
         found = _in_batch(batch, uid)
         if found is not None:
             return found
-    raise RecordError("unknown-trajectory", f"No trajectory {uid!r} was played in step {step}.")
+    raise RecordError("unknown-trajectory", f"No trajectory {uid!r} was generated in step {step}.")
 
 
 def _in_batch(batch: pa.RecordBatch, uid: str) -> Rollout | None:

@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 @click.option(
     "--on-missing-reward",
     type=click.Choice(["error", "drop", "zero"]),
-    help="What to do with a missing reward, instead of what the run did.",
+    help="Action for a missing reward, instead of the run's.",
 )
 @click.option(
     "--loss",
     "losses",
     multiple=True,
     metavar="NAME",
-    help="Also show what this policy loss makes of the advantages; may be repeated. Needs torch.",
+    help="Also show this policy loss's effect on the tokens. May be repeated. Needs torch.",
 )
 @click.option(
     "--import-module",
     "modules",
     multiple=True,
     metavar="NAME",
-    help="Module of the current folder that registers plugins, besides those the run imported; may be repeated.",
+    help="Module of the current folder that registers plugins, in addition to the run's modules. May be repeated.",
 )
 @click.option(
     "--groups",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Groups to list with every trajectory.",
+    help="Number of groups to list with every trajectory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, every group included.")
 @click.option(
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
     "rewards",
     multiple=True,
     metavar="NAME|FILE.py:FUNCTION",
-    help="Score saved attempts by this reward; may be repeated.",
+    help="Score saved rollouts with this reward. May be repeated.",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="With --reward: keep the result in the same form.",
+    help="With --reward: folder to save the result to, in the same format.",
 )
 def rescore(
     episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any

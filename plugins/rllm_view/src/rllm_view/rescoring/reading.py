@@ -119,13 +119,13 @@ def _lines(lines: BufferedIOBase, file: Path) -> Iterator[bytes | None]:
 
 
 def _episode(line: bytes) -> tuple[int, Episode]:
-    """The round of the step, which older files do not tell, and the episode."""
+    """Return the number of the rollout batch (0 in older files, which do not store it) and the episode."""
     data: Any = json.loads(line)
     version = data["schema_version"]
     if version != SCHEMA_VERSION:
         raise EpisodesError(
             "schema-too-new",
-            f"an episode of schema version {version}; this rllm-core reads version {SCHEMA_VERSION}.",
+            f"an episode has schema version {version}, but this rllm-core reads version {SCHEMA_VERSION}.",
             "Use the rllm-core that wrote it, or train again with this one.",
         )
     return int(data.get("round", 0)), episode_from_json(data)
@@ -135,5 +135,5 @@ def _damaged(file: Path, number: int, what: str) -> EpisodesError:
     return EpisodesError(
         "wrong-file-type",
         f"{file}, line {number}: {what}.",
-        "Name a run folder or a file of episodes; if this is one, it is damaged: restore it, or move it away.",
+        "Give a run folder or a file of episodes. If this is such a file, it is damaged: restore it, or move it away.",
     )

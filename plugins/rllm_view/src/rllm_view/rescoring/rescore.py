@@ -123,7 +123,9 @@ async def rescore(
         await collected.add(replay, number, content.rounds, content.skipped, setups, probe)
         progress.show(done)
     if not any(step.episodes for step in collected.steps):
-        raise EpisodesError("no-episodes", f"{source.path} holds no whole episode.", "Name another folder or file.")
+        raise EpisodesError(
+            "no-episodes", f"{source.path} contains no complete episode.", "Give a different folder or file."
+        )
     _require_known_roles(request, collected.groups)
     return Rescored(
         source=source,

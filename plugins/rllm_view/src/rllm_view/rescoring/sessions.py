@@ -56,7 +56,7 @@ def rescore_sessions(
         RecordError: a file cannot be read or written.
     """
     if save is not None and save.exists() and any(save.iterdir()):
-        raise ConfigError("directory-in-use", f"{save} holds files already.", "Choose another folder with --save.")
+        raise ConfigError("directory-in-use", f"{save} already contains files.", "Choose an empty folder with --save.")
     import_modules(list(modules))
     rewards = rewards_of(words, Registry.load())
     print_results([run_command(_rescored(stored, rewards, save))], as_json)
@@ -104,8 +104,8 @@ def _attempt_of(episode: Episode) -> Rollout | None:
     if kept is None:
         raise ConfigError(
             "no-stored-rollout",
-            f"Attempt {episode.id!r} was stored without its conversation, which rewards look at.",
-            "`rllm gateway episodes` and `rllm eval --save` keep it.",
+            f"Rollout {episode.id!r} was stored without its conversation, which rewards need.",
+            "Use episodes from `rllm gateway episodes` or `rllm eval --save`, which store it.",
         )
     return rollout_from_json(kept)
 

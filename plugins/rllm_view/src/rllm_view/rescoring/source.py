@@ -107,11 +107,11 @@ def _none_in(path: Path) -> EpisodesError:
     names = sorted(run.name for run in runs if run != path / RECORD.parent)
     if names:
         return EpisodesError(
-            "no-episodes", f"{path} holds no episodes itself.", f"Name one of the runs in it: {', '.join(names)}."
+            "no-episodes", f"{path} itself contains no episodes.", f"Give one of the runs in it: {', '.join(names)}."
         )
     if (path / "eval.json").is_file():
         return EpisodesError(
-            "not-rescorable", f"{path} is a saved evaluation.", "Score it by another reward with --reward NAME."
+            "not-rescorable", f"{path} is a saved evaluation.", "Score it with a different reward: --reward NAME."
         )
     what = "The run in" if (path / CONFIG).is_file() else "The folder"
-    return EpisodesError("no-episodes", f"{what} {path} holds no episodes.", HOW_TO_KEEP)
+    return EpisodesError("no-episodes", f"{what} {path} contains no episodes.", HOW_TO_KEEP)

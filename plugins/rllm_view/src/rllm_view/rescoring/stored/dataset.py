@@ -33,7 +33,9 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
             data.setdefault(name, task or {})
     if not rollouts:
         raise EpisodesError(
-            "no-episodes", f"{path} holds no rollout with a model call.", "Name another folder or file."
+            "no-episodes",
+            f"{path} contains no rollout with a model call.",
+            "Set the option path to a different folder or file.",
         )
     steps = Counter(name for name, _ in rollouts)
     return [

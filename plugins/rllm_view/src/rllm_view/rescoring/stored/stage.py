@@ -73,6 +73,6 @@ def _require_logprobs(episode: Episode) -> None:
             raise ConfigError(
                 "missing-logprobs",
                 f"{unknown} of {int(buffer.sampled.sum())} sampled tokens of trajectory {trajectory.uid!r} are stored "
-                "without a log-prob: nothing says how likely they were.",
-                "Store episodes of an engine that reports log-probs.",
+                "without a log-prob.",
+                "Store episodes from an engine that reports log-probs.",
             )
