@@ -8,6 +8,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/own-data",
             "how-to/data-sets",
             "how-to/real-models",
+            "how-to/choose-an-algorithm",
             "how-to/configure",
             "how-to/evaluate",
             "how-to/rescore",
@@ -21,6 +22,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/your-agent",
             "how-to/deployed-agent",
             "how-to/two-roles",
+            "how-to/clusters",
             "how-to/async",
             "how-to/python",
             "how-to/plugin",
@@ -40,7 +42,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/measurements",
         ],
         "Help": ["compare", "status"],
-        "For authors": ["contributing/architecture", "reference/testing", "releasing", "decisions/README"],
+        "For authors": ["contributing/*", "reference/testing", "releasing", "decisions/README"],
     },
     "reference/kinds": {
         "Kinds": [

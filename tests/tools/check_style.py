@@ -20,15 +20,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "contributing" / "style.md"
 LIMITS = {
-    ("E", "pages"): 784,
-    ("E", "messages"): 182,
-    ("E", "docstrings"): 1_256,
-    ("E", "comments"): 130,
-    ("W", "pages"): 2_992,
-    ("W", "messages"): 771,
-    ("W", "docstrings"): 5_270,
-    ("W", "comments"): 398,
-    ("D", "docstrings"): 1_229,
+    ("E", "pages"): 77,
+    ("E", "messages"): 0,
+    ("E", "docstrings"): 1,
+    ("E", "comments"): 0,
+    ("W", "pages"): 828,
+    ("W", "messages"): 190,
+    ("W", "docstrings"): 1_210,
+    ("W", "comments"): 147,
+    ("D", "docstrings"): 220,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

@@ -36,7 +36,7 @@ def test_a_server_names_them_too(dist: Path, tmp_path: Path) -> None:
 
     assert done.returncode == 2
     line, hint = done.stderr.splitlines()
-    for name in ("starlette", "peft"):
+    for name in ("tinker", "peft"):
         assert name in line
     assert hint.startswith("hint: ")
     assert hint.endswith("pip install rllm-tinker-server")

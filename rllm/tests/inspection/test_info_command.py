@@ -56,7 +56,7 @@ def test_info_lays_out_what_is_a_list(rllm) -> None:
     for heading, row in (
         ("Acts on:", ["rllm.renderer"]),
         ("Shared keys:", ["trainer.save_freq", "rllm.trainer.save_freq"]),
-        ("Unused keys:", ["trainer.resume_mode", "Checkpoints"]),
+        ("Unused keys:", ["trainer.resume_mode", "Set"]),
         ("Unused keys by profile:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "It"]),
     ):
         after = rows[rows.index(heading.split()) + 1 :]

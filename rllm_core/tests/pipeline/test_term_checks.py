@@ -191,7 +191,7 @@ def test_old_rollouts_have_as_many_attempts_as_there_are(stored: MakePlan) -> No
 
 def test_k1_in_the_loss_is_warned_of(make: MakePlan) -> None:
     (warning,) = make({"rllm.algorithm.kl_beta": 0.1, "rllm.algorithm.kl_estimator": "k1"}).warnings
-    check_values(warning, "rllm.algorithm.kl_estimator=k1", "k2 and k3")
+    check_values(warning, "rllm.algorithm.kl_estimator=k1", "k2", "k3")
 
 
 def test_a_run_needs_what_its_plugins_and_terms_need(make: MakePlan) -> None:
