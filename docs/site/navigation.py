@@ -42,7 +42,13 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/measurements",
         ],
         "Help": ["compare", "status"],
-        "For authors": ["contributing/*", "reference/testing", "releasing", "decisions/README"],
+        "For authors": [
+            "contributing/architecture",
+            "contributing/style",
+            "reference/testing",
+            "releasing",
+            "decisions/README",
+        ],
     },
     "reference/kinds": {
         "Kinds": [
