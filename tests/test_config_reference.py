@@ -56,10 +56,10 @@ def test_a_key_is_below_the_heading_of_its_section(key: Key, page: str) -> None:
 
 
 def test_it_says_who_acts_on_a_key(page: str) -> None:
-    assert "acts through loss `ppo`, loss `cispo`" in facts(page, "rllm.algorithm.eps_clip")
-    assert facts(page, "rllm.algorithm.adv_estimator").endswith("acts through stage `advantages`")
+    assert "read by loss `ppo`, loss `cispo`" in facts(page, "rllm.algorithm.eps_clip")
+    assert facts(page, "rllm.algorithm.adv_estimator").endswith("read by stage `advantages`")
     assert facts(page, "rllm.algorithm.kl_beta").endswith("backend `local`, backend `tinker`, backend `verl`")
-    assert facts(page, "rllm.agent.engine_args").endswith("nothing in this repository acts on it")
+    assert facts(page, "rllm.agent.engine_args").endswith("no plugin in this repository reads it")
     assert "· `true` warned about: " in facts(page, "rllm.algorithm.use_rllm")
     assert "· refused: " in facts(page, "rllm.filter_token_mismatch")
     assert "· `per_step` refused: " in facts(page, "rllm.stepwise_advantage.mode")

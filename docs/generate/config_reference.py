@@ -25,16 +25,17 @@ INTRODUCTION = """\
 
 <!-- Made by `make docs` from the schemas; do not edit. A test fails when it is stale. -->
 
-Every key of the core with its meaning; then those of the backends. Options of plugins are on
-the [page of their kind](kinds.md). `rllm config explain KEY` says the same with the value in a run of yours.
+Every key of the core with its meaning, then the keys of the backends. The options of plugins are on the
+[page of their kind](kinds.md). `rllm config explain KEY` prints the same with the value in your run.
 
-Keys are set in YAML files (`--config FILE`), on the command line (`key=value`, as in Hydra) and from Python. From
-lowest to highest: the core's defaults, the backend's YAML file, the environment's defaults, its recipe for the model,
-`--config` files in order, the command line. Where a key wants a *plugin*, write its name (`rloo`), its name with that
-of its distribution (`rllm-core/rloo`), or a mapping with its options (`{name: grpo, norm_adv_by_std_in_grpo: false}`).
+You set keys in YAML files (`--config FILE`), on the command line (`key=value`, as in Hydra) and from Python. The last
+of these sources that sets a key wins: the core's defaults, the backend's YAML file, the environment's defaults, its recipe
+for the model, `--config` files in order, the command line. If the type of a key is *plugin*, write the plugin's name
+(`rloo`), its name with its package (`rllm-core/rloo`), or a mapping with its options
+(`{name: grpo, norm_adv_by_std_in_grpo: false}`).
 
-Below its meaning, each key has its type, its default, and the plugins that act on it. Where no plugin is named, the
-core acts. A value that nothing in the run would act on stops the run before it starts.
+Below its meaning, each key has its type, its default, and the plugins that read it. If no plugin is listed, the core
+reads it. If no part of the run reads a value that you set, the run stops before it starts.
 """
 
 
@@ -79,12 +80,12 @@ def _acting(registry: Registry, key: Key) -> str:
         if rejected.accepted is not None:
             return f"`{str(rejected.accepted).lower()}` warned about: {one_line(rejected.reason)}"
         value = "" if rejected.value is None else f"`{rejected.value}` "
-        return f"{value}refused: {one_line(rejected.reason)}"
+        return f"{value}rejected: {one_line(rejected.reason)}"
     if key.is_read_by_core:
         return ""
     acting = [entry for entry in acting_plugins(registry, key) if entry.distribution in DISTRIBUTIONS]
     names = ", ".join(f"{entry.kind} `{entry.name}`" for entry in acting)
-    return f"acts through {names}" if names else "nothing in this repository acts on it"
+    return f"read by {names}" if names else "no plugin in this repository reads it"
 
 
 if __name__ == "__main__":

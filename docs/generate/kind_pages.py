@@ -32,7 +32,7 @@ DIRECTORY = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
 LONG_FACTS = frozenset(
     {"config yaml", "config search path", "shared keys", "derived keys", "column sections", "recipes"}
-    | {"idle keys", "idle keys of profiles", "acts on"}
+    | {"unused keys", "unused keys by profile", "config keys"}
 )
 """What would be a page of its own; `rllm plugins info` prints it."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
@@ -111,8 +111,8 @@ def _entry(entry: Registered[Any]) -> Iterator[str]:
         yield f"Deprecated: {plugin.deprecated}\n"
     said = {name: in_words(rows) for name, rows in facts_of(plugin).items() if name not in LONG_FACTS}
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
-    acts_on = {"acts on": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
-    rows = [(name, cell(words)) for name, words in (facts | acts_on).items()]
+    read = {"config keys": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
+    rows = [(name, cell(words)) for name, words in (facts | read).items()]
     if rows:
         yield table(("fact", "value"), rows)
     if entry.kind == "backend":
@@ -222,7 +222,7 @@ def _testing(kind: str) -> Iterator[str]:
     attributes = [field for field in described.fields if field.doc]
     overridden = [method for method in described.methods if method.doc and _is_for_authors(method.signature)]
     if attributes or overridden:
-        yield "What a subclass may set, beside `name` and `options`:\n"
+        yield "What a subclass may set, besides `name` and `options`:\n"
         rows = [(f"`{field.name}`", f"`{field.default}`", doc_cell(field.doc)) for field in attributes]
         rows += [(f"`{method.signature.partition(' ->')[0]}`", "", doc_cell(method.doc)) for method in overridden]
         yield table(("attribute", "default", "meaning"), rows)

@@ -35,7 +35,7 @@ HEAD = """# Plugins
 ADD = """
 To list yours, add it to [plugins.toml](plugins.toml) and run `make docs`. What it needs: a name on the package index,
 an open licence, and a public repository in which the contract tests of its kinds pass. `rllm plugins new` writes a
-package with tests, a workflow that runs them, and a badge that shows the result. Nobody here has read the code of these
+package with tests, a workflow that runs them, and a badge that shows the result. We have not read the code of these
 plugins: a plugin runs with your rights.
 
 ## Plugins of this repository

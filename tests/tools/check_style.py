@@ -20,11 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "contributing" / "style.md"
 LIMITS = {
-    ("E", "pages"): 77,
+    ("E", "pages"): 3,
     ("E", "messages"): 0,
     ("E", "docstrings"): 1,
     ("E", "comments"): 0,
-    ("W", "pages"): 828,
+    ("W", "pages"): 821,
     ("W", "messages"): 190,
     ("W", "docstrings"): 1_210,
     ("W", "comments"): 147,

@@ -137,21 +137,21 @@ def facts(finished: Finished) -> dict[str, str]:
                 "type": "whole number > 0",
                 "default": "8",
                 "value": "4 (from command line)",
-                "acts through": "stage generate",
+                "read by": "stage generate",
                 "in this run": "stage generate",
                 "backends": "endpoint, local",
             },
         ),
-        (["rllm.rollout.n_val"], {"acts through": "the core"}),
+        (["rllm.rollout.n_val"], {"read by": "the core"}),
         (["rllm.rollout.n", "guess"], {"value": "16 (from recipe guess local/tiny)"}),
         (
             ["rllm.algorithm.eps_clip", "guess"],
             {"in this run": "loss ppo", "backends": "endpoint, local"},
         ),
         (["rllm.algorithm.eps_clip", "guess", "--loss", "reinforce"], {"in this run": "nothing"}),
-        (["rllm.algorithm.kl_beta"], {"acts through": "backend local", "backends": "local"}),
-        (["rllm.agent.engine_args"], {"acts through": "no installed plugin", "backends": "none"}),
-        (["rllm.algorithm.loss_agg_mode"], {"acts through": "backend local", "backends": "local"}),
+        (["rllm.algorithm.kl_beta"], {"read by": "backend local", "backends": "local"}),
+        (["rllm.agent.engine_args"], {"read by": "no installed plugin", "backends": "none"}),
+        (["rllm.algorithm.loss_agg_mode"], {"read by": "backend local", "backends": "local"}),
         (
             ["rllm.algorithm.lr_schedule"],
             {
@@ -159,7 +159,7 @@ def facts(finished: Finished) -> dict[str, str]:
                 "value": '"constant" (from backend local, by training.lr_schedule)',
             },
         ),
-        (["training.lr_schedule"], {"acts through": "backend local", "also known as": "rllm.algorithm.lr_schedule"}),
+        (["training.lr_schedule"], {"read by": "backend local", "also known as": "rllm.algorithm.lr_schedule"}),
         (["model.name", "--model", "tiny"], {"flag": "--model", "value": '"tiny" (from command line)'}),
         (
             ["rllm.algorithm.adv_estimator", "--estimator", "rloo"],
@@ -171,14 +171,14 @@ def facts(finished: Finished) -> dict[str, str]:
                 "type": "whole number > 0",
                 "default": "9",
                 "value": "9 (from default)",
-                "acts through": "environment sum",
+                "read by": "environment sum",
             },
         ),
         (["rllm.env.env_args.prompt", "guess"], {"value": '"guess" (from recipe guess local/tiny)'}),
-        (["rllm.workflow.workflow_args.gamma", "guess"], {"acts through": "workflow multi_turn_workflow"}),
-        (["rllm.agent.agent_args.system_prompt"], {"acts through": "agent math_agent", "default": "null"}),
-        (["rllm.filter_token_mismatch"], {"acts through": "nobody", "backends": "none"}),
-        (["rllm.workflow.use_workflow"], {"acts through": "nobody"}),
+        (["rllm.workflow.workflow_args.gamma", "guess"], {"read by": "workflow multi_turn_workflow"}),
+        (["rllm.agent.agent_args.system_prompt"], {"read by": "agent math_agent", "default": "null"}),
+        (["rllm.filter_token_mismatch"], {"read by": "no plugin", "backends": "none"}),
+        (["rllm.workflow.use_workflow"], {"read by": "no plugin"}),
     ],
 )
 def test_a_key_is_explained(
@@ -200,7 +200,7 @@ def test_why_a_value_is_refused_is_explained(rllm: Rllm, name: str) -> None:
 def test_every_key_of_the_core_can_be_explained(rllm: Rllm, key: str) -> None:
     found = facts(rllm("config", "explain", key, "guess"))
     assert found[""].startswith(f"{key}: ")
-    assert {"type", "default", "value", "acts through", "backends"} <= set(found)
+    assert {"type", "default", "value", "read by", "backends"} <= set(found)
 
 
 def test_a_section_lists_its_keys(rllm: Rllm) -> None:

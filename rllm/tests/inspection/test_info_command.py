@@ -54,7 +54,7 @@ def test_info_lays_out_what_is_a_list(rllm) -> None:
     assert max(map(len, printed.splitlines())) < 200
     rows = [line.split() for line in printed.splitlines()]
     for heading, row in (
-        ("Acts on:", ["rllm.renderer"]),
+        ("Config keys:", ["rllm.renderer"]),
         ("Shared keys:", ["trainer.save_freq", "rllm.trainer.save_freq"]),
         ("Unused keys:", ["trainer.resume_mode", "Set"]),
         ("Unused keys by profile:", ["cpu", "actor_rollout_ref.rollout.enforce_eager", "Only"]),

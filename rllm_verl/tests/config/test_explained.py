@@ -35,7 +35,7 @@ def test_a_key_of_verls_is_explained(
 ) -> None:
     found = explain_key(key, plan(CPU), registry)
     assert isinstance(found, Explanation)
-    assert (found.facts["value"], found.facts["acts through"]) == (f"{value} (from {origin})", acts)
+    assert (found.facts["value"], found.facts["read by"]) == (f"{value} (from {origin})", acts)
 
 
 def test_a_key_without_effect_is_explained_with_what_to_set_instead(plan: Plan, registry: Registry) -> None:

@@ -166,7 +166,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
     )
     yield EstimatorPlugin(
         name="remax",
-        summary="Reward minus that of the greedy attempt at the same task.",
+        summary="Reward minus the reward of a greedy rollout of the same task.",
         params=NoParams,
         load=load_from("rllm_estimators.centred", "remax"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
@@ -235,7 +235,7 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
     )
     yield LossPlugin(
         name="sapo",
-        summary=f"A smooth gate in place of PPO's clip; {OF_SEQUENCES}.",
+        summary=f"A smooth gate instead of PPO's clip; {OF_SEQUENCES}.",
         params=SapoParams,
         load=load_from("rllm_estimators.losses_weighted", "sapo"),
     )

@@ -75,7 +75,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                 )
             self._check_json(action, "an action")
 
-    def test_only_what_is_new_is_said(self, params: Any) -> None:
+    def test_it_returns_only_new_messages(self, params: Any) -> None:
         agent = self._made(params)
         first, second = MARKS
         self._observe(agent, first)
@@ -86,7 +86,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
                 "Return only new messages: the conversation keeps earlier messages.",
             )
 
-    def test_it_leaves_what_it_is_given_as_it_is(self, params: Any) -> None:
+    def test_it_does_not_change_its_arguments(self, params: Any) -> None:
         agent = self._made(params)
         for observation in self.observations:
             before = copy.deepcopy(observation)

@@ -282,7 +282,7 @@ class BackendContract(StartedContract[BackendPlugin[Any], Session]):
                 "Set Completion.weight_version to the version that was published last.",
             )
 
-    def test_a_saved_run_goes_on_as_if_it_had_not_been_stopped(self, session: Session, tmp_path: Path) -> None:
+    def test_a_saved_run_continues_exactly(self, session: Session, tmp_path: Path) -> None:
         session.update(advantage=1.0)
         session.ask(session.backend.save(tmp_path))
         if pickles := [path.name for path in tmp_path.rglob("*") if path.suffix in PICKLES]:

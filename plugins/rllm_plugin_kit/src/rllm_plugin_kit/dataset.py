@@ -28,7 +28,7 @@ class DatasetContract(PluginContract[DatasetPlugin[Any]]):
     def test_tasks_are_the_same_every_time(self, params: Any) -> None:
         check_same_every_time(lambda: self._tasks(params), self.failure)
 
-    def test_tasks_have_ids_of_their_own(self, params: Any) -> None:
+    def test_tasks_have_different_ids(self, params: Any) -> None:
         check_ids(self._tasks(params), self.failure)
 
     def test_task_data_is_json(self, params: Any) -> None:

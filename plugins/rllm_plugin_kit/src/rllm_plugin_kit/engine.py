@@ -74,7 +74,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                 )
 
     @pytest.mark.parametrize("how", SAMPLINGS, ids=str)
-    def test_log_probs_are_those_of_the_model(self, session: EngineSession, how: Mapping[str, Any]) -> None:
+    def test_log_probs_are_the_models(self, session: EngineSession, how: Mapping[str, Any]) -> None:
         """Under softmax(logits / temperature), before top-p and top-k; NaN only where the record says so."""
         requests = _requests(**how)
         for request, completion in zip(requests, session.generate(*requests), strict=True):
@@ -186,7 +186,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
                     f"says {completion.finish_reason!r} of a reply that ends at its stop text", "Say 'stop'."
                 )
 
-    def test_a_request_that_nobody_waits_for_leaves_others_as_they_are(self, session: EngineSession) -> None:
+    def test_a_cancelled_request_does_not_change_others(self, session: EngineSession) -> None:
         requests = _requests()
 
         async def give_up_on_some() -> list[Completion]:

@@ -43,7 +43,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
         check_same_every_time(lambda: self._tasks(params, split), self.failure)
 
     @pytest.mark.parametrize("split", SPLITS)
-    def test_tasks_have_ids_of_their_own(self, params: Any, split: Split) -> None:
+    def test_tasks_have_different_ids(self, params: Any, split: Split) -> None:
         check_ids(self._tasks(params, split), self.failure)
 
     @pytest.mark.parametrize("split", SPLITS)
@@ -105,7 +105,7 @@ class EnvironmentContract(PluginContract[EnvironmentPlugin[Any]]):
                     "Return typed functions from `tools`, or pairs of a schema and a function.",
                 )
 
-    def test_it_leaves_tasks_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_tasks(self, params: Any) -> None:
         for task in self._some_tasks(params):
             before = json.dumps(task.data)
             self._play(params, task, [*self.actions, *JUNK])

@@ -161,7 +161,7 @@ class EstimatorContract(EstimatorCalls):
                 "Count only tokens where `inputs.loss_mask` is True; `inputs.response_lengths` does.",
             )
 
-    def test_it_leaves_its_inputs_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_its_inputs(self, params: Any) -> None:
         groups = self.groups(random_members(0, RAGGED))
         inputs = self.inputs(groups)
         before = _fingerprint(inputs)

@@ -75,7 +75,7 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
         if groups := self._grouped(params, []):
             raise self.failure(f"returns {len(groups)} groups for no episodes", "Return an empty list.")
 
-    def test_it_leaves_episodes_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_episodes(self, params: Any) -> None:
         episodes = self._episodes()
         before, members = _written(episodes), [list(episode.trajectories) for episode in episodes]
         self._grouped(params, episodes)

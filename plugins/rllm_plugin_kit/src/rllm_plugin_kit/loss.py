@@ -126,7 +126,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
             case = f"log-ratios of {log_ratio:g} and advantages of {advantage:g}"
             self._gradient(params, extreme, case)
 
-    def test_it_leaves_its_inputs_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_its_inputs(self, params: Any) -> None:
         inputs = self._rows(0)
         before = {name: column.clone() for name, column in _columns(inputs)}
         self._losses(params, inputs, "some rows")

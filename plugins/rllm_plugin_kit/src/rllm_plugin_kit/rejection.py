@@ -91,7 +91,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
             self._ask(mode, groups)
         self._ask(mode, [])
 
-    def test_it_does_not_ask_for_more_for_ever(self, params: Any) -> None:
+    def test_it_stops_requesting_more(self, params: Any) -> None:
         without_signal = make_groups([[Member(0.0), Member(0.0)]])
         for groups in ([], without_signal):
             try:
@@ -103,7 +103,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 ) from None
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(self, params: Any, seed: int) -> None:
+    def test_a_resumed_run_continues_exactly(self, params: Any, seed: int) -> None:
         whole = _Run(self._mode(params), self._ask, _offers(seed))
         marks = []
         for _ in range(STEPS):
@@ -133,7 +133,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 "Keep state in the mode made by the factory, never in its class or module, and seed what is random.",
             )
 
-    def test_it_leaves_groups_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_groups(self, params: Any) -> None:
         mode = self._mode(params)
         for groups in islice(_offers(0), STEPS):
             before, listed = _written(groups), list(groups)

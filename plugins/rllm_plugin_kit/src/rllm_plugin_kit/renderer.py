@@ -134,7 +134,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                     "`Reply.text` is all of it; what is said to the user is `Reply.content`.",
                 )
 
-    def test_results_depend_on_the_arguments_alone(self, params: Any) -> None:
+    def test_results_depend_only_on_the_arguments(self, params: Any) -> None:
         """Also when they were asked for before, and in another renderer of the same model."""
         first, other = self._made(params), self._made(params)
         for conversation in [*self.conversations, *self.conversations[::-1]]:
@@ -149,7 +149,7 @@ class RendererContract(PluginContract[RendererPlugin[Any]]):
                         "Copy them, or set flags.writeable = False.",
                     )
 
-    def test_it_leaves_messages_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_messages(self, params: Any) -> None:
         renderer = self._made(params)
         for conversation in self.conversations:
             before = copy.deepcopy(conversation)

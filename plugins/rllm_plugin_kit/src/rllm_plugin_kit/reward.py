@@ -65,7 +65,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             score = self._score(self._made(params), self._rollout(response), f"on the reply {response.text!r:.60}")
             self._check(score, response)
 
-    def test_right_replies_earn_more_than_wrong_ones(self, params: Any) -> None:
+    def test_right_responses_get_higher_rewards(self, params: Any) -> None:
         if not self.right or not self.wrong:
             pytest.skip("`right` or `wrong` is empty")
         right, wrong = (
@@ -78,7 +78,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 "Give right responses a higher reward than wrong ones.",
             )
 
-    def test_the_same_attempt_earns_the_same(self, params: Any) -> None:
+    def test_the_same_rollout_gets_the_same_reward(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
         first, again = ([self._earned(params, response) for response in REPLIES] for _ in range(2))
@@ -105,7 +105,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
                 "Do not store a rollout's data in the instance (self).",
             )
 
-    def test_it_leaves_the_attempt_as_it_is(self, params: Any) -> None:
+    def test_it_does_not_change_the_rollout(self, params: Any) -> None:
         reward = self._made(params)
         for response in REPLIES:
             rollout = self._rollout(response)

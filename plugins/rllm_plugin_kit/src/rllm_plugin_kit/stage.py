@@ -94,7 +94,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
                 "Remove `is_rollout_stage=True` from its record: a rollout stage may run ahead of earlier updates.",
             )
 
-    def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(self, params: Any) -> None:
+    def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
         whole = self._stage(params)
         if not hasattr(whole, "state_dict"):
             pytest.skip("it keeps nothing between steps")

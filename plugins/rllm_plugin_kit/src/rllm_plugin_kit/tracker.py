@@ -39,7 +39,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
         """
         return None
 
-    def test_making_it_leaves_the_run_folder_as_it_is(self, params: Any, tmp_path: Path) -> None:
+    def test_making_it_does_not_change_the_run_directory(self, params: Any, tmp_path: Path) -> None:
         """A run that cannot start must not change existing files. rllm removes a replaced run only after the start."""
         with self._directory(tmp_path) as directory:
             (directory.path / "report.html").write_text("of another run")
@@ -51,7 +51,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                     "Open files in on_train_start (derive the class from Observer), or with the first `log`.",
                 )
 
-    def test_it_writes_into_the_run_folder_alone(self, params: Any, tmp_path: Path) -> None:
+    def test_it_writes_only_into_the_run_directory(self, params: Any, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         with contextlib.chdir(elsewhere), self._directory(tmp_path) as directory:
@@ -72,7 +72,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
                     self._tell(tracker, event)
             self._do(tracker.close, "close")
 
-    def test_it_leaves_metrics_as_they_are(self, params: Any, tmp_path: Path) -> None:
+    def test_it_does_not_change_metrics(self, params: Any, tmp_path: Path) -> None:
         with self._directory(tmp_path) as directory:
             tracker = self._begun(directory, params)
             for event in list(events())[1:]:
@@ -129,7 +129,7 @@ class TrackerContract(PluginContract[TrackerPlugin[Any]]):
             self._needs_read_back(directory)
             self._check_kept(directory, _logged(events()), "a run that was resumed after step 2")
 
-    def test_a_run_from_the_beginning_replaces_what_is_there(self, params: Any, tmp_path: Path) -> None:
+    def test_a_run_from_the_beginning_replaces_existing_files(self, params: Any, tmp_path: Path) -> None:
         """A run that is killed before its first checkpoint starts from the beginning in the same folder."""
         with self._directory(tmp_path) as directory:
             self._live(directory, params, last_step=3)

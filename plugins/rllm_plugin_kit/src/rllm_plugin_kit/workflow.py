@@ -111,7 +111,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 "Sample with `context.sampling`.",
             )
 
-    def test_attempts_side_by_side_go_as_each_would_alone(self, params: Any) -> None:
+    def test_concurrent_rollouts_do_not_affect_each_other(self, params: Any) -> None:
         rollouts = [Rollout(uid=f"task-0:{index}", seed=index) for index in range(SIDE_BY_SIDE)]
         alone = [self._content(params, rollout) for rollout in rollouts]
         together = self._run(self._together(params, rollouts))
@@ -127,7 +127,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                 "Make `uid` part of the name, because engines cache by session.",
             )
 
-    def test_it_leaves_the_task_as_it_is(self, params: Any) -> None:
+    def test_it_does_not_change_the_task(self, params: Any) -> None:
         task = json.loads(json.dumps(self.task))
         self._play(params, Rollout(task=task))
         if task != self.task:
@@ -146,7 +146,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
                     "Use `context.max_response_length` and `context.max_prompt_length`, as `Conversation` does.",
                 )
 
-    def test_it_acts_on_the_keys_that_it_honours_and_on_no_others(self, params: Any) -> None:
+    def test_it_reads_exactly_its_config_keys(self, params: Any) -> None:
         """The plugin's `config_keys` contains exactly the keys that the workflow reads. rllm rejects all other keys."""
         played = self._play(params)
         for key, used, what in (

@@ -41,7 +41,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
 def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="stored",
-        summary="Bring the stored attempts at every task, in place of playing it.",
+        summary="Load the stored rollouts of each task instead of generating them.",
         load=load_from("rllm_view.rescoring.stored.stage", "BringStored"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),

@@ -82,9 +82,9 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         acts, honouring = "the core", backends
     refused = [mark.reason for mark in field.metadata if isinstance(mark, Rejected)]
     if instead := idle_reason(plan.backend.plugin, dotted, plan.config.rllm.profile):
-        acts, honouring, refused = "nobody", [], [*refused, instead]
+        acts, honouring, refused = "no plugin", [], [*refused, instead]
     if known and refused and known.mark(Rejected).value is None:
-        acts, honouring = "nobody", []
+        acts, honouring = "no plugin", []
     about = describe_field(dotted, field)
     facts = {
         "type": about.type,
@@ -93,7 +93,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
         "choices": ", ".join(
             entry.name for mark in field.metadata if isinstance(mark, Names) for entry in registry.all(mark.kind)
         ),
-        "acts through": acts,
+        "read by": acts,
         "in this run": (_names(in_this_run) or "nothing") if by_plugins and acting else "",
         "backends": ", ".join(entry.name for entry in honouring) or "none",
         "also known as": ", ".join(_shared_as(dotted, plan, backends)),

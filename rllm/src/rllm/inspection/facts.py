@@ -14,12 +14,11 @@ Rows = list[tuple[str, ...]]
 HEADINGS = {
     "shared keys": ("backend", "core"),
     "derived keys": ("key", "follows from"),
-    "idle keys": ("key", "what to do instead"),
-    "idle keys of profiles": ("profile", "key", "what to do instead"),
+    "unused keys": ("key", "what to do instead"),
+    "unused keys by profile": ("profile", "key", "what to do instead"),
 }
 NOTHING: Rows = [("nothing",)]
 _COMMON = {field.name for field in fields(Plugin)} - {"config_keys"}
-_CALLED = {"config_keys": "acts on"}
 
 
 def facts_of(plugin: Plugin[Any]) -> dict[str, Rows]:
@@ -45,7 +44,7 @@ def _facts(record: Any) -> Iterator[tuple[str, Rows]]:
         if is_dataclass(value):
             yield from _facts(value)
         elif value is not None and (rows := list(_rows(value))) and (field.name, rows) != ("config_keys", NOTHING):
-            yield _CALLED.get(field.name, field.name.replace("_", " ")), rows
+            yield field.name.replace("_", " "), rows
 
 
 def _rows(value: Any) -> Iterator[tuple[str, ...]]:

@@ -28,7 +28,7 @@ async def _open(run: OpenedRun, params: ToolCallingParams) -> AsyncIterator[Any]
 def workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="tool_calling",
-        summary="Turns in which the model calls tools: functions in files, or those of the environment.",
+        summary="Several turns with tool calls: functions in files, or the environment's tools.",
         params=ToolCallingParams,
         load=load_from("rllm.tools.workflow", "ToolCallingWorkflow"),
         check=_check,

@@ -27,7 +27,7 @@ def _check(params: TextArenaParams) -> None:
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
     yield EnvironmentPlugin(
         name="textarena",
-        summary="Single-player games of TextArena, in turns: textarena:GuessTheNumber-v0, and others.",
+        summary="TextArena's single-player games, for example textarena:GuessTheNumber-v0.",
         params=TextArenaParams,
         load=_textarena,
         check=_check,
