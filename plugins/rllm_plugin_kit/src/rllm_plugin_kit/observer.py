@@ -65,7 +65,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
                 "votes differently in a second run", "Store its state in the instance, not in the class."
             )
 
-    def test_it_leaves_steps_as_they_are(self, params: Any) -> None:
+    def test_it_does_not_change_steps(self, params: Any) -> None:
         observer = self._made(params)
         for event in self._heard(events()):
             (step, *_) = event.arguments
