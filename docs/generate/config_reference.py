@@ -30,9 +30,9 @@ Every key of the core with its meaning, then the keys of the backends. The optio
 
 You set keys in YAML files (`--config FILE`), on the command line (`key=value`, as in Hydra) and from Python. The last
 of these sources that sets a key wins: the core's defaults, the backend's YAML file, the environment's defaults, its
-recipe for the model, `--config` files in order, the command line. If the type of a key is *plugin*, write the plugin's name
-(`rloo`), its name with its package (`rllm-core/rloo`), or a mapping with its options
-(`{name: grpo, norm_adv_by_std_in_grpo: false}`).
+recipe for the model, `--config` files in order, the command line. If the type of a key is *plugin*, write the
+plugin's name (`rloo`), its name with its package (`rllm-core/rloo`), or a mapping with its options (`{name: grpo,
+norm_adv_by_std_in_grpo: false}`).
 
 Below its meaning, each key has its type, its default, and the plugins that read it. If no plugin is listed, the core
 reads it. If no part of the run reads a value that you set, the run stops before it starts.

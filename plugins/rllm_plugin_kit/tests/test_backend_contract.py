@@ -371,7 +371,7 @@ UNKNOWN = "it_computes_the_log_probs_that_a_sampler_did_not_report"
 FUNCTION = "sampling_is_a_function_of_prompt_and_seed"
 FILLS = "it_fills_the_columns_it_says_it_fills"
 TRACES = "it_traces_tokens_where_it_is_asked_to_and_nowhere_else"
-RESUMED = "a_saved_run_goes_on_as_if_it_had_not_been_stopped"
+RESUMED = "a_saved_run_continues_exactly"
 
 
 @pytest.mark.parametrize(

@@ -336,9 +336,9 @@ def test_a_good_engine_is_not_complained_about(complaints: Any, started: Start, 
 CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (LeavesTheStopTokenOut, "tokens_end_as_it_says", "'stop'"),
     (NeverStops, "tokens_end_as_it_says", "'length'"),
-    (LogProbsAfterTruncation, "log_probs_are_those_of_the_model", "'top_k'"),
-    (LogProbsWithoutTemperature, "log_probs_are_those_of_the_model", "'temperature'"),
-    (NoLogProbs, "log_probs_are_those_of_the_model", "reports no log-probs"),
+    (LogProbsAfterTruncation, "log_probs_are_the_models", "'top_k'"),
+    (LogProbsWithoutTemperature, "log_probs_are_the_models", "'temperature'"),
+    (NoLogProbs, "log_probs_are_the_models", "reports no log-probs"),
     (ForgetsTopK, "only_the_likeliest_tokens_are_sampled", "not among the"),
     (SamplesAtZero, "only_the_likeliest_tokens_are_sampled", "not among the"),
     (OneGeneratorForAll, "tokens_are_a_function_of_prompt_and_seed", "when other requests"),
@@ -347,7 +347,7 @@ CASES: Sequence[tuple[type[HostedEngine], str, str]] = [
     (KnowsItsSessions, "any_session_can_be_ended", "KeyError"),
     (CutsThePrompt, "a_full_context_ends_a_reply_or_is_refused", "where its context"),
     (RaisesAnything, "a_full_context_ends_a_reply_or_is_refused", "AssertionError"),
-    (OneGeneratorForAll, "a_request_that_nobody_waits_for_leaves_others_as_they_are", "answers otherwise when"),
+    (OneGeneratorForAll, "a_cancelled_request_does_not_change_others", "answers otherwise when"),
     (IgnoresStopTexts, "a_reply_ends_at_a_stop_text_or_is_refused", "ignores a stop"),
     (KeepsTheFirstWeights, "new_weights_are_sampled_with", "after new weights"),
     (SharesTheTensors, "new_weights_are_sampled_with", "after new weights"),
@@ -417,4 +417,4 @@ def test_unknown_log_probs_are_fine_where_the_record_says_so(complaint: Any, sta
 
     record = replace(plugin(Unknown), full_logprobs=False)
     given = {"session": started(Unknown)}
-    assert complaint(EngineContract, record, "log_probs_are_those_of_the_model", given=given) == ""
+    assert complaint(EngineContract, record, "log_probs_are_the_models", given=given) == ""

@@ -159,7 +159,7 @@ TASKS = "tasks_are_the_same_every_time"
         (ShareState, "episodes_do_not_share_state", "Store an episode's state"),
         (RemembersOtherEpisodes, "the_same_words_get_the_same_answers", "`deterministic = False`"),
         (DrawsTasks, TASKS, "Make tasks a"),
-        (SameIds, "tasks_have_ids_of_their_own", "'task'"),
+        (SameIds, "tasks_have_different_ids", "'task'"),
         (NoTasks, TASKS, "has no task"),
         (NoValidation, TASKS, "`tasks(cls, split, params)`"),
         (DictionariesForTasks, TASKS, "rllm_core.data.types.Task"),
@@ -168,7 +168,7 @@ TASKS = "tasks_are_the_same_every_time"
         (NotANumber, "any_words_are_answered", "gave reward the"),
         (ShowsNothing, "any_words_are_answered", "shows None after"),
         (ReturnsATuple, "any_words_are_answered", "rllm_core.contracts.environment.Outcome"),
-        (TakesWordsAway, "it_leaves_tasks_as_they_are", "'train-0'"),
+        (TakesWordsAway, "it_does_not_change_tasks", "'train-0'"),
         (ClosesWhatIsNotOpen, "it_can_be_closed_at_any_time", "AttributeError"),
     ],
 )

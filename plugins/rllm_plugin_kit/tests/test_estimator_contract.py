@@ -111,7 +111,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
     ("function", "test", "told"),
     [
         (writes_into_its_inputs, "it_returns_finite_advantages_of_the_declared_level", "`inputs.rewards.copy()`"),
-        (changes_a_trajectory, "it_leaves_its_inputs_as_they_are", "`inputs.groups`"),
+        (changes_a_trajectory, "it_does_not_change_its_inputs", "`inputs.groups`"),
         (one_per_group, "it_returns_finite_advantages_of_the_declared_level", "given ragged groups"),
         (divides_by_the_deviation, "it_works_on_the_smallest_batches", "given one group"),
         (per_token_after_all, "it_returns_finite_advantages_of_the_declared_level", "'trajectory'"),

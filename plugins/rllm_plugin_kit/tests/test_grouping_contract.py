@@ -90,7 +90,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         ),
         (keeps_the_episode, "metadata_is_one_json_entry_per_trajectory_or_none", "metadata that is"),
         (in_fours, "the_order_of_episodes_does_not_matter", "Group by what"),
-        (empties_episodes, "it_leaves_episodes_as_they_are", "changes the episodes"),
+        (empties_episodes, "it_does_not_change_episodes", "changes the episodes"),
         (nothing_for_nothing, "no_episodes_give_no_groups", "returned None. Return"),
         (first_of_each, "every_trajectory_is_in_exactly_one_group", "IndexError"),
         (an_empty_group, "no_episodes_give_no_groups", "returns 1 groups"),

@@ -99,7 +99,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (one_number, "it_returns_one_finite_loss_per_token", "rllm.algorithm.loss_agg_mode"),
         (unbounded, "extreme_ratios_stay_finite", "Bound ratios before"),
         (in_place, "its_gradient_reaches_the_log_probs_and_is_finite", "It writes into"),
-        (changes_advantages, "it_leaves_its_inputs_as_they_are", "`advantages`"),
+        (changes_advantages, "it_does_not_change_its_inputs", "`advantages`"),
         (detached, "its_gradient_reaches_the_log_probs_and_is_finite", "does not depend"),
         (constant, "its_gradient_reaches_the_log_probs_and_is_finite", "has a gradient"),
         (weighted_by_a_constant, "its_gradient_is_the_slope_of_its_value", "`gradient = 'surrogate'`"),

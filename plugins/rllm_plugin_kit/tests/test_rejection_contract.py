@@ -153,7 +153,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
 
 
 CONSERVATION = "every_group_is_trained_on_once_or_waits_or_is_dropped"
-RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
+RESUMED = "a_resumed_run_continues_exactly"
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
         (ChangesWhatWaits, CONSERVATION, "changed. Return the"),
         (AsksForMoreAndTrains, CONSERVATION, "Keep them waiting"),
         (ReturnsGroups, CONSERVATION, "rllm_core.contracts.rejection.RejectionResult"),
-        (ChangesGroups, "it_leaves_groups_as_they_are", "changes the groups"),
-        (EmptiesTheList, "it_leaves_groups_as_they_are", "or the list"),
+        (ChangesGroups, "it_does_not_change_groups", "changes the groups"),
+        (EmptiesTheList, "it_does_not_change_groups", "or the list"),
         (ForgetsGroups, RESUMED, "rllm_core.data.codec.group_to_json"),
         (ForgetsItsCount, RESUMED, "load_state_dict"),
         (KeepsObjects, RESUMED, "has a state"),
         (ShareState, "the_same_groups_give_the_same_verdicts", "Keep state in"),
-        (NeverHasEnough, "it_does_not_ask_for_more_for_ever", "Bound the rounds"),
+        (NeverHasEnough, "it_stops_requesting_more", "Bound the rounds"),
         (ExpectsGroups, "a_step_without_groups_is_answered", "IndexError"),
         (NoState, CONSERVATION, "rllm_core.contracts.rejection.RejectionMode"),
         (TakesNoOptions, CONSERVATION, "`load`"),

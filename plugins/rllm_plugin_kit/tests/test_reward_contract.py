@@ -114,10 +114,10 @@ def test_the_example_of_the_hook_is_a_good_reward(complaints: Any, example: Any)
         (Infinite, "any_reply_is_scored", "gives value the"),
         (NothingSaid, "any_reply_is_scored", "gives value the"),
         (AnotherField, "any_reply_is_scored", "returns reason, which"),
-        (Backwards, "right_replies_earn_more_than_wrong_ones", "'42'"),
-        (Counts, "the_same_attempt_earns_the_same", "scores the same"),
+        (Backwards, "right_responses_get_higher_rewards", "'42'"),
+        (Counts, "the_same_rollout_gets_the_same_reward", "scores the same"),
         (KeepsTheRollout, "attempts_scored_at_the_same_time_do_not_mix", "when others are"),
-        (TakesTheAnswer, "it_leaves_the_attempt_as_it_is", "changes the rollout"),
+        (TakesTheAnswer, "it_does_not_change_the_rollout", "changes the rollout"),
         (SetsAVariable, "it_changes_nothing_that_others_share", "leaves environment variables"),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
 
 
 CHANGES = "it_changes_only_what_it_declares"
-RESUMED = "a_resumed_run_goes_on_as_if_it_had_not_been_stopped"
+RESUMED = "a_resumed_run_continues_exactly"
 
 
 @pytest.mark.parametrize(

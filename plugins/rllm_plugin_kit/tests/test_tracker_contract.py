@@ -152,12 +152,12 @@ def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any
 @pytest.mark.parametrize(
     ("tracker", "test", "said"),
     [
-        (OpensAtOnce, "making_it_leaves_the_run_folder_as_it_is", "writes into the"),
-        (WritesWhereItStands, "it_writes_into_the_run_folder_alone", "mine.jsonl"),
-        (WritesBesideTheRun, "it_writes_into_the_run_folder_alone", "mine.jsonl"),
+        (OpensAtOnce, "making_it_does_not_change_the_run_directory", "writes into the"),
+        (WritesWhereItStands, "it_writes_only_into_the_run_directory", "mine.jsonl"),
+        (WritesBesideTheRun, "it_writes_only_into_the_run_directory", "mine.jsonl"),
         (FiniteNumbersOnly, "it_takes_every_number_at_every_step", "'reward/agent/mean'"),
         (NoNegativeStep, "it_takes_every_number_at_every_step", "failed in log(-1, {}"),
-        (ChangesMetrics, "it_leaves_metrics_as_they_are", "changes the metrics"),
+        (ChangesMetrics, "it_does_not_change_metrics", "changes the metrics"),
         (ClosesWhatWasNeverOpened, "it_can_be_closed_at_any_time", "AttributeError"),
         (SetsVariables, "it_changes_nothing_that_others_share", "leaves environment variables"),
         (OneFileForAll, "two_runs_at_a_time_have_a_tracker_each", "failed in log"),
@@ -165,7 +165,7 @@ def test_the_example_of_the_hook_is_a_good_tracker(complaints: Any, example: Any
         (RoundsNumbers, "what_is_logged_is_kept_with_its_step", "'val/openai/gsm8k/pass@1'"),
         (KeepsEverything, "a_resumed_run_has_every_step_once", "too often [(2, "),
         (StartsAfresh, "a_resumed_run_has_every_step_once", "missing [(-1, "),
-        (ForgetsOnlyWhatComesAgain, "a_run_from_the_beginning_replaces_what_is_there", "too often [(-1, "),
+        (ForgetsOnlyWhatComesAgain, "a_run_from_the_beginning_replaces_existing_files", "too often [(-1, "),
     ],
 )
 def test_what_is_wrong_is_named(

@@ -239,12 +239,12 @@ def test_what_it_opens_for_a_run_is_there_in_every_attempt(complaints: Any) -> N
         (LosesTheVersion, "steps_hold_the_tokens_of_the_engine", "reports weight version"),
         (Counts, "the_same_attempt_goes_the_same", "gives different results"),
         (OneSeed, "another_attempt_is_sampled_with_another_seed", "samples with the"),
-        (OneSession, "attempts_side_by_side_go_as_each_would_alone", "uses one session"),
-        (LastOneCounts, "attempts_side_by_side_go_as_each_would_alone", "gives different results"),
-        (TakesThePartsAway, "it_leaves_the_task_as_it_is", "changes the data"),
+        (OneSession, "concurrent_rollouts_do_not_affect_each_other", "uses one session"),
+        (LastOneCounts, "concurrent_rollouts_do_not_affect_each_other", "gives different results"),
+        (TakesThePartsAway, "it_does_not_change_the_task", "changes the data"),
         (RaisesOnLongPrompts, "it_keeps_to_the_lengths", "PromptTooLongError"),
         (SaysTooMuch, "it_keeps_to_the_lengths", "asks for 100 tokens"),
-        (MakesAnAgent, "it_acts_on_the_keys_that_it_honours_and_on_no_others", "rllm.agent.name"),
+        (MakesAnAgent, "it_reads_exactly_its_config_keys", "rllm.agent.name"),
         (LeavesTheEnvironment, "what_raises_leaves_nothing_open", "[0]"),
         (LeavesTheEnvironment, "what_hangs_is_ended_from_outside", "times when it"),
         (LeavesTheSession, "what_raises_leaves_nothing_open", "leaves sessions open"),
@@ -265,5 +265,5 @@ def test_what_is_wrong_is_named(
 @pytest.mark.parametrize("key", ["rllm.agent.name", "rllm.agent.max_steps"])
 def test_a_key_that_it_honours_in_word_alone_is_named(key: str, complaint: Any) -> None:
     record = plugin(OneAnswer, config_keys=frozenset({key}))
-    said = complaint(WorkflowContract, record, "it_acts_on_the_keys_that_it_honours_and_on_no_others")
+    said = complaint(WorkflowContract, record, "it_reads_exactly_its_config_keys")
     assert f" {key}, " in said
