@@ -62,7 +62,7 @@ def test_show_and_explain_say_what_the_model_follows_from(config: Callable[..., 
     assert '"small" (from service_url, by derivation)' in config("explain", "model.name", *WORDS).stdout
     explained = config("explain", "service_url", *WORDS).stdout
     assert '"here" (from command line)' in explained
-    assert "read by       backend remote" in explained
+    assert "read by   backend remote" in explained
 
 
 def test_a_key_of_several_backends_names_all_of_them(config: Callable[..., Any]) -> None:
