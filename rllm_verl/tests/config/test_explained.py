@@ -27,7 +27,7 @@ CPU = "rllm.profile=cpu"
         ("actor_rollout_ref.actor.optim.lr", "0.001", "recipe sum verl/tiny", "backend verl"),
         ("actor_rollout_ref.actor.clip_ratio", "0.2", "backend verl", "backend verl"),
         ("trainer.n_gpus_per_node", "1", "backend verl, profile cpu", "backend verl"),
-        ("critic.optim.lr", "1e-05", "backend verl", "nobody"),
+        ("critic.optim.lr", "1e-05", "backend verl", "no plugin"),
     ],
 )
 def test_a_key_of_verls_is_explained(
