@@ -62,7 +62,7 @@ def test_it_says_who_acts_on_a_key(page: str) -> None:
     assert facts(page, "rllm.agent.engine_args").endswith("no plugin in this repository reads it")
     assert "· `true` warned about: " in facts(page, "rllm.algorithm.use_rllm")
     assert "· rejected: " in facts(page, "rllm.filter_token_mismatch")
-    assert "· `per_step` refused: " in facts(page, "rllm.stepwise_advantage.mode")
+    assert "· `per_step` rejected: " in facts(page, "rllm.stepwise_advantage.mode")
     assert facts(page, "rllm.rollout.n_val") == "whole number > 0 · default `1`", "the core acts"
 
 
