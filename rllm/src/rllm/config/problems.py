@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 OriginOf = Callable[[KeyPath], str]
+_IN_URL = re.compile(r"(?<=://)[^/@\s\"]+(?=@)")
 LONGEST_VALUE = 60
 MOST_SHOWN = 50
 """Maximum number of problems in a message. Finding the closest key takes about a millisecond per problem."""
@@ -110,8 +112,8 @@ def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
 
 
 def show_value(value: Any) -> str:
-    """A value as JSON, shortened."""
-    shown = json.dumps(value, ensure_ascii=False, default=str)
+    """Return a value as JSON, shortened. The user and the key in a URL are replaced by ``***``."""
+    shown = _IN_URL.sub("***", json.dumps(value, ensure_ascii=False, default=str))
     return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
 
 
