@@ -111,7 +111,7 @@ def test_without_a_journal_the_rounds_are_played_again(run: Any) -> None:
     run({**SAVING, **ahead(2)}, stop_after=3)
     rest = run({**SAVING, **ahead(2), **WITHOUT}, resume=True)
     (warning,) = rest.warnings
-    check_values(warning, "newer weights", ": 2")
+    check_values(warning, "newer weights", "2 unfinished")
     assert [step.task_batch for step in rest.steps] == [3, 4, 5, 6, 7]
 
 

@@ -67,8 +67,8 @@ def test_a_driver_that_is_too_old_for_torchs_cuda_is_an_error(cuda: str, driver:
 
 
 def test_gpus_that_torch_does_not_see_are_counted() -> None:
-    assert _said(replace(TWO, visible=1))["torch"].startswith("warning: sees 1 of 2 GPUs; check CUDA_VISIBLE_DEVICES")
-    assert _said(replace(TWO, visible=0, nccl=None))["torch"].startswith("error: sees 0 of 2 GPUs")
+    assert _said(replace(TWO, visible=1))["torch"].startswith("warning[gpus-not-visible]: sees 1 of 2 ")
+    assert _said(replace(TWO, visible=0, nccl=None))["torch"].startswith("error[gpus-not-visible]: sees 0 of 2 ")
 
 
 def test_several_gpus_need_nccl() -> None:
@@ -80,7 +80,7 @@ def test_memory_that_somebody_else_has_is_said_of_its_device() -> None:
     said = _said(replace(TWO, gpus=(H100, replace(H100, free=40 * GIB))))
     assert list(said) == ["GPU 1"]
     assert said["GPU 1"].startswith("warning[gpu-memory-in-use]: ")
-    check_values(said["GPU 1"], "40.0 of 80.0 GiB", "; `nvidia-smi`")
+    check_values(said["GPU 1"], "40.0 of 80.0 GiB", "`nvidia-smi`")
 
 
 def test_an_old_device_has_no_bfloat16() -> None:

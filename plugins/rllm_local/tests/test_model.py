@@ -340,4 +340,4 @@ def test_a_model_that_counts_positions_itself_is_refused(save: Callable[..., Pat
     config = BartConfig(
         vocab_size=100, d_model=16, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=16, is_decoder=True
     )
-    check_error(_refusal(save(BartForCausalLM(config))), "unsupported-model", "positions", "attention mask")
+    check_error(_refusal(save(BartForCausalLM(config))), "unsupported-model", "position ids", "attention mask")

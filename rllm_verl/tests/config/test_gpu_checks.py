@@ -77,8 +77,8 @@ def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
 
 def test_dockers_shared_memory_is_too_small() -> None:
     (said,) = _said(replace(READY, shared_memory=64 << 20))
-    assert said.startswith("warning: only 0.06 GiB are free")
-    assert "docker run --shm-size=16g" in said
+    assert said.startswith("warning[small-shared-memory]: ")
+    check_values(said, "0.06 GiB", "docker run --shm-size=16g")
     assert not _said(replace(READY, shared_memory=None))
 
 

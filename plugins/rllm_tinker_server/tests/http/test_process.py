@@ -204,6 +204,6 @@ def test_help_teaches_by_example() -> None:
     shown = " ".join(CliRunner().invoke(group, ["serve", "--help"]).output.split())
     assert "rllm tinker serve --model tiny" in shown
     assert "TINKER_BASE_URL" in shown
-    assert "other users" in shown
+    assert "Other users" in shown
     for option in ("--max-merged", "--merged-dtype", "--kv-cache-gib", "--max-concurrency"):
         assert option in shown

@@ -89,5 +89,5 @@ def test_damage_within_a_compressed_file_is_named(tmp_path: Path, content: list[
 def test_another_schema_version_is_refused_by_name(tmp_path: Path, content: list[bytes]) -> None:
     file = tmp_path / "newer.jsonl"
     file.write_bytes(content[0].replace(b'"schema_version": 1', b'"schema_version": 7'))
-    with expect_error(EpisodesError, "schema-too-new", "line 1", " 7;"):
+    with expect_error(EpisodesError, "schema-too-new", "line 1", " 7,"):
         read_file(file)
