@@ -98,7 +98,7 @@ def _choosing(registry: Registry, kind: str) -> Iterator[str]:
         yield "None comes with rllm.\n"
         return
     rows = [(f"[`{entry.name}`](#{entry.name})", entry.distribution, cell(entry.plugin.summary)) for entry in entries]
-    yield table(("name", "comes from", "what it does"), rows)
+    yield table(("name", "package", "description"), rows)
     for entry in entries:
         yield from _entry(entry)
 
@@ -222,11 +222,11 @@ def _testing(kind: str) -> Iterator[str]:
     attributes = [field for field in described.fields if field.doc]
     overridden = [method for method in described.methods if method.doc and _is_for_authors(method.signature)]
     if attributes or overridden:
-        yield "What a subclass may set, besides `name` and `options`:\n"
+        yield "Attributes that a subclass may set, besides `name` and `options`:\n"
         rows = [(f"`{field.name}`", f"`{field.default}`", doc_cell(field.doc)) for field in attributes]
         rows += [(f"`{method.signature.partition(' ->')[0]}`", "", doc_cell(method.doc)) for method in overridden]
         yield table(("attribute", "default", "meaning"), rows)
-    yield "Beside [what holds for every kind](testing.md#every-kind), it proves:\n"
+    yield "In addition to the [tests of every kind](testing.md#every-kind), it checks:\n"
     proofs = [method for method in described.methods if method.signature.startswith("test_")]
     yield "\n".join(f"- {_sentence(method.signature)}{_aside(method.doc)}" for method in proofs) + "\n"
 
