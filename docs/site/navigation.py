@@ -8,6 +8,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/own-data",
             "how-to/data-sets",
             "how-to/real-models",
+            "how-to/size-a-run",
             "how-to/choose-an-algorithm",
             "how-to/configure",
             "how-to/evaluate",
