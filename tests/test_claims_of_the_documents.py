@@ -120,3 +120,9 @@ def test_every_algorithm_is_in_the_table_of_its_page(kind: str) -> None:
     rows = re.findall(r"^\| (`.*?) \|", text_of("docs/how-to/choose-an-algorithm.md"), re.MULTILINE)
     listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {entry.plugin.name for entry in registry().all(kind)} <= listed
+
+
+def test_error_codes_of_troubleshooting_exist() -> None:
+    codes = re.findall(r"^\| `([a-z-]+)` \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    assert codes
+    assert not {code for code in codes if f"| `{code}` |" not in text_of("docs/reference/errors.md")}

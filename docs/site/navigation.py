@@ -42,7 +42,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "reference/run-folder",
             "reference/measurements",
         ],
-        "Help": ["compare", "status"],
+        "Help": ["troubleshooting", "compare", "status"],
         "For authors": [
             "contributing/architecture",
             "contributing/style",

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 DEBUG, METRICS = "docs/how-to/debug-learning.md", "docs/how-to/read-metrics.md"
 TRL, INSTALL = "docs/how-to/from-trl.md", "docs/install.md"
-SIZE = "docs/how-to/size-a-run.md"
+SIZE, TROUBLE = "docs/how-to/size-a-run.md", "docs/troubleshooting.md"
 FILES = {
     DEBUG: {"train.jsonl": ("json", 0), "rewards.py": ("python", 0)},
     TRL: {"train.jsonl": ("json", 0), "trl_reward.py": ("python", 0), "run.yaml": ("yaml", 0)},
@@ -23,7 +23,7 @@ SHORT = ["rllm.rollout.n=4", "rllm.trainer.val_before_train=false", "rllm.traine
 
 
 @pytest.mark.usefixtures("with_view")
-@pytest.mark.parametrize("page", [DEBUG, METRICS, TRL, INSTALL, SIZE])
+@pytest.mark.parametrize("page", [DEBUG, METRICS, TRL, INSTALL, SIZE, TROUBLE])
 def test_the_commands_of_the_page_run(page: str, forked_rllm: Any, tmp_path: Path) -> None:
     for name, (language, number) in FILES.get(page, {}).items():
         (tmp_path / name).write_text(blocks(page, language)[number])
