@@ -33,7 +33,9 @@ from .conftest import DEADLINE, KEY
 from .test_stores import checkpoint, write
 
 TOKENS = [4, 9, 14, 19, 24]
-COMMAND = "from tinker.cli.__main__ import cli; cli()"
+COMMAND = "import os, sys; from tinker.cli.__main__ import cli; "
+COMMAND += "cli(standalone_mode=False); sys.stdout.flush(); os._exit(0)"
+# It ends at once, because the SDK's threads can abort the interpreter while it shuts down.
 
 
 @pytest.fixture(scope="module")
