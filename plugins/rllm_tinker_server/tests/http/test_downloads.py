@@ -33,9 +33,19 @@ from .conftest import DEADLINE, KEY
 from .test_stores import checkpoint, write
 
 TOKENS = [4, 9, 14, 19, 24]
-COMMAND = "import os, sys; from tinker.cli.__main__ import cli; "
-COMMAND += "cli(standalone_mode=False); sys.stdout.flush(); os._exit(0)"
 # It ends at once, because the SDK's threads can abort the interpreter while it shuts down.
+COMMAND = """
+import os, sys
+from tinker.cli.__main__ import cli
+
+code = 0
+try:
+    cli()
+except SystemExit as ended:
+    code = ended.code or 0
+sys.stdout.flush()
+os._exit(code)
+"""
 
 
 @pytest.fixture(scope="module")
