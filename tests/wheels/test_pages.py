@@ -28,7 +28,7 @@ BUILT = re.compile(r"dist/rllm-[\d.]+-py3-none-any\.whl(\S*) --find-links dist")
 
 def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
     """The words after ``pip install`` of a page's first install line, and its first command of ``rllm``."""
-    blocks = re.findall(r"^```sh\n(.*?)^```|^ {4}(.*\n)", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh\n(.*?)^```|^ {4}([^\n]*\n)", page, re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^((?:pip install|rllm) .*?)\\?$", "".join(map("".join, blocks)), re.MULTILINE)
     commands = [shlex.split(BUILT.sub(r"rllm\1", line), comments=True) for line in lines]
     installs = [words[2:] for words in commands if words[:2] == ["pip", "install"]]
