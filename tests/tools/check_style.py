@@ -57,7 +57,7 @@ class Text:
 
 def read_rules() -> list[Rule]:
     """Return the rules of the style page."""
-    block = re.search(r"```rules\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    block = re.search(r"^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert block is not None
     rules = []
     for line in block[1].splitlines():
