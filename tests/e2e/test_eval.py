@@ -234,7 +234,7 @@ def test_an_environment_that_only_one_folder_holds_is_named(rllm_here: Any) -> N
     done = rllm_here("eval", "compare", "one", "both")
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
-    check_values(line, "sum", "both")
+    check_values(line, "sum (only in both)")
 
 
 def test_different_tasks_are_not_compared(rllm_here: Any) -> None:

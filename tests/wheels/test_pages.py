@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workspace import ROOT
+from documents import commands
 
 from .environments import Environment
 
@@ -28,13 +28,11 @@ BUILT = re.compile(r"dist/rllm-[\d.]+-py3-none-any\.whl(\S*) --find-links dist")
 
 def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
     """The words after ``pip install`` of a page's first install line, and its first command of ``rllm``."""
-    blocks = re.findall(r"^```sh\n(.*?)^```|^ {4}([^\n]*\n)", page, re.MULTILINE | re.DOTALL)
-    lines = re.findall(r"^((?:pip install|rllm) .*?)\\?$", "".join(map("".join, blocks)), re.MULTILINE)
-    commands = [shlex.split(BUILT.sub(r"rllm\1", line), comments=True) for line in lines]
-    installs = [words[2:] for words in commands if words[:2] == ["pip", "install"]]
+    found = [shlex.split(BUILT.sub(r"rllm\1", each)) for each in commands(page)]
+    installs = [words[2:] for words in found if words[:2] == ["pip", "install"]]
     install = next(words for words in installs if not words[0].startswith(TORCH_FIRST))
-    command = next(words for words in commands if words[:1] == ["rllm"])
-    assert commands.index(["pip", "install", *install]) < commands.index(command), "the install line comes first"
+    command = next(words for words in found if words[:1] == ["rllm"])
+    assert found.index(["pip", "install", *install]) < found.index(command), "the install line comes first"
     return tuple(install), command
 
 
@@ -42,7 +40,7 @@ def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
 def test_the_first_command_works(
     page: str, with_line: Callable[[tuple[str, ...]], Environment], tmp_path: Path
 ) -> None:
-    line, command = first_lines((ROOT / page).read_text(encoding="utf-8"))
+    line, command = first_lines(page)
 
     done = with_line(line).run([*command, *PAGES[page]], tmp_path)
 

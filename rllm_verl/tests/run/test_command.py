@@ -216,4 +216,7 @@ def test_killed_run_resumes_exactly_and_leaves_no_process(finished: Path, tmp_pa
     finally:
         second.kill_all()
     assert without_arrival(metrics(tmp_path)) == without_arrival(metrics(finished))
+    for resumed, whole in zip(metrics(tmp_path), metrics(finished), strict=True):
+        near = {name: value for name, value in whole.items() if name.startswith(DEPENDS_ON_ARRIVAL)}
+        assert {name: resumed[name] for name in near} == pytest.approx(near, abs=1e-5)
     assert check_record(tmp_path).returncode == 0
