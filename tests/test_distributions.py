@@ -125,4 +125,4 @@ def test_the_line_that_most_people_want_brings_what_rllm_local_brings_and_the_vi
 
 @every
 def test_it_names_no_address_that_does_not_exist_yet(distribution: Distribution) -> None:
-    assert "urls" not in distribution.project, "there is no public repository; see docs/releasing.md"
+    assert "urls" not in distribution.project, "there is no public repository; see docs/contributing/releasing.md"

@@ -27,7 +27,7 @@ def changes(kept: str, now: str) -> str:
     to_do = ["To accept: run `make docs` and say it in CHANGELOG.md."]
     if gone:
         to_do.append(
-            "A line with - breaks programs and plugins: docs/releasing.md says how a name is deprecated first."
+            "A line with - breaks programs and plugins: docs/contributing/releasing.md says how a name is deprecated first."
         )
     return "\n".join(["The public API is another one.", *gone, *new, *to_do])
 
@@ -54,7 +54,7 @@ def test_a_lost_line_says_how_to_deprecate_and_a_new_one_how_to_accept() -> None
     assert added == "  + b"
     check_values(remedy, "`make docs`", "CHANGELOG.md")
     assert changes("a: int\n", "a: str\n").splitlines()[1:3] == ["  - a: int", "  + a: str"]
-    assert "docs/releasing.md" in changes("a: int\n", "a: str\n")
+    assert "docs/contributing/releasing.md" in changes("a: int\n", "a: str\n")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,8 +71,10 @@ def test_a_link_that_leaves_the_site_is_a_name(page: str, text: str, shown: str)
 
 
 def test_every_decision_is_listed_by_its_title() -> None:
-    files = sorted((DOCS / "decisions").glob("0*.md"))
-    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (DOCS / "decisions/README.md").read_text("utf-8"), re.MULTILINE)
+    files = sorted((DOCS / "contributing/decisions").glob("0*.md"))
+    listed = re.findall(
+        r"^- \[(.*)\]\((.*)\)$", (DOCS / "contributing/decisions/README.md").read_text("utf-8"), re.MULTILINE
+    )
     assert listed == [(file.read_text("utf-8").splitlines()[0].removeprefix("# "), file.name) for file in files]
 
 

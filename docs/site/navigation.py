@@ -40,16 +40,10 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "plugins",
             "reference/pipeline",
             "reference/run-folder",
-            "reference/measurements",
+            "reference/testing",
         ],
         "Help": ["troubleshooting", "compare", "status"],
-        "For authors": [
-            "contributing/architecture",
-            "contributing/style",
-            "reference/testing",
-            "releasing",
-            "decisions/README",
-        ],
+        "For contributors": ["contributing/README"],
     },
     "reference/kinds": {
         "Kinds": [
@@ -70,5 +64,8 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "observer",
         ]
     },
-    "decisions/README": {"Decisions": ["0*"]},
+    "contributing/README": {
+        "Contribute": ["architecture", "style", "measurements", "releasing", "decisions/README"],
+    },
+    "contributing/decisions/README": {"Decisions": ["0*"]},
 }
