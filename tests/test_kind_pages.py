@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from config_reference import DISTRIBUTIONS
 from kind_pages import pages
+from page_text import cell
 
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
@@ -38,8 +39,10 @@ def test_every_plugin_of_ours_is_on_the_page_of_its_kind_with_its_options(
     kind: str, made: dict[str, str], registry: Registry
 ) -> None:
     for entry in registry.all(kind):
-        section = made[f"{kind}.md"].partition(f"\n### `{entry.name}`\n")[2].partition("\n##")[0]
-        assert entry.plugin.summary in section
+        page = made[f"{kind}.md"]
+        section = page.partition(f"\n### `{entry.name}`\n")[2].partition("\n##")[0]
+        (row,) = re.findall(rf"^\| (?:`|\[`){re.escape(entry.name)}`.*$", page.partition("\n###")[0], re.MULTILINE)
+        assert cell(entry.plugin.summary) in row
         if kind != "backend":
             assert [option for option in entry.plugin.params.model_fields if f"| `{option}` |" not in section] == []
 
@@ -47,8 +50,9 @@ def test_every_plugin_of_ours_is_on_the_page_of_its_kind_with_its_options(
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_the_record_is_on_the_page(kind: str, made: dict[str, str]) -> None:
     record = KINDS[kind].record
-    section = made[f"{kind}.md"].partition(f"\n### `{record.__name__}`\n")[2]
-    assert [field.name for field in fields(record) if f"| `{field.name}` |" not in section] == []
+    section = made[f"{kind}.md"].partition(f"\n### `{record.__name__}`\n")[2].partition("\n##")[0]
+    shared = made["kinds.md"].partition("\n## Fields of every record\n")[2]
+    assert [field.name for field in fields(record) if f"| `{field.name}` |" not in section + shared] == []
 
 
 def test_links_between_the_pages_lead_somewhere(made: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ def changes(kept: str, now: str) -> str:
     to_do = ["To accept: run `make docs` and say it in CHANGELOG.md."]
     if gone:
         to_do.append(
-            "A line with - breaks programs and plugins: docs/contributing/releasing.md says how a name is deprecated first."
+            "A line with - breaks programs and plugins: docs/contributing/releasing.md says how to deprecate a name."
         )
     return "\n".join(["The public API is another one.", *gone, *new, *to_do])
 

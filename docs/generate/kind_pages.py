@@ -15,7 +15,7 @@ from typing import Any
 
 from config_reference import DISTRIBUTIONS
 from contract_source import Described, Field, classes_of, others_of
-from page_text import cell, doc_cell, doc_text, python, table
+from page_text import cell, doc_cell, doc_text, one_line, python, table
 
 from rllm.inspection.describe import options_of
 from rllm.inspection.facts import facts_of, in_words
@@ -25,8 +25,6 @@ from rllm_core.plugins import specs
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
-from rllm_plugin_kit.scaffold.naming import names_for
-from rllm_plugin_kit.scaffold.package import render
 
 DIRECTORY = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
@@ -74,9 +72,18 @@ def _list_of_kinds(registry: Registry) -> str:
         "Everything that is chosen by name in config is a plugin of one of these kinds. Each kind has a contract in "
         "`rllm_core/src/rllm_core/contracts/`, a hook in `rllm_core/src/rllm_core/plugins/specs.py`, a contract test "
         "in [`rllm_plugin_kit`](testing.md) and a template of `rllm plugins new`. "
-        "[Write a plugin](../how-to/plugin.md) tells the story.\n"
+        "[Write a plugin](../how-to/plugin.md) shows how to write one.\n"
     )
-    return "\n".join(["# Kinds of plugins\n", MADE, introduction, table(heading, rows)])
+    shared = [
+        "## Fields of every record\n",
+        "The hook of a kind returns records. Every record has these fields. The page of a kind lists the others.\n",
+        _fields(_shared_fields()),
+    ]
+    return "\n".join(["# Kinds of plugins\n", MADE, introduction, table(heading, rows), *shared])
+
+
+def _shared_fields() -> list[Field]:
+    return [field for field in classes_of(common)["Plugin"].fields if field.name != "kind"]
 
 
 def _chosen_by(kind: str) -> str:
@@ -97,24 +104,29 @@ def _choosing(registry: Registry, kind: str) -> Iterator[str]:
     if not entries:
         yield "None comes with rllm.\n"
         return
-    rows = [(f"[`{entry.name}`](#{entry.name})", entry.distribution, cell(entry.plugin.summary)) for entry in entries]
+    sections = {entry.name: list(_details(entry)) for entry in entries}
+    rows = [(_name(entry, sections), entry.distribution, cell(entry.plugin.summary)) for entry in entries]
     yield table(("name", "package", "description"), rows)
-    for entry in entries:
-        yield from _entry(entry)
+    for name, section in sections.items():
+        if section:
+            yield f"### `{name}`\n"
+            yield from section
 
 
-def _entry(entry: Registered[Any]) -> Iterator[str]:
+def _name(entry: Registered[Any], sections: dict[str, list[str]]) -> str:
+    return f"[`{entry.name}`](#{entry.name})" if sections[entry.name] else f"`{entry.name}`"
+
+
+def _details(entry: Registered[Any]) -> Iterator[str]:
+    """What a plugin has besides its summary."""
     plugin = entry.plugin
-    yield f"### `{entry.name}`\n"
-    yield f"{plugin.summary} From {entry.distribution}.\n"
     if plugin.deprecated:
         yield f"Deprecated: {plugin.deprecated}\n"
     said = {name: in_words(rows) for name, rows in facts_of(plugin).items() if name not in LONG_FACTS}
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
     read = {"config keys": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
-    rows = [(name, cell(words)) for name, words in (facts | read).items()]
-    if rows:
-        yield table(("fact", "value"), rows)
+    if found := facts | read:
+        yield "".join(f"- {name}: {one_line(words)}\n" for name, words in found.items())
     if entry.kind == "backend":
         yield f"Its keys are in [Config keys](config.md#backend-{entry.name}).\n"
         return
@@ -122,7 +134,8 @@ def _entry(entry: Registered[Any]) -> Iterator[str]:
         (f"`{name}`", cell(words), default if default == "required" else f"`{cell(default)}`", cell(meaning))
         for name, words, default, meaning in options_of(plugin.params)
     ]
-    yield table(("option", "type", "default", "meaning"), options) if options else "It has no options.\n"
+    if options:
+        yield table(("option", "type", "default", "meaning"), options)
 
 
 def _writing(kind: str) -> Iterator[str]:
@@ -137,19 +150,8 @@ def _writing(kind: str) -> Iterator[str]:
         f"    rllm plugins new my-{kind} --kind {kind}\n    pip install -e './my-{kind}[test]'\n"
         f"    pytest my-{kind}\n    {train}\n"
     )
-    yield f"The part of it that does the work, `{_module_of(kind)}`:\n"
-    yield python(_written(kind)[f"src/my_{kind}/{_module_of(kind)}"])
     yield f"Chosen in a config file, with its option:\n\n```yaml\n{config}\n```\n"
     yield f"The hook is `{hook}`. {doc_text(inspect.getdoc(getattr(specs, hook)))}"
-
-
-def _module_of(kind: str) -> str:
-    return f"{kind}.py"
-
-
-def _written(kind: str) -> dict[str, str]:
-    """What `rllm plugins new` writes; tests install such a package, run its tests and train with it."""
-    return render(names_for(f"my-{kind}", kind), kind, f"my_{kind}")
 
 
 def _contract(kind: str) -> Iterator[str]:
@@ -164,13 +166,8 @@ def _contract(kind: str) -> Iterator[str]:
     for described in (classes.pop(implemented), *classes.values()):
         yield from _class(described)
     yield f"### `{record.name}`\n"
-    yield "The record that the hook returns.\n"
-    own = {field.name: field for field in record.fields if field.name != "kind"}
-    shared = {field.name: field for field in classes_of(common)["Plugin"].fields if field.name != "kind"}
-    documented = [own.get(name, field) for name, field in shared.items()] + [
-        field for name, field in own.items() if name not in shared
-    ]
-    yield _fields([field if field.doc else _with_doc(field, shared) for field in documented])
+    yield "The hook returns this record. It also has the [fields of every record](kinds.md#fields-of-every-record).\n"
+    yield _fields([field for field in record.fields if field.name != "kind"])
     constants, functions = others_of(module)
     if constants:
         yield "### Constants\n"
@@ -178,11 +175,6 @@ def _contract(kind: str) -> Iterator[str]:
     for function in functions:
         yield f"### `{function.signature}`\n"
         yield doc_text(function.doc)
-
-
-def _with_doc(field: Field, shared: dict[str, Field]) -> Field:
-    doc = shared[field.name].doc if field.name in shared else ""
-    return Field(name=field.name, type=field.type, default=field.default, doc=doc)
 
 
 def _class(described: Described) -> Iterator[str]:
@@ -228,7 +220,7 @@ def _testing(kind: str) -> Iterator[str]:
         yield table(("attribute", "default", "meaning"), rows)
     yield "In addition to the [tests of every kind](testing.md#every-kind), it checks:\n"
     proofs = [method for method in described.methods if method.signature.startswith("test_")]
-    yield "\n".join(f"- {_sentence(method.signature)}{_aside(method.doc)}" for method in proofs) + "\n"
+    yield "\n".join(f"- {_sentence(method.signature)}" for method in proofs) + "\n"
 
 
 def _is_for_authors(signature: str) -> bool:
@@ -237,10 +229,6 @@ def _is_for_authors(signature: str) -> bool:
 
 def _sentence(signature: str) -> str:
     return signature.partition("(")[0].removeprefix("test_").replace("_", " ")
-
-
-def _aside(doc: str) -> str:
-    return f". {doc_cell(doc)}" if doc else ""
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from rllm_core.plugins import specs
 from rllm_core.plugins.kinds import KINDS
 
 MODULES = ("rllm_core", "rllm_core.contracts", "rllm_core.plugins")
-HEADING = "# Made by `make docs`; a test fails when it is stale. docs/contributing/releasing.md says what a change of it means.\n"
+HEADING = "# Made by `make docs`. A test fails when it is stale. docs/contributing/releasing.md explains changes.\n"
 CALLED = ("__init__", "__call__")
 """What a class has beside public names."""
 
