@@ -6,6 +6,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "How to": [
             "how-to/train",
             "how-to/own-data",
+            "how-to/write-a-reward",
             "how-to/data-sets",
             "how-to/real-models",
             "how-to/size-a-run",

@@ -1,4 +1,4 @@
-"""docs/how-to/own-data.md, word for word, in an empty folder."""
+"""docs/how-to/own-data.md and write-a-reward.md, word for word, with the files of the README."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from documents import blocks, text_of
 from expecting import check_one_error, check_printed, check_values
 
 from rllm.cli.main import main
@@ -17,22 +20,16 @@ from rllm.config.layers import layer_from_file
 from rllm.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
+QUESTIONS, REWARDS = "docs/how-to/own-data.md", "docs/how-to/write-a-reward.md"
+COMMANDS = re.findall(r"^    rllm (.*)$", text_of(QUESTIONS) + text_of(REWARDS), re.MULTILINE)
 FOR_A_MODEL = "--model ./some-hf-folder"
-
-
-def block(language: str, number: int = 0) -> str:
-    """The text of the block of this number in this language."""
-    texts = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
-    return str(texts[number])
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The files of the guide."""
-    (tmp_path / "train.jsonl").write_text(block("json"))
-    (tmp_path / "rewards.py").write_text(block("python"))
+    """The files of the README."""
+    (tmp_path / "train.jsonl").write_text(blocks("README.md", "json")[0])
+    (tmp_path / "rewards.py").write_text(blocks("README.md", "python")[0])
     return tmp_path
 
 
@@ -72,7 +69,7 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
     directory: Path, thinking_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = (command for command in COMMANDS if FOR_A_MODEL in command)
-    (directory / "val.jsonl").write_text(block("json"))
+    (directory / "val.jsonl").write_text(blocks("README.md", "json")[0])
     (directory / "some-hf-folder").symlink_to(thinking_model)
     monkeypatch.chdir(directory)
     assert main([*shlex.split(command), "--dry-run"]) == 0
@@ -84,7 +81,7 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
 def test_the_yaml_of_the_guide_is_a_configuration(
     directory: Path, planned: Callable[..., RunPlan], worlds: Registry
 ) -> None:
-    (directory / "my.yaml").write_text(block("yaml"))
+    (directory / "my.yaml").write_text(blocks(QUESTIONS, "yaml")[0])
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
     environment = planned(settings, worlds, [layer_from_file(directory / "my.yaml")]).environment
     assert environment is not None
@@ -98,10 +95,21 @@ def test_the_yaml_of_the_guide_is_a_configuration(
 def test_the_judge_of_the_guide_is_a_configuration(
     directory: Path, planned: Callable[..., RunPlan], worlds: Registry
 ) -> None:
-    (directory / "my.yaml").write_text(block("yaml", 1))
+    (directory / "my.yaml").write_text(blocks(REWARDS, "yaml")[0])
     settings = {"rllm.env.name": "question", "data.train_dataset": str(directory / "train.jsonl")}
     (reward,) = planned(settings, worlds, [layer_from_file(directory / "my.yaml")]).rewards
     assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm/judge", 10.0)
+
+
+def test_the_reward_of_the_guide_says_what_is_correct() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks(REWARDS, "python")[0], names)
+
+    def scored(text: str) -> Any:
+        return names["score"](SimpleNamespace(response=SimpleNamespace(content=text), data={"answer": "2"}))
+
+    assert scored(" 2") == {"value": 1.0, "correct": True}
+    assert scored("7") == {"value": 0.1, "correct": False}
 
 
 def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
@@ -118,7 +126,7 @@ def test_a_reward_file_that_changed_stops_a_resumed_run_until_it_is_accepted(
     rewards.write_text(rewards.read_text().replace("0.1 *", "0.2 *"))
     refused = go_on(2, "--resume")
     assert refused.returncode != 0
-    check_printed(refused.stderr, "source-changed", "reward python: rewards.py", "line 5", accepted)
+    check_printed(refused.stderr, "source-changed", "reward python: rewards.py", "line 4", accepted)
     warned = go_on(2, "--resume", accepted)
     assert warned.returncode == 0, warned.stderr
     check_values(warned.stderr, "warning: ", "reward python: rewards.py")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from documents import blocks
 from expecting import check_printed
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -26,9 +27,11 @@ SHORT = (
 
 
 def files() -> dict[str, str]:
-    """The block after each sentence that names a file."""
-    named = re.findall(r"`([\w.]+)`[^`]*\n\n```(?:json|python|yaml)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    return dict(named)
+    """The block after each sentence that names a file, and the README's tasks."""
+    named = re.findall(
+        r"`([\w.]+\.(?:py|yaml))`[^\n]*\n(?:[^\n]+\n)?\n```\w+\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL
+    )
+    return {"train.jsonl": blocks("README.md", "json")[0], **dict(named)}
 
 
 def words_of(command: str) -> list[str]:
