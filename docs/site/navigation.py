@@ -26,13 +26,14 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/two-roles",
             "how-to/clusters",
             "how-to/async",
+            "how-to/off-policy",
             "how-to/python",
             "how-to/plugin",
             "how-to/from-trl",
             "how-to/from-verl",
             "how-to/from-rllm",
         ],
-        "Backends": ["backends/verl", "backends/tinker"],
+        "Backends": ["backends/verl", "backends/verl-keys", "backends/verl-operate", "backends/tinker"],
         "How it works": ["explain/step", "explain/seeds", "explain/resume", "explain/gateway"],
         "Look up": [
             "reference/config",
@@ -66,7 +67,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         ]
     },
     "contributing/README": {
-        "Contribute": ["architecture", "style", "measurements", "releasing", "decisions/README"],
+        "Contribute": ["architecture", "style", "measurements", "releasing", "tests-of-verl", "decisions/README"],
     },
     "contributing/decisions/README": {"Decisions": ["0*"]},
 }

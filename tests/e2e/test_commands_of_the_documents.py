@@ -34,6 +34,7 @@ IN_PLACE_OF["HuggingFaceTB/SmolLM2-135M-Instruct"] = "tiny"
 TASK = '{"question": "1+1", "answer": "2"}\n'
 FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/async.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
+    "docs/how-to/off-policy.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
     "docs/how-to/configure.md": lambda: {"my.yaml": blocks("docs/how-to/configure.md", "yaml")[0]},
     "docs/how-to/train.md": lambda: {"my.yaml": "rllm: {trainer: {project_name: mine}}\n"},
     "docs/how-to/rescore.md": lambda: {"val.jsonl": TASK},
@@ -46,7 +47,7 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
 BEFORE = {
     "docs/how-to/rescore.md": ["eval question --data val.jsonl --reward exact --save evals/answers --model tiny"],
     "docs/explain/resume.md": ["train guess"],
-    "docs/backends/verl.md": ["train guess"],
+    "docs/backends/verl-operate.md": ["train guess"],
 }
 """What a page takes for done."""
 NOT_RUN = {
@@ -63,12 +64,15 @@ PLANNED = ("rllm/backend=tinker", "rllm/backend=verl")
 """Words of commands that are planned and not run: a service, or half a minute of Ray."""
 PAGES = (
     "docs/backends/tinker.md",
+    "docs/backends/verl-keys.md",
+    "docs/backends/verl-operate.md",
     "docs/backends/verl.md",
     "docs/explain/resume.md",
     "docs/explain/step.md",
     "docs/how-to/async.md",
     "docs/how-to/choose-an-algorithm.md",
     "docs/how-to/configure.md",
+    "docs/how-to/off-policy.md",
     "docs/how-to/python.md",
     "docs/how-to/rescore.md",
     "docs/how-to/train.md",

@@ -33,8 +33,8 @@ def test_guess_is_solved_in_at_least_95_of_100_games_over_all_sixteen_numbers(tm
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_guess_is_solved_as_well_by_updates_on_tokens_two_versions_old(tmp_path: Path, seed: int) -> None:
-    """With the settings of docs/how-to/async.md, where the recipe's optimiser is too fast."""
-    (command,) = (line for line in commands("docs/how-to/async.md") if "beta2" in line)
+    """With the settings of docs/how-to/off-policy.md, where the recipe's optimiser is too fast."""
+    (command,) = (line for line in commands("docs/how-to/off-policy.md") if "beta2" in line)
     ahead = "rllm.async_training.enable=true"
     words = [word for word in command.split() if "." in word and "=" in word]
     metrics = last_validation(tmp_path, "guess", "--seed", str(seed), ahead, *words)

@@ -133,7 +133,7 @@ def test_a_dry_run_lists_the_loss_of_every_role(rllm_here: Any) -> None:
 
 def test_the_documents_have_the_losses_of_the_records() -> None:
     defaults = {entry.name: entry.plugin.default_loss or FALLBACK_LOSS for entry in Registry.load().all("estimator")}
-    rows = re.findall(r"^\| (.*) \| `(\w+)` \| `ppo` \| (.*)\|$", text_of("docs/backends/verl.md"), re.MULTILINE)
+    rows = re.findall(r"^\| (.*) \| `(\w+)` \| `ppo` \| (.*)\|$", text_of("docs/backends/verl-keys.md"), re.MULTILINE)
     told = {name: loss for names, loss, _ in rows for name in re.findall(r"`(\w+)`", names)}
     assert told.pop("default_loss") == FALLBACK_LOSS
     assert told == defaults

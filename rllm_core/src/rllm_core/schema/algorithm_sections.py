@@ -81,7 +81,7 @@ class RolloutCorrectionSection(Section):
         default_factory=dict, description="Rejection rules by name, with thresholds. Rejected tokens are masked."
     )
     preset: Annotated[str | None, ReadBy()] = Field(
-        None, description="Name of a verl preset: defaults for the other keys. See `docs/how-to/async.md`."
+        None, description="Name of a verl preset: defaults for the other keys. See `docs/how-to/off-policy.md`."
     )
 
     @property
