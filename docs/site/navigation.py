@@ -5,6 +5,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "Start": ["install", "tutorial", "glossary"],
         "How to": [
             "how-to/train",
+            "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",
             "how-to/data-sets",
@@ -25,6 +26,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/deployed-agent",
             "how-to/two-roles",
             "how-to/clusters",
+            "how-to/sample-with-vllm",
             "how-to/async",
             "how-to/off-policy",
             "how-to/python",
@@ -33,8 +35,14 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/from-verl",
             "how-to/from-rllm",
         ],
-        "Backends": ["backends/verl", "backends/verl-keys", "backends/verl-operate", "backends/tinker"],
-        "How it works": ["explain/step", "explain/seeds", "explain/resume", "explain/gateway"],
+        "Backends": [
+            "backends/verl",
+            "backends/verl-keys",
+            "backends/verl-operate",
+            "backends/tinker",
+            "backends/tinker-server",
+        ],
+        "How it works": ["explain/step", "explain/seeds", "explain/resume"],
         "Look up": [
             "reference/config",
             "reference/errors",
@@ -67,7 +75,16 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         ]
     },
     "contributing/README": {
-        "Contribute": ["architecture", "style", "measurements", "releasing", "tests-of-verl", "decisions/README"],
+        "Contribute": [
+            "architecture",
+            "style",
+            "measurements",
+            "releasing",
+            "gateway",
+            "tests-of-tinker",
+            "tests-of-verl",
+            "decisions/README",
+        ],
     },
     "contributing/decisions/README": {"Decisions": ["0*"]},
 }

@@ -63,6 +63,7 @@ NOT_RUN = {
 PLANNED = ("rllm/backend=tinker", "rllm/backend=verl")
 """Words of commands that are planned and not run: a service, or half a minute of Ray."""
 PAGES = (
+    "docs/backends/tinker-server.md",
     "docs/backends/tinker.md",
     "docs/backends/verl-keys.md",
     "docs/backends/verl-operate.md",
@@ -72,9 +73,11 @@ PAGES = (
     "docs/how-to/async.md",
     "docs/how-to/choose-an-algorithm.md",
     "docs/how-to/configure.md",
+    "docs/how-to/follow-a-run.md",
     "docs/how-to/off-policy.md",
     "docs/how-to/python.md",
     "docs/how-to/rescore.md",
+    "docs/how-to/sample-with-vllm.md",
     "docs/how-to/train.md",
 )
 
