@@ -40,11 +40,17 @@ def test_every_plugin_of_ours_is_on_the_page_of_its_kind_with_its_options(
 ) -> None:
     for entry in registry.all(kind):
         page = made[f"{kind}.md"]
-        section = page.partition(f"\n### `{entry.name}`\n")[2].partition("\n##")[0]
+        section = section_of(page, entry.name)
         (row,) = re.findall(rf"^\| (?:`|\[`){re.escape(entry.name)}`.*$", page.partition("\n###")[0], re.MULTILINE)
         assert cell(entry.plugin.summary) in row
         if kind != "backend":
+            shared = re.findall(r"^It has the options of \[`(\w+)`\]", section, re.MULTILINE)
+            section += "".join(section_of(page, name) for name in shared)
             assert [option for option in entry.plugin.params.model_fields if f"| `{option}` |" not in section] == []
+
+
+def section_of(page: str, name: str) -> str:
+    return page.partition(f"\n### `{name}`\n")[2].partition("\n##")[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

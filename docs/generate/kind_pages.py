@@ -104,7 +104,8 @@ def _choosing(registry: Registry, kind: str) -> Iterator[str]:
     if not entries:
         yield "None comes with rllm.\n"
         return
-    sections = {entry.name: list(_details(entry)) for entry in entries}
+    whole: dict[str, list[tuple[str, ...]]] = {}
+    sections = {entry.name: list(_details(entry, whole)) for entry in entries}
     rows = [(_name(entry, sections), entry.distribution, cell(entry.plugin.summary)) for entry in entries]
     yield table(("name", "package", "description"), rows)
     for name, section in sections.items():
@@ -117,8 +118,8 @@ def _name(entry: Registered[Any], sections: dict[str, list[str]]) -> str:
     return f"[`{entry.name}`](#{entry.name})" if sections[entry.name] else f"`{entry.name}`"
 
 
-def _details(entry: Registered[Any]) -> Iterator[str]:
-    """What a plugin has besides its summary."""
+def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) -> Iterator[str]:
+    """What a plugin has besides its summary. ``whole`` gets its options, unless an earlier plugin has most of them."""
     plugin = entry.plugin
     if plugin.deprecated:
         yield f"Deprecated: {plugin.deprecated}\n"
@@ -134,6 +135,13 @@ def _details(entry: Registered[Any]) -> Iterator[str]:
         (f"`{name}`", cell(words), default if default == "required" else f"`{cell(default)}`", cell(meaning))
         for name, words, default, meaning in options_of(plugin.params)
     ]
+    contained = [name for name, rows in whole.items() if len(rows) > 1 and set(rows) <= set(options)]
+    if contained:
+        first = max(contained, key=lambda name: len(whole[name]))
+        options = [row for row in options if row not in whole[first]]
+        yield f"It has the options of [`{first}`](#{first}){', and:' if options else '.'}\n"
+    else:
+        whole[entry.name] = options
     if options:
         yield table(("option", "type", "default", "meaning"), options)
 
