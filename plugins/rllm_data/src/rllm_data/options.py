@@ -16,7 +16,7 @@ DEFAULT_ID_KEY = "id"
 class HfParams(Params):
     path: str = Field(
         min_length=1,
-        description="A file (.parquet, .json, .jsonl, .csv, .arrow), a folder of such files, a folder from "
+        description="A file (.parquet, .json, .jsonl, .csv, .arrow), a directory of such files, a directory from "
         "`save_to_disk`, or the id of a dataset on the hub.",
     )
     split: str = Field(
@@ -27,7 +27,7 @@ class HfParams(Params):
     config: str | None = Field(
         None,
         min_length=1,
-        description="Configuration of a dataset on the hub or of a folder. null means its only configuration.",
+        description="Configuration of a dataset on the hub or of a directory. null means its only configuration.",
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
@@ -51,7 +51,7 @@ class HfParams(Params):
         None,
         min_length=1,
         description="Name of the tasks in validation tables. null means each row's own `data_source`, or the name of "
-        "the file, folder or dataset if a row has none.",
+        "the file, directory or dataset if a row has none.",
     )
     val_fraction: float | None = Field(
         None,

@@ -26,7 +26,7 @@ def _is_remote(params: HfParams) -> bool:
 def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
     yield DatasetPlugin(
         name="hf",
-        summary="Rows of parquet, json, csv or arrow files, of folders, and of the Hugging Face hub.",
+        summary="Rows of parquet, json, csv or arrow files, of directories, and of the Hugging Face hub.",
         params=HfParams,
         load=load_from("rllm_data.dataset", "read_tasks"),
         check=_check,

@@ -20,7 +20,7 @@ requires_api = 1
 def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
     yield TrackerPlugin(
         name="report",
-        summary="report.html in the run folder: the pages of `rllm view` as one file, in every run.",
+        summary="report.html in the run directory: the pages of `rllm view` as one file, in every run.",
         params=NoParams,
         load=load_from("rllm_view.report", "ReportTracker"),
         every_run=True,
@@ -31,7 +31,7 @@ def rllm_trackers() -> Iterable[TrackerPlugin[Any]]:
 def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
     yield DatasetPlugin(
         name="stored",
-        summary="Tasks of stored episodes, with the attempts that the stage `stored` trains on.",
+        summary="Tasks of stored episodes, with the rollouts that the stage `stored` trains on.",
         params=StoredParams,
         load=load_from("rllm_view.rescoring.stored.dataset", "read_stored"),
     )

@@ -118,7 +118,7 @@ def datasets() -> Iterable[DatasetPlugin[Any]]:
 def rewards() -> Iterable[RewardPlugin[Any]]:
     yield RewardPlugin(
         name="exact",
-        summary="1 where the reply is the answer, up to case, white space and a final full stop.",
+        summary="1 if the response is the answer, up to case, white space and a final full stop.",
         params=ExactParams,
         load=load_from("rllm.tasks.exact", "Exact"),
         blocking=False,
@@ -126,7 +126,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="math",
-        summary="1 where the reply is mathematically equal to the answer (math-verify, in processes).",
+        summary="1 if the response is mathematically equal to the answer (math-verify, in processes).",
         params=MathParams,
         load=_math,
         check=_check_math,
@@ -136,7 +136,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="choice",
-        summary="1 where the last option that the reply names is the right one.",
+        summary="1 if the last option in the response is the right one.",
         params=ChoiceParams,
         load=load_from("rllm.tasks.choice", "Choice"),
         blocking=False,
@@ -144,7 +144,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="regex",
-        summary="1 where what a regular expression finds in the reply is the answer.",
+        summary="1 if the text that a regular expression finds in the response is the answer.",
         params=RegexParams,
         load=load_from("rllm.tasks.patterns", "Regex"),
         timeout=WAIT_FOR_A_WORKER,
@@ -152,7 +152,7 @@ def rewards() -> Iterable[RewardPlugin[Any]]:
     )
     yield RewardPlugin(
         name="format",
-        summary="1 where the whole reply matches a regular expression.",
+        summary="1 if the whole response matches a regular expression.",
         params=FormatParams,
         load=load_from("rllm.tasks.patterns", "Format"),
         timeout=WAIT_FOR_A_WORKER,

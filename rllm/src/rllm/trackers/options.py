@@ -21,7 +21,7 @@ class EpisodeTableParams(Params):
 
 class TensorboardParams(EpisodeTableParams):
     directory: str | None = Field(
-        None, min_length=1, description="Folder of the event files, relative to the run folder. null: tensorboard."
+        None, min_length=1, description="Directory of the event files, relative to the run. null: tensorboard."
     )
 
     @field_validator("directory")

@@ -27,7 +27,7 @@ def trackers() -> Iterable[TrackerPlugin[Any]]:
     )
     yield TrackerPlugin(
         name="picture",
-        summary="reward_curve.png in the run folder, in every run.",
+        summary="reward_curve.png in the run directory, in every run.",
         params=NoParams,
         load=load_from("rllm.trackers.picture_tracker", "PictureTracker"),
         every_run=True,

@@ -228,7 +228,7 @@ class Backend(ABC):
 
         Args:
             run: the context that `start` receives next.
-            directory: a folder that `save` filled.
+            directory: a directory that `save` filled.
 
         Raises:
             CheckpointError: this run cannot continue from the checkpoint.
@@ -261,7 +261,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def save(self, directory: Path) -> None:
-        """Write everything that an exact resume needs into an existing empty folder. Do not use pickle."""
+        """Write everything that an exact resume needs into an existing empty directory. Do not use pickle."""
 
     @abstractmethod
     async def load(self, directory: Path) -> None:
@@ -293,7 +293,7 @@ class BackendPlugin(Plugin[ParamsT]):
     ``pkg://verl.trainer.config``."""
     profiles: Mapping[str, str] = field(default_factory=dict)
     """Profiles: predefined settings that override that file. Maps each name to a one-line description, for example
-    ``{"cpu": "Without a GPU."}``. A profile's file is ``rllm/backend/<name>/<profile>.yaml`` in the same folder. Its
+    ``{"cpu": "Without a GPU."}``. A profile's file is ``rllm/backend/<name>/<profile>.yaml`` in the same directory. Its
     defaults list begins with ``/rllm/backend/<name>``. Users choose a profile with ``rllm.profile`` or ``--profile``.
     """
     shared_keys: tuple[SharedKey, ...] = ()
@@ -335,9 +335,9 @@ class BackendPlugin(Plugin[ParamsT]):
     ``--dry-run``. It must load no weights and use no network. If None, such an error appears only when the run starts.
     """
     fetch_model: Callable[[Path, Path], None] | None = None
-    """Writes a model in the format of transformers or peft, for ``rllm export``. Takes a folder that `Backend.save`
-    filled and an empty folder, and writes the model into the empty one. Raises CheckpointError if it cannot. If None,
-    the model is in the checkpoint's folder ``model``."""
+    """Writes a model in the format of transformers or peft, for ``rllm export``. Takes a directory that `Backend.save`
+    filled and an empty directory, and writes the model into the latter. Raises CheckpointError if it cannot. If None,
+    the model is in the checkpoint's directory ``model``."""
     examine_gpus: Callable[[], Iterable[Finding]] | None = None
     """Checks the GPU setup of this machine, for ``rllm plugins doctor --gpu``. It starts nothing and takes seconds.
     None if the backend does not use GPUs."""

@@ -174,8 +174,8 @@ class EngineSetup:
     """The model and the limits that a backend gives to the engine that it hosts."""
 
     directory: Path
-    """A Hugging Face folder with the model's configuration and tokenizer, without weights. It is deleted after `start`
-    returns."""
+    """A Hugging Face directory with the model's configuration and tokenizer, without weights. It is deleted after
+    `start` returns."""
     renderer: Renderer
     """The engine's `renderer`. Its stop ids end a response."""
     max_context: int

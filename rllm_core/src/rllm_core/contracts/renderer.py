@@ -106,7 +106,7 @@ class RendererSetup:
     """The model that a renderer is made for."""
 
     name: str
-    """The model's name in the run's config: a Hub id or a folder."""
+    """The model's name in the run's config: a Hub id or a directory."""
     tokenizer: Any
     """The Hugging Face tokenizer of the model. In the gateway's process it is an object with the same methods and
     attributes."""

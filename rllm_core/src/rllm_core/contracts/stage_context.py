@@ -36,6 +36,6 @@ class StageContext:
     loss_of: Callable[[str], PluginChoice[LossPlugin[Any]]]
     """Takes a role and returns its loss."""
     log: Callable[[int, Mapping[str, float]], None]
-    """Sends the metrics of a step to all trackers and the run folder."""
+    """Sends the metrics of a step to all trackers and the run directory."""
     traces_tokens: bool = False
     """True if every update returns a token trace (`UpdatePlan.trace`)."""

@@ -17,7 +17,7 @@ class TrackedRun:
     """Facts about the run that a tracker receives."""
 
     directory: Path
-    """The run folder. Trackers write their files into it."""
+    """The run directory. Trackers write their files into it."""
     project_name: str
     experiment_name: str
     config: Mapping[str, Any]

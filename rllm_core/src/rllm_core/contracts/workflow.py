@@ -63,7 +63,7 @@ class OpenedRun:
     config: RunConfig
     engine: RolloutEngine
     directory: Path | None
-    """The run folder. None if nothing is trained, as in ``rllm eval``."""
+    """The run directory. None if nothing is trained, as in ``rllm eval``."""
     stop_texts: bool = False
     """True if the engine ends responses at `SamplingParams.stop`. Other engines reject such strings."""
     replaces: bool = False

@@ -298,7 +298,7 @@ def rllm_agents() -> Iterable[AgentPlugin[Any]]:
     def rllm_agents():
         yield AgentPlugin(
             name="last_line",
-            summary="The last line of a reply is the action.",
+            summary="The last line of a response is the action.",
             params=LastLineParams,
             load=lambda: LastLine,
         )
@@ -366,7 +366,7 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     def rllm_rewards():
         yield RewardPlugin(
             name="contains",
-            summary="Whether the reply contains the answer.",
+            summary="1 if the response contains the answer.",
             params=ContainsParams,
             load=lambda: Contains,
             needs=frozenset({"answer"}),
@@ -399,7 +399,7 @@ def rllm_renderers() -> Iterable[RendererPlugin[Any]]:
     def rllm_renderers():
         yield RendererPlugin(
             name="answer_only",
-            summary="The model's template; a reply's content is what follows `Answer:`.",
+            summary="The model's template; a response's content is what follows `Answer:`.",
             params=NoParams,
             load=load_answer_only,
         )

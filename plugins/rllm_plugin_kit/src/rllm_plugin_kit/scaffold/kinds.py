@@ -95,7 +95,7 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
         ),
         "agent": Template(
             title="Agent",
-            summary="The last line of a reply is the action.",
+            summary="The last line of a response is the action.",
             train="rllm train guess rllm.agent.name=$chosen",
             config="rllm:\n  agent:\n    name: $chosen\n    agent_args: {request: last line}",
             dependencies=_PLAIN,
@@ -109,14 +109,14 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
         ),
         "reward": Template(
             title="Reward",
-            summary="1 for a reply of the asked for form, else 0.",
+            summary="1 for a response of the requested form, else 0.",
             train="rllm train sum rllm.reward=[$chosen]",
             config="rllm:\n  reward: [{name: $chosen, weight: 0.5, pattern: '[0-9]+'}]",
             dependencies=_PLAIN,
         ),
         "renderer": Template(
             title="Renderer",
-            summary="The template of the model; the content of a reply is what follows a mark.",
+            summary="The template of the model; the content of a response is the text after a mark.",
             train="rllm train guess rllm.renderer=$chosen",
             config="rllm:\n  renderer: {name: $chosen, mark: result}",
             dependencies=_NUMPY,
@@ -137,7 +137,7 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
         ),
         "observer": Template(
             title="Observer",
-            summary="Skips validations until enough attempts are solved.",
+            summary="Skips validations until enough rollouts are solved.",
             train='rllm train guess "rllm.trainer.observers=[$chosen]"',
             config="rllm:\n  trainer:\n    observers: [{name: $chosen, solved: 0.5}]",
             dependencies=_PLAIN,

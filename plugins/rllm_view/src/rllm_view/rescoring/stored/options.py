@@ -14,7 +14,7 @@ class StoredParams(Params):
 
     path: str = Field(
         min_length=1,
-        description="Folder from `rllm gateway episodes`, run folder with `rllm.record=tokens`, or file of episodes.",
+        description="Directory from `rllm gateway episodes`, run with `rllm.record=tokens`, or file of episodes.",
     )
     group_by: Literal["step", "task"] = Field(
         "step",
