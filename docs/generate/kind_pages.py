@@ -131,7 +131,7 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
     if entry.kind == "backend":
         yield f"Its keys are in [Config keys](config.md#backend-{entry.name}).\n"
         return
-    options = [
+    options: list[tuple[str, ...]] = [
         (f"`{name}`", cell(words), default if default == "required" else f"`{cell(default)}`", cell(meaning))
         for name, words, default, meaning in options_of(plugin.params)
     ]
