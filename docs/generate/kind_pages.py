@@ -127,7 +127,7 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
     read = {"config keys": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
     if found := facts | read:
-        yield "".join(f"- {name}: {one_line(words)}\n" for name, words in found.items())
+        yield "".join(f"- `{name}`: {one_line(words)}\n" for name, words in found.items())
     if entry.kind == "backend":
         yield f"Its keys are in [Config keys](config.md#backend-{entry.name}).\n"
         return
