@@ -158,7 +158,7 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
             if instead := idle_reason(backend, key, profile):
                 given = composed.given(key)
                 of_profile = idle_reason(backend, key) is None
-                without_user = packaged_values(backend, profile) if of_profile else composed.in_force
+                without_user = packaged_values(backend, profile) if of_profile else composed.unused_defaults
                 if same_value(composed.value(key), value_at(without_user, path_of(key))):
                     text = (
                         f"{given}, which is the default: it has no effect, because backend {backend.name} does not "
