@@ -28,7 +28,7 @@ from rllm.config.needed import require_packages
 from rllm.config.options_as_keys import option_hints
 from rllm.config.packaged import DEFAULT, base_layer, fill_defaults, packaged_layers
 from rllm.config.packaged_keys import unlike_packaged
-from rllm.config.paths import ABSENT, KeyPath, leaves, path_of, picked, put_at, value_at
+from rllm.config.paths import ABSENT, KeyPath, leaves, path_of, picked, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, parse, wrong_value
 from rllm.config.resolve import as_written, environment_hidden, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
@@ -187,14 +187,17 @@ def _settle(registry: Registry, user_layers: Sequence[Layer]) -> _Settled:
 
 
 def _values_without_user(settled: _Settled, layers: Sequence[Layer], keys: Sequence[KeyPath]) -> dict[str, Any]:
-    """Return the values that some keys would have if the user did not set them, with all other values unchanged."""
-    others = merge_layers([*settled.lower, *(each for each in layers if each.tier < Tier.USER)], settled.schemas).tree
-    fill_defaults(others, settled.backend.params)
-    values = {path: value for path in keys if (value := value_at(others, path)) is not ABSENT}
-    tree = deepcopy(settled.merged.tree)
-    for path, value in values.items():
-        put_at(tree, path, value)
-    return picked(resolve_interpolations(Merged(tree, settled.merged.marks)), values)
+    """Return the values that keys of the backend would have if the user did not set them, with all others unchanged."""
+    backend = settled.backend
+    lower = merge_layers([*settled.lower, *(each for each in layers if each.tier < Tier.USER)], settled.schemas).tree
+    fill_defaults(lower, backend.params)
+    merged = Merged(deepcopy(settled.merged.tree), dict(settled.merged.marks))
+    derived = {path_of(row.native) for row in backend.derived_keys}
+    known = [path for path in keys if path in derived or value_at(lower, path) is not ABSENT]
+    for path in known:
+        merged.put(path, None if path in derived else value_at(lower, path), DEFAULT, Tier.PACKAGED)
+    derive_keys(merged, backend.derived_keys, backend.params)
+    return picked(resolve_interpolations(merged), known)
 
 
 def _open_whole(layer: Layer, registry: Registry) -> list[Layer]:
