@@ -50,7 +50,7 @@ class EntropySection(Section):
 
 
 KlEstimator = Literal["k1", "k2", "k3", "k3_unbiased"]
-"""Estimator of a KL divergence; see `kl_term` of rllm-backend-kit."""
+"""Name of an estimator of the KL divergence. `kl_term` of rllm-backend-kit has the formulas."""
 RejectionRule = Literal[
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm",
