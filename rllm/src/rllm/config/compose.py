@@ -30,7 +30,7 @@ from rllm.config.packaged import DEFAULT, base_layer, fill_defaults, packaged_la
 from rllm.config.packaged_keys import unlike_packaged
 from rllm.config.paths import ABSENT, KeyPath, leaves, path_of, picked, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, parse, wrong_value
-from rllm.config.resolve import as_written, environment_hidden, from_environment, resolve, resolve_interpolations
+from rllm.config.resolve import environment_hidden, format_tree, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
 from rllm.config.unused import idle_reason
 from rllm.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
@@ -81,13 +81,13 @@ class Composed:
         return frozenset(key for key, tier in self.tiers.items() if tier is Tier.SAVED)
 
     @property
-    def written(self) -> dict[str, Any]:
-        """`tree` as it may be saved and shown, see `as_written`."""
-        return as_written(self.tree, self.from_environment)
+    def printable_tree(self) -> dict[str, Any]:
+        """`tree` as it may be saved and shown, see `format_tree`."""
+        return format_tree(self.tree, self.from_environment)
 
-    def whole(self) -> dict[str, Any]:
-        """Return `written` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
-        return as_whole(self.written, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
+    def build_saved_config(self) -> dict[str, Any]:
+        """Return `printable_tree` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
+        return as_whole(self.printable_tree, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -105,7 +105,7 @@ class Composed:
         """True if a user set the key, or a key inside its mapping, for this run."""
         return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
 
-    def given(self, key: str) -> str:
+    def describe(self, key: str) -> str:
         """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
         text, _ = self.from_environment.get(path_of(key), (self.value(key), None))
         return wrong_value(path_of(key), text, self.origin(key))
@@ -189,13 +189,14 @@ def _settle(registry: Registry, user_layers: Sequence[Layer]) -> _Settled:
 def _values_without_user(settled: _Settled, layers: Sequence[Layer], keys: Sequence[KeyPath]) -> dict[str, Any]:
     """Return the values that keys of the backend would have if the user did not set them, with all others unchanged."""
     backend = settled.backend
-    lower = merge_layers([*settled.lower, *(each for each in layers if each.tier < Tier.USER)], settled.schemas).tree
-    fill_defaults(lower, backend.params)
-    merged = Merged(deepcopy(settled.merged.tree), dict(settled.merged.marks))
+    lower = merge_layers([*settled.lower, *(each for each in layers if each.tier < Tier.USER)], settled.schemas)
+    fill_defaults(lower.tree, backend.params)
     derived = {path_of(row.native) for row in backend.derived_keys}
-    known = [path for path in keys if path in derived or value_at(lower, path) is not ABSENT]
+    known = [path for path in keys if path in derived or value_at(lower.tree, path) is not ABSENT]
+    merged = Merged(deepcopy(settled.merged.tree), dict(settled.merged.marks))
     for path in known:
-        merged.put(path, None if path in derived else value_at(lower, path), DEFAULT, Tier.PACKAGED)
+        value = value_at(lower.tree, path)
+        merged.put(path, None if value is ABSENT else value, DEFAULT, lower.tier(path))
     derive_keys(merged, backend.derived_keys, backend.params)
     return picked(resolve_interpolations(merged), known)
 
@@ -208,7 +209,7 @@ def _open_whole(layer: Layer, registry: Registry) -> list[Layer]:
     given = [each for each in stored if each.origin != UNUSED]
     now = _settle(registry, given)
     # If a caller resolved the interpolations of a whole configuration, it contains values instead of interpolations.
-    same = [as_written(now.tree, now.from_environment), now.tree, *(each.tree for each in stored if each not in given)]
+    same = [format_tree(now.tree, now.from_environment), now.tree, *(each.tree for each in stored if each not in given)]
     return [*given, changed_since(layer, same)]
 
 

@@ -98,7 +98,7 @@ def escape(value: Any) -> Any:
     return value
 
 
-def as_written(tree: Mapping[str, Any], from_environment: Mapping[KeyPath, tuple[Any, Any]]) -> dict[str, Any]:
+def format_tree(tree: Mapping[str, Any], from_environment: Mapping[KeyPath, tuple[Any, Any]]) -> dict[str, Any]:
     """Return a resolved tree as it may be saved and shown.
 
     Values from environment variables appear as the user wrote them, such as ``${oc.env:KEY}``. Other text that looks
