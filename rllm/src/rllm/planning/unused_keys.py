@@ -178,12 +178,6 @@ def _lists(plugin: Any, key: str) -> bool:
     return any(covers(name, key) for name in plugin.config_keys)
 
 
-def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
-    """Return the core's values that plugins of a kind use as options, by name. Null keeps the plugin's default."""
-    keys = core_keys(config)
-    return {key.path[-1]: key.value for key in keys if kind in key.options_of and key.value is not None}
-
-
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:
     """Return the installed plugins that can use a key."""
     return [entry for kind in KINDS for entry in registry.all(kind) if _could_act(entry, key)]
