@@ -20,7 +20,7 @@ from rllm_gateway.running.target import Target, check_target, sources_of_command
 from rllm_gateway.session import OpenedSession
 
 AGENT = """
-import asyncio, os, signal, subprocess, sys
+import asyncio, json, os, signal, subprocess, sys
 KEY_AT_IMPORT = os.environ.get("OPENAI_API_KEY")
 
 def solve(task):
