@@ -61,6 +61,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "loss",
             "grouping",
             "rejection",
+            "sampler",
             "stage",
             "backend",
             "engine",
