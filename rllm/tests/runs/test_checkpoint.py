@@ -137,7 +137,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another format version": (
         lambda c: (c / "manifest.json").write_text('{"format_version": 1, "files": []}'),
-        "format version 1, this rllm-core reads 2",
+        "format version 1, this rllm-core reads 3",
     ),
     "nothing at all": (lambda c: [shutil.rmtree(c), c.mkdir()], "no manifest"),
 }
