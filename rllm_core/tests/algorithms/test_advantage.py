@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from plain_groups import make_inputs
 
 from rllm_core.algorithms import advantage
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
@@ -16,7 +17,6 @@ from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.contracts.plugin import NoParams
 
 Rewards = list[list[float]]
-MakeInputs = Callable[..., AdvantageInput]
 EPSILON = 1e-6
 
 
@@ -153,19 +153,14 @@ by_estimator = pytest.mark.parametrize(("estimator", "naive"), PAIRS.values(), i
 @by_estimator
 @given(groups=GROUPS)
 def test_ragged_groups_give_what_a_loop_over_groups_gives(
-    make_inputs: MakeInputs,
-    estimator: Callable[[AdvantageInput], list[float]],
-    naive: Callable[[Rewards], list[float]],
-    groups: Rewards,
+    estimator: Callable[[AdvantageInput], list[float]], naive: Callable[[Rewards], list[float]], groups: Rewards
 ) -> None:
     assert estimator(make_inputs(groups)) == pytest.approx(naive(groups), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("estimator", CENTRING)
 @pytest.mark.parametrize("reward", [0.1, 0.3, 0.7, 0.9, 1 / 3, 100.1, -0.1, 1e-300, 1e15 + 0.3])
-def test_c3_equal_rewards_give_exactly_zero(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], reward: float
-) -> None:
+def test_c3_equal_rewards_give_exactly_zero(estimator: Callable[[AdvantageInput], list[float]], reward: float) -> None:
     for size in range(2, 33):
         assert estimator(make_inputs([[reward] * size])) == [0.0] * size
         # Also beside a group that has signal, whose statistics must not leak in.
@@ -174,21 +169,17 @@ def test_c3_equal_rewards_give_exactly_zero(
 
 @pytest.mark.parametrize(("estimator", "naive"), [PAIRS[name] for name in PAIRS if not name.endswith("baseline_verl")])
 def test_c4_lengths_do_not_enter(
-    make_inputs: MakeInputs,
-    estimator: Callable[[AdvantageInput], list[float]],
-    naive: Callable[[Rewards], list[float]],
+    estimator: Callable[[AdvantageInput], list[float]], naive: Callable[[Rewards], list[float]]
 ) -> None:
     rewards = [[1.0, 0.0], [0.5, 0.0]]
-    uneven = make_inputs(rewards, said=[[4, 1], [2, 2]])
+    uneven = make_inputs(rewards, lengths=[[4, 1], [2, 2]])
     assert uneven.response_lengths.tolist() == [4, 1, 2, 2]
     assert estimator(uneven) == pytest.approx(naive(rewards), abs=1e-12)
 
 
 @by_estimator
 def test_c9_one_failure_among_near_successes_stays_finite(
-    make_inputs: MakeInputs,
-    estimator: Callable[[AdvantageInput], list[float]],
-    naive: Callable[[Rewards], list[float]],
+    estimator: Callable[[AdvantageInput], list[float]], naive: Callable[[Rewards], list[float]]
 ) -> None:
     rewards = [[0.0, *[0.95] * 7]]
     values = estimator(make_inputs(rewards))
@@ -212,9 +203,7 @@ def test_c9_one_failure_among_near_successes_stays_finite(
         (reinforce_plus_plus_baseline_verl, 0.0),
     ],
 )
-def test_a_group_of_one(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], expected: float
-) -> None:
+def test_a_group_of_one(estimator: Callable[[AdvantageInput], list[float]], expected: float) -> None:
     assert estimator(make_inputs([[2.5]])) == [expected]
 
 
@@ -226,9 +215,7 @@ def test_a_group_of_one(
         (advantage.rloo, RlooParams(), [0.0, 1.0, 0.0]),
     ],
 )
-def test_baselines_are_what_rewards_are_compared_with(
-    make_inputs: MakeInputs, function: Any, params: Any, expected: list[float]
-) -> None:
+def test_baselines_are_what_rewards_are_compared_with(function: Any, params: Any, expected: list[float]) -> None:
     assert function(make_inputs([[1.0, 0.0], [3.0]]), params).baselines.tolist() == expected
 
 
@@ -236,7 +223,6 @@ def test_baselines_are_what_rewards_are_compared_with(
 @settings(max_examples=40)
 @given(groups=GROUPS, random=st.randoms(use_true_random=False))
 def test_order_of_members_and_groups_does_not_matter(
-    make_inputs: MakeInputs,
     estimator: Callable[[AdvantageInput], list[float]],
     naive: Callable[[Rewards], list[float]],
     groups: Rewards,
@@ -260,7 +246,7 @@ LARGE_GROUPS = st.lists(st.lists(REWARD, min_size=2, max_size=9), min_size=1, ma
 @pytest.mark.parametrize("estimator", CENTRING)
 @given(groups=LARGE_GROUPS, shift=REWARD)
 def test_adding_a_constant_to_all_rewards_changes_nothing(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, shift: float
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, shift: float
 ) -> None:
     shifted = [[reward + shift for reward in group] for group in groups]
     assert estimator(make_inputs(shifted)) == pytest.approx(estimator(make_inputs(groups)), rel=1e-9, abs=1e-9)
@@ -269,7 +255,7 @@ def test_adding_a_constant_to_all_rewards_changes_nothing(
 @pytest.mark.parametrize("estimator", [grpo_without_std, grpo_trl_without_std, rloo, rloo_verl, rloo_trl, reinforce])
 @given(groups=GROUPS, scale=st.sampled_from([0.25, 2.0, 1024.0]))
 def test_scaling_rewards_scales_advantages_that_are_not_divided_by_a_std(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
 ) -> None:
     scaled = [[reward * scale for reward in group] for group in groups]
     expected = [scale * value for value in estimator(make_inputs(groups))]
@@ -279,7 +265,7 @@ def test_scaling_rewards_scales_advantages_that_are_not_divided_by_a_std(
 @pytest.mark.parametrize("estimator", [grpo, grpo_verl, reinforce_plus_plus_baseline])
 @given(groups=LARGE_GROUPS, scale=st.sampled_from([2.0, 1024.0]))
 def test_scaling_rewards_hardly_changes_advantages_that_are_divided_by_a_std(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
 ) -> None:
     scaled = [[reward * scale for reward in group] for group in groups]
     assert estimator(make_inputs(scaled)) == pytest.approx(estimator(make_inputs(groups)), rel=1e-4)
@@ -298,21 +284,19 @@ def test_the_estimators_here_have_the_scopes_they_declare() -> None:
 @pytest.mark.parametrize("estimator", GROUP_SCOPED)
 @given(groups=GROUPS)
 def test_group_scoped_estimators_give_the_same_for_each_group_alone(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards
 ) -> None:
     alone = [value for group in groups for value in estimator(make_inputs([group]))]
     assert estimator(make_inputs(groups)) == pytest.approx(alone, rel=1e-12, abs=1e-12)
 
 
 @given(groups=GROUPS)
-def test_a_trajectory_scoped_estimator_gives_the_same_for_each_trajectory_alone(
-    make_inputs: MakeInputs, groups: Rewards
-) -> None:
+def test_a_trajectory_scoped_estimator_gives_the_same_for_each_trajectory_alone(groups: Rewards) -> None:
     alone = [value for group in groups for reward in group for value in reinforce(make_inputs([[reward]]))]
     assert reinforce(make_inputs(groups)) == alone
 
 
 @pytest.mark.parametrize(("function", "params"), [(advantage.reinforce, NoParams()), (advantage.rloo, RlooParams())])
-def test_results_do_not_share_memory_with_the_rewards(make_inputs: MakeInputs, function: Any, params: Any) -> None:
+def test_results_do_not_share_memory_with_the_rewards(function: Any, params: Any) -> None:
     inputs = make_inputs([[1.0], [2.0]])
     assert not np.shares_memory(function(inputs, params).values, inputs.rewards)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from expecting import check_error
 from hypothesis import given, strategies as st
+from plain_groups import make_groups
 
 from rllm_core.algorithms.estimation import EstimatorChoice, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
@@ -19,8 +20,6 @@ from rllm_core.data import codec
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-
-MakeGroups = Callable[..., list[TrajectoryGroup]]
 
 
 def two_turns(first: Any, second: Any) -> Trajectory:
@@ -139,7 +138,7 @@ def _chosen(function: Callable[[AdvantageInput], Advantages], **fields: Any) -> 
     return PluginChoice(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
 
 
-def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: MakeGroups) -> None:
+def test_estimators_see_the_other_groups_only_even_of_one_role() -> None:
     mine, theirs = make_groups([[5, 5], [1, 0]])
     for trajectory in mine.trajectories:
         trajectory.steps[0].advantage = [0.25, -0.25]
@@ -158,7 +157,7 @@ def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: Make
     assert seen == [[1, 0], [1, 0]]
 
 
-def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called(make_groups: MakeGroups) -> None:
+def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called() -> None:
     groups = make_groups([[5, 5]])
     for trajectory in groups[0].trajectories:
         trajectory.steps[0].advantage = 2.0

@@ -35,11 +35,6 @@ class AgentParams(Params):
         description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
         "started once per rollout.",
     )
-    preload: list[str] = Field(
-        default_factory=list,
-        description="Modules that the Python program in `command` imports, such as [litellm]. One process imports "
-        "them once, and rllm forks it for each rollout, so that rollouts start faster.",
-    )
     timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
         3600.0,
         gt=0,
@@ -53,7 +48,6 @@ class AgentParams(Params):
 
 
 def _check(params: AgentParams) -> None:
-    from rllm_gateway.running.runners import count_python_options
     from rllm_gateway.running.target import check_target
 
     if (params.agent is None) == (params.command is None):
@@ -63,12 +57,6 @@ def _check(params: AgentParams) -> None:
             "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.agent is not None:
-        if params.preload:
-            raise ConfigError(
-                "unused-key",
-                "rllm.workflow.workflow_args.preload is set, but the agent is a function.",
-                "Remove `preload`. Without it too, the packages that the function's file imports are imported once.",
-            )
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:
         raise ConfigError(
@@ -76,8 +64,6 @@ def _check(params: AgentParams) -> None:
             f"rllm.workflow.workflow_args.command starts {params.command[0]!r}, but no such program exists.",
             "Set rllm.workflow.workflow_args.command to the program's path and its arguments.",
         )
-    elif params.preload:
-        count_python_options(params.command or [])
 
 
 def _sources(params: AgentParams) -> Mapping[str, str]:
@@ -98,7 +84,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     from rllm_gateway.checks import check_store
     from rllm_gateway.places import store_path
     from rllm_gateway.process import Place, gateway_process, running_gateway
-    from rllm_gateway.running.runners import CommandRunner, FunctionRunner, WarmCommandRunner
+    from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.target import check_target
     from rllm_gateway.workflow import OpenedGateway, Silence
     from rllm_serving.process_directory import ProcessDirectory
@@ -113,8 +99,6 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         directory = files.path
         if params.agent is not None:
             runner: Any = FunctionRunner(check_target(params.agent), directory)
-        elif params.preload:
-            runner = WarmCommandRunner(params.command or [], params.preload, directory)
         else:
             runner = CommandRunner(params.command or [], directory)
         renderer = run.engine.renderer

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from rllm.api.as_classic import AsClassic
+from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
+from rllm.api.classic_call import NORM, reads
 from rllm.api.offering import NONE, ThingT, found, frozen, offering, plain_name, registering, summary_of
 from rllm.planning.unused_keys import shared_options
-from rllm_core.algorithms.as_classic import AsClassic
-from rllm_core.algorithms.classic import ClassicEstimator, FromClassic, require_classic
-from rllm_core.algorithms.classic_call import NORM, reads
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import Grouping, GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
@@ -40,7 +40,7 @@ def register_rllm_adv_estimator(
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for an estimator in rLLM's classic signature, ``f(rewards, algorithm_config, **kwargs)``.
 
-    See `rllm_core.algorithms.classic.ClassicEstimator` for its arguments and its result.
+    See `rllm.api.classic.ClassicEstimator` for its arguments and its result.
 
     Args:
         name: the value for ``rllm.algorithm.adv_estimator``.

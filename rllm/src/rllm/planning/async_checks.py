@@ -39,12 +39,13 @@ def too_stale(plan: RunPlan, steps: int) -> Iterator[Problem]:
     """Reject a staleness threshold that no step of the run can reach."""
     staleness = plan.config.rllm.async_training.staleness
     if 0 < steps <= staleness:
+        less = {1: "0 for synchronous training", 2: "1"}.get(steps, "1 or 2")
         yield refused(
             "staleness-too-large",
             THRESHOLD,
             f"{plan.composed.given(THRESHOLD)}, and the run has {steps} steps: all rollouts would use the first "
             "weights.",
-            f"Set {THRESHOLD} to 1 or 2, or train for more steps.",
+            f"Set {THRESHOLD} to {less}, or train for more steps.",
         )
 
 

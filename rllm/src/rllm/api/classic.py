@@ -1,7 +1,7 @@
 """rLLM's classic estimator signature, and the conversion of such functions to estimators.
 
 ``f(rewards, algorithm_config, **kwargs) -> (advantages, returns)``: lists with one array per group, and one number per
-trajectory. `rllm_core.algorithms.as_classic` converts in the opposite direction.
+trajectory. `rllm.api.as_classic` converts in the opposite direction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rllm_core.algorithms.classic_call import ClassicCall
+from rllm.api.classic_call import ClassicCall
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
