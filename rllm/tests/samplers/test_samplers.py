@@ -202,7 +202,7 @@ def test_mixed_reads_ratios_of_tasks() -> None:
         ("drop_solved", {"bound": 0.0}, "wrong-value"),
         ("mixed", {"ratios": {"math": 1.0}}, "unknown-choice"),
         ("mixed", {"ratios": {"all": 0.0}}, "wrong-value"),
-        ("uniform", {"seed": 1}, "unknown-option"),
+        ("uniform", {"bound": 0.5}, "unknown-option"),
     ],
 )
 def test_wrong_options_are_rejected(name: str, options: dict[str, Any], code: str) -> None:
