@@ -12,6 +12,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/real-models",
             "how-to/size-a-run",
             "how-to/choose-an-algorithm",
+            "how-to/choose-tasks",
             "how-to/configure",
             "how-to/evaluate",
             "how-to/rescore",

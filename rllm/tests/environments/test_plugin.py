@@ -16,9 +16,10 @@ from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 
 
-def test_the_environments_are_guess_and_sum(records: dict[str, EnvironmentPlugin[Any]]) -> None:
-    assert set(records) == {"guess", "sum"}
-    for name, record in records.items():
+def test_the_environments_are_guess_sum_and_mixed(records: dict[str, EnvironmentPlugin[Any]]) -> None:
+    assert set(records) == {"guess", "sum", "mixed"}
+    for name in ("guess", "sum"):
+        record = records[name]
         made = record.load()(record.params())
         assert isinstance(made, Environment)
         assert type(made).__name__.lower() == name

@@ -74,6 +74,18 @@ def test_a_level_sets_every_attribute() -> None:
     assert set(found) == {"min_digits", "max_digits", "min_terms", "max_terms"}
 
 
+def test_levels_alternate_over_the_tasks() -> None:
+    tasks = ReasoningGym.tasks("train", _params(levels=[0, 2], train_size=4))
+    assert [task.data["level"] for task in tasks] == [0, 2, 0, 2]
+    assert [task.data["config"] for task in tasks[:2]] == [config_of(_params(level=level)) for level in (0, 2)]
+
+
+@pytest.mark.parametrize("options", [{"levels": [0, 0]}, {"levels": [0], "level": 1}, {"levels": [-1]}])
+def test_levels_that_contradict_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        _params(**options)
+
+
 def test_the_level_of_one_attribute_leaves_the_others_alone() -> None:
     assert set(config_of(_params(curriculum={"num_terms": 1}))) == {"min_terms", "max_terms"}
     both = config_of(_params(level=2, curriculum={"num_terms": 0}))
