@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from expecting import check_values, expect_error
 from hypothesis import given, strategies as st
+from pydantic import ValidationError
 from reasoning_gym.factory import CURRICULA
 from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.reasoning_gym.environment import answer_of, solved
+from rllm_envs.reasoning_gym.environment import ReasoningGym, answer_of, solved
 from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.resolving import check, config_of, system_prompt_of
 

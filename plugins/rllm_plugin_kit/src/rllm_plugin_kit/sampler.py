@@ -25,7 +25,7 @@ SIZES = (1, 5, TASKS)
 
 
 def results_of(positions: Sequence[int], batch: int) -> list[TaskResult]:
-    """Return results of four rollouts per task. Tasks are solved more often in later batches; low positions first."""
+    """Return results of four rollouts per task. Later batches and lower positions are solved more often."""
     found = []
     for position in positions:
         chance = min(1.0, (batch + 1) / (1 + position))
@@ -36,7 +36,7 @@ def results_of(positions: Sequence[int], batch: int) -> list[TaskResult]:
 
 @dataclass
 class _Run:
-    """A sampler, driven as training drives it: batches are drawn up to `ahead` batches before they are trained on."""
+    """A sampler, called as in training: batches are drawn up to `ahead` batches before their training step."""
 
     sampler: Sampler
     ahead: int
@@ -44,7 +44,7 @@ class _Run:
     drawn: list[list[int]] = field(default_factory=list)
 
     def step(self) -> None:
-        """Draw what may be drawn, and observe the results of the next batch."""
+        """Draw the batches that may be generated now, and observe the results of the next one."""
         while len(self.drawn) <= self.trained + self.ahead:
             self.drawn.append([index(position) for position in self.sampler.draw(len(self.drawn))])
         self.sampler.observe(results_of(self.drawn[self.trained], self.trained))
@@ -57,7 +57,7 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
     kind = "sampler"
 
     def tasks(self) -> list[Task]:
-        """Return the tasks to sample from. Their data has `level`, 0 to 3. Override it if the sampler needs others."""
+        """Return the training tasks. Their data has `level`, 0 to 3. Override it if the sampler needs others."""
         return [
             Task(id=f"task-{number}", data={"level": number % LEVELS}, data_source=f"source-{number % SOURCES}")
             for number in range(TASKS)

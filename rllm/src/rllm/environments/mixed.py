@@ -36,7 +36,7 @@ class Member:
 
 
 class Mixed(Environment):
-    """Tasks of several environments. Each rollout runs in the environment that its task comes from.
+    """Tasks of several environments. Each rollout runs in its task's environment.
 
     Task data is the environment's own, with the columns ``environment`` and ``ratio``. The data source is the
     environment's name in the options, so that metrics of validation are reported for each environment.
@@ -118,14 +118,14 @@ def _members(json: str) -> dict[str, Member]:
             raise ConfigError(
                 "wrong-value",
                 f"{KEY}.{label} {what}, which cannot be mixed.",
-                f"Remove it from {KEY}, or run it alone.",
+                f"Remove it from {KEY}, or choose it with rllm.env.name.",
             )
         found[label] = Member(chosen, float(ratio))
     return found
 
 
 def check(params: MixedParams) -> None:
-    """Run the checks of all environments. Raises ConfigError, as they do."""
+    """Run the checks of all environments, which raise ConfigError."""
     for member in members(params).values():
         if member.chosen.plugin.check is not None:
             member.chosen.plugin.check(member.chosen.params)
@@ -138,7 +138,7 @@ def check_task(params: MixedParams, task: Mapping[str, Any]) -> None:
         raise ConfigError(
             "tasks-not-for-environment",
             "A task has no environment of `mixed`.",
-            "Remove the dataset: each environment has its own tasks.",
+            "Remove the dataset, because each environment has its own tasks.",
         )
     if member.chosen.plugin.check_task is not None:
         member.chosen.plugin.check_task(member.chosen.params, own_data(task))

@@ -12,7 +12,7 @@ from rllm_core.errors import ConfigError, did_you_mean
 
 
 class Mixed(Sampler):
-    """Draws from several data sources in fixed ratios: each task from the source that is furthest behind its ratio.
+    """Draws from several data sources in fixed ratios: each task from the source that is furthest below its ratio.
 
     Tasks of one source come in passes, each in a new random order. The data source is `Task.data_source`. If the
     environment `mixed` made the tasks, they contain their ratio.

@@ -42,7 +42,7 @@ def samplers() -> Iterable[SamplerPlugin[Any]]:
     )
     yield SamplerPlugin(
         name="levels",
-        summary="A few levels of a generator; the next level opens when the highest is solved.",
+        summary="A few levels of a generator. When the highest is solved, the next level opens.",
         params=LevelsParams,
         load=load_from("rllm.samplers.levels", "Levels"),
     )

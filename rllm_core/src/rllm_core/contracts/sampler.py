@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerSetup:
-    """The run's training tasks, from which a sampler draws."""
+    """The run's training tasks."""
 
     tasks: Sequence[Task]
     """All training tasks in a fixed order. They may be `rllm_core.data.tasks.LazyTasks`, so read only those you need.

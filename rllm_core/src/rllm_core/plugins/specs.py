@@ -145,7 +145,7 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
 
 @hookspec
 def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
-    """Offer samplers, which choose the tasks of the next rollout batch. Users choose one with ``rllm.sampler``.
+    """Offer samplers, which choose the tasks of the next rollout batch. Users choose it with ``rllm.sampler``.
 
     A sampler returns positions of tasks. It may observe the results of earlier tasks::
 

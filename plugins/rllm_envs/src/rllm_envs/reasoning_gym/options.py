@@ -31,7 +31,7 @@ class ReasoningGymParams(Params):
     levels: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (),
         description="Several values of `level` in one run, such as [0, 1, 2]. Each has the same number of tasks. The "
-        "column `level` of a task's data contains its level, for the sampler `levels`.",
+        "sampler `levels` reads a task's level from the column `level` of its data.",
     )
     curriculum: dict[str, int] = Field(
         default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}. They override `level`."
