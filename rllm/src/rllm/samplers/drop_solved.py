@@ -13,8 +13,8 @@ from rllm_core.contracts.sampler import Sampler, SamplerSetup, TaskResult
 class DropSolved(Sampler):
     """Passes over all tasks, without those whose pass rate was at least `bound` in one batch.
 
-    Source: ScaleRL, arXiv:2510.13786, "no positive resampling". Batches are full: the next pass begins within a batch.
-    If all tasks are dropped, all return.
+    Source: ScaleRL, arXiv:2510.13786, "no positive resampling". The next pass begins within a
+    batch. Batches are smaller if fewer tasks are left. If all tasks are dropped, all return.
     """
 
     def __init__(self, params: DropSolvedParams, setup: SamplerSetup) -> None:
