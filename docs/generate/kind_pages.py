@@ -225,7 +225,7 @@ def _testing(kind: str) -> Iterator[str]:
         rows = [(f"`{field.name}`", f"`{field.default}`", doc_cell(field.doc)) for field in attributes]
         rows += [(f"`{method.signature.partition(' ->')[0]}`", "", doc_cell(method.doc)) for method in overridden]
         yield table(("attribute", "default", "meaning"), rows)
-    yield "`pytest -v` lists what it checks, besides the [tests of every kind](testing.md#every-kind).\n"
+    yield "`pytest -v` lists its checks, besides the [tests of every kind](testing.md#every-kind).\n"
 
 
 def _is_for_authors(signature: str) -> bool:

@@ -30,6 +30,11 @@ globals().update(
             ),
             "actions": ("[5]", "[1 2 3 4]"),
         },
+        mixed={
+            "options": ({"environments": {"guess": 1.0, "sum": {"ratio": 2.0, "largest": 2}}},),
+            "actions": ("8", "4", "2", "1", "0"),
+            "max_steps": 5,
+        },
         sum={"options": ({}, {"largest": 2}), "actions": ("0",), "max_steps": 1},
     )
 )

@@ -11,11 +11,13 @@ from .api.registration import (
     get_rllm_grouping as get_rllm_grouping,
     get_rllm_loss as get_rllm_loss,
     get_rllm_rejection as get_rllm_rejection,
+    get_rllm_sampler as get_rllm_sampler,
     register_rllm_adv_estimator as register_rllm_adv_estimator,
     register_rllm_estimator as register_rllm_estimator,
     register_rllm_grouping as register_rllm_grouping,
     register_rllm_loss as register_rllm_loss,
     register_rllm_rejection as register_rllm_rejection,
+    register_rllm_sampler as register_rllm_sampler,
 )
 from .api.train_config import build_train_config as build_train_config
 from .api.trainer import AgentTrainer as AgentTrainer, UnifiedTrainer as UnifiedTrainer

@@ -1,4 +1,4 @@
-"""The program's plugins: environments, rewards, a dataset, workflows, trackers, and the backend `endpoint`."""
+"""The program's plugins: environments, rewards, samplers, datasets, workflows, trackers, the backend `endpoint`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import rllm.endpoint.plugin
 import rllm.environments.plugin
+import rllm.samplers.plugin
 import rllm.tasks.plugin
 import rllm.tools.plugin
 import rllm.trackers.plugin
@@ -15,6 +16,7 @@ from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.reward import RewardPlugin
+from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
@@ -41,6 +43,11 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
 @hookimpl
 def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     return rllm.tasks.plugin.rewards()
+
+
+@hookimpl
+def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
+    return rllm.samplers.plugin.samplers()
 
 
 @hookimpl

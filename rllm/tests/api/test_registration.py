@@ -17,16 +17,19 @@ from rllm_core import (
     get_rllm_grouping,
     get_rllm_loss,
     get_rllm_rejection,
+    get_rllm_sampler,
     register_rllm_adv_estimator,
     register_rllm_estimator,
     register_rllm_grouping,
     register_rllm_loss,
     register_rllm_rejection,
+    register_rllm_sampler,
 )
 from rllm_core.algorithms.grouping import by_task_and_role
 from rllm_core.algorithms.rejection import KeepAll
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams, Params
+from rllm_core.contracts.sampler import Sampler, SamplerSetup
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
@@ -40,6 +43,7 @@ EVERY_DECORATOR = {
     "loss": register_rllm_loss,
     "grouping": register_rllm_grouping,
     "rejection": register_rllm_rejection,
+    "sampler": register_rllm_sampler,
 }
 
 
@@ -201,6 +205,22 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     assert [records[kind].summary for kind in ("grouping", "rejection")] == ["Mine.", "Keeps everything, too."]
 
 
+def test_a_sampler_is_registered_with_its_options() -> None:
+    class Mine(Sampler):
+        """Always the first task."""
+
+        def __init__(self, params: Strength, setup: SamplerSetup) -> None:
+            pass
+
+        def draw(self, batch: int) -> list[int]:
+            return [0]
+
+    register_rllm_sampler("mine", params=Strength)(Mine)
+    record = record_of("sampler", "mine")
+    assert get_rllm_sampler("mine") is Mine
+    assert (record.params, record.summary) == (Strength, "Always the first task.")
+
+
 def test_what_the_core_offers_is_given_as_well() -> None:
     assert get_rllm_grouping("task_role") is by_task_and_role
     assert get_rllm_rejection("rllm-core/none") is KeepAll
@@ -261,7 +281,7 @@ def test_every_function_of_the_module_is_a_name_of_the_package() -> None:
     from rllm.api import registration
 
     functions = {name for name in vars(registration) if name.startswith(("register_rllm_", "get_rllm_"))}
-    assert len(functions) == 10
+    assert len(functions) == 12
     for name in functions:
         assert getattr(rllm_core, name) is getattr(registration, name)
     with pytest.raises(AttributeError, match="'rllm_core' has no attribute 'register_rllm_los'"):

@@ -128,16 +128,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty manifest": (lambda c: (c / "manifest.json").write_text(""), "unreadable manifest"),
     "a manifest of another shape": (lambda c: (c / "manifest.json").write_text("[1]"), "unreadable manifest"),
     "a manifest without files": (
-        lambda c: (c / "manifest.json").write_text('{"format_version": 2}'),
+        lambda c: (c / "manifest.json").write_text('{"format_version": 3}'),
         "unreadable manifest",
     ),
     "a manifest that lists nothing": (
-        lambda c: (c / "manifest.json").write_text('{"format_version": 2, "sha256": {}}'),
+        lambda c: (c / "manifest.json").write_text('{"format_version": 3, "sha256": {}}'),
         "unreadable manifest",
     ),
     "another format version": (
         lambda c: (c / "manifest.json").write_text('{"format_version": 1, "files": []}'),
-        "format version 1, this rllm-core reads 2",
+        "format version 1, this rllm-core reads 3",
     ),
     "nothing at all": (lambda c: [shutil.rmtree(c), c.mkdir()], "no manifest"),
 }
@@ -355,5 +355,5 @@ def test_a_process_killed_while_saving_always_leaves_a_usable_newest_checkpoint(
 
 def test_the_manifest_lists_every_file_but_itself(store: CheckpointStore, saved: Path) -> None:
     manifest = json.loads((saved / "step_000002" / "manifest.json").read_text())
-    assert manifest["format_version"] == 2
+    assert manifest["format_version"] == 3
     assert sorted(manifest["sha256"]) == ["backend/nested/optimizer.bin", "backend/weights.bin", "state.json"]

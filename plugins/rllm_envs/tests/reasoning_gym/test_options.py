@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from expecting import check_values, expect_error
 from hypothesis import given, strategies as st
+from pydantic import ValidationError
 from reasoning_gym.factory import CURRICULA
 from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
 from rllm_core.errors import ConfigError, RolloutError
-from rllm_envs.reasoning_gym.environment import answer_of, solved
+from rllm_envs.reasoning_gym.environment import ReasoningGym, answer_of, solved
 from rllm_envs.reasoning_gym.options import ReasoningGymParams
 from rllm_envs.reasoning_gym.resolving import check, config_of, system_prompt_of
 
@@ -72,6 +73,18 @@ def test_a_level_sets_every_attribute() -> None:
     found = config_of(_params(level=2))
     assert found == {name: getattr(expected, name) for name in found}
     assert set(found) == {"min_digits", "max_digits", "min_terms", "max_terms"}
+
+
+def test_levels_alternate_over_the_tasks() -> None:
+    tasks = ReasoningGym.tasks("train", _params(levels=[0, 2], train_size=4))
+    assert [task.data["level"] for task in tasks] == [0, 2, 0, 2]
+    assert [task.data["config"] for task in tasks[:2]] == [config_of(_params(level=level)) for level in (0, 2)]
+
+
+@pytest.mark.parametrize("options", [{"levels": [0, 0]}, {"levels": [0], "level": 1}, {"levels": [-1]}])
+def test_levels_that_contradict_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        _params(**options)
 
 
 def test_the_level_of_one_attribute_leaves_the_others_alone() -> None:

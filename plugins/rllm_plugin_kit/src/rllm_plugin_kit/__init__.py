@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.rejection import RejectionContract
     from rllm_plugin_kit.renderer import RendererContract
     from rllm_plugin_kit.reward import RewardContract
+    from rllm_plugin_kit.sampler import SamplerContract
     from rllm_plugin_kit.stage import StageContract
     from rllm_plugin_kit.tracker import TrackerContract
     from rllm_plugin_kit.workflow import WorkflowContract
@@ -46,6 +47,7 @@ __all__ = [
     "RejectionContract",
     "RendererContract",
     "RewardContract",
+    "SamplerContract",
     "StageContract",
     "TrackerContract",
     "WorkflowContract",

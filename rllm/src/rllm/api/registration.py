@@ -20,6 +20,7 @@ from rllm_core.contracts.grouping import Grouping, GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
+from rllm_core.contracts.sampler import Sampler, SamplerPlugin, SamplerSetup
 from rllm_core.errors import PluginError
 from rllm_core.plugins.choice import choose, shared_options
 from rllm_core.plugins.registry import Registry
@@ -192,3 +193,20 @@ def register_rllm_rejection(
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
     """Return the function that creates a rejection mode from its options."""
     return cast("Callable[[Any], RejectionMode]", find_plugin("rejection", name).load())
+
+
+def register_rllm_sampler(
+    name: str, *, params: type[BaseModel] = NoParams, config_keys: Set[str] = NONE, summary: str = ""
+) -> Callable[[ThingT], ThingT]:
+    """Decorator for a sampler, which is a class derived from `Sampler`. Each run creates one object, with its options
+    and the setup.
+
+    Arguments are the fields of `SamplerPlugin`. See `register_rllm_adv_estimator` for the errors.
+    """
+
+    return offering(SamplerPlugin, name, summary, params=params, config_keys=config_keys)
+
+
+def get_rllm_sampler(name: str) -> Callable[[Any, SamplerSetup], Sampler]:
+    """Return the function that creates a sampler from its options and the setup."""
+    return cast("Callable[[Any, SamplerSetup], Sampler]", find_plugin("sampler", name).load())

@@ -18,7 +18,7 @@ OF_TRAINING = tuple(
     path_of(f"rllm.{key}")
     for key in (
         *("algorithm.adv_estimator", "algorithm.estimator_map", "algorithm.loss_fn", "algorithm.loss_map"),
-        *("transform.grouping", "rejection_sample", "pipeline", "trainer.logger", "trainer.observers"),
+        *("transform.grouping", "sampler", "rejection_sample", "pipeline", "trainer.logger", "trainer.observers"),
     )
 )
 """Keys that choose plugins for training: none of them has to be installed to play."""

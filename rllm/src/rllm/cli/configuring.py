@@ -26,6 +26,7 @@ FLAGS = {
     "estimator": ("rllm.algorithm.adv_estimator", "Advantage estimator, by name."),
     "grouping": ("rllm.transform.grouping", "Trajectory grouping, by name."),
     "rejection": ("rllm.rejection_sample.mode", "Rejection mode, by name; switches rejection on."),
+    "sampler": ("rllm.sampler", "Sampler of training tasks, by name."),
     "loss": ("rllm.algorithm.loss_fn", "Policy loss, by name."),
     "seed": ("rllm.trainer.seed", "Seed of every random draw."),
     "data": ("data.train_dataset", "Tasks to train on: a file, or a dataset by name."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
@@ -21,6 +23,14 @@ class SumParams(Params):
     largest: int = Field(9, gt=0, description="Maximum of the two numbers. The minimum is 0.")
     prompt: str = Field(
         "What is {a} plus {b}? Reply with a number only.", description="The question. {a} and {b} are the numbers."
+    )
+
+
+class MixedParams(Params):
+    environments: dict[str, float | dict[str, Any]] = Field(
+        min_length=1,
+        description="Environments by name. Each value is the environment's ratio in a batch, or its options with the "
+        "ratio, such as {guess: 3, sum: {ratio: 1, largest: 20}}. For a name of your choice, add the option `name`.",
     )
 
 

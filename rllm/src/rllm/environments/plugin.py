@@ -1,11 +1,11 @@
-"""The environments `guess` and `sum`, and the workflow `solver_judge`."""
+"""The environments `guess`, `sum` and `mixed`, and the workflow `solver_judge`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rllm.environments.options import GuessParams, SolverJudgeParams, SumParams
+from rllm.environments.options import GuessParams, MixedParams, SolverJudgeParams, SumParams
 from rllm.environments.recipes import GUESS_TINY, SUM_TINY, on_verl
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
@@ -26,6 +26,18 @@ def _of_numbers(*columns: str) -> Callable[[Any, Mapping[str, Any]], None]:
             )
 
     return check
+
+
+def _check_mixed(params: MixedParams) -> None:
+    from rllm.environments.mixed import check
+
+    check(params)
+
+
+def _check_task_of_mixed(params: MixedParams, task: Mapping[str, Any]) -> None:
+    from rllm.environments.mixed import check_task
+
+    check_task(params, task)
 
 
 def environments() -> Iterable[EnvironmentPlugin[Any]]:
@@ -51,6 +63,15 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         defaults={"rllm.workflow.name": "single_turn_workflow"},
         recipes={"local/tiny": SUM_TINY, "tinker/tiny": SUM_TINY, "verl/tiny": on_verl(SUM_TINY)},
         best_possible={"reward": 1.0},
+    )
+    yield EnvironmentPlugin(
+        name="mixed",
+        summary="Several environments in one run, in fixed ratios.",
+        params=MixedParams,
+        load=load_from("rllm.environments.mixed", "Mixed"),
+        check=_check_mixed,
+        check_task=_check_task_of_mixed,
+        defaults={"rllm.workflow.name": "multi_turn_workflow", "rllm.sampler": "mixed"},
     )
 
 

@@ -19,6 +19,7 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.renderer import RendererPlugin
+from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.pipeline.graph import StageChoice
@@ -56,6 +57,7 @@ class RunPlan:
     train_dataset: PluginChoice[DatasetPlugin[Any]] | None
     """Source of the training tasks. None: the environment."""
     val_dataset: PluginChoice[DatasetPlugin[Any]] | None
+    sampler: PluginChoice[SamplerPlugin[Any]]
     rewards: tuple[WeightedReward, ...]
     agent: PluginChoice[AgentPlugin[Any]]
     workflow: PluginChoice[WorkflowPlugin[Any]]
@@ -117,6 +119,10 @@ class RunPlan:
         rejection = self.config.rllm.rejection_sample
         return self.config.data.train_batch_size * (rejection.multiplier if rejection.enable else 1)
 
+    def tasks_drawn(self, tasks: int) -> int:
+        """Return the maximum number of tasks in a rollout batch of a run with `tasks` training tasks, at least 1."""
+        return min(self.tasks_per_step, max(tasks, 1))
+
     @property
     def needs(self) -> frozenset[str]:
         """All inputs that the run's estimators, losses and loss terms need. See `EstimatorPlugin.needs`."""
@@ -129,6 +135,7 @@ class RunPlan:
         one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
         return [
             *(*self.estimators, *self.losses, self.grouping, self.rejection, self.workflow, self.agent, self.renderer),
+            self.sampler,
             *(entry for entry in one_or_none if entry),
             *(entry.chosen for entry in self.rewards),
             *(*self.trackers, *self.observers, *self.stages),

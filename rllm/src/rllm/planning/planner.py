@@ -78,6 +78,7 @@ class _Planner:
             environment=self._environment(workflow),
             train_dataset=self._dataset(data.train_dataset, "data.train_dataset"),
             val_dataset=self._dataset(data.val_dataset, "data.val_dataset"),
+            sampler=self._pick("sampler", config.sampler, "rllm.sampler"),
             rewards=tuple(self._reward(choice, f"rllm.reward[{index}]") for index, choice in enumerate(config.reward)),
             agent=self._agent(workflow),
             workflow=workflow,

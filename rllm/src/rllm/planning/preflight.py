@@ -9,6 +9,7 @@ from rllm.planning.idle_checks import NEVER
 from rllm.planning.plan import RunPlan
 from rllm.planning.plugin_checks import too_few_tasks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
+from rllm.planning.sampling import make_sampler
 from rllm.planning.task_checks import check_tasks
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
@@ -45,6 +46,8 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
         warn_once(line)
     check_tasks(plan, train_tasks or (), val_tasks or ())
+    if train_tasks and not plan.config.rllm.trainer.val_only:
+        make_sampler(plan, train_tasks)
 
 
 def load_plugins(plan: RunPlan) -> None:

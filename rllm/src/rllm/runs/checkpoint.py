@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 BACKEND = "backend"
 LATEST = "latest"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class CheckpointStore:
             raise CheckpointError(
                 "not-json",
                 f"The state of step {step} is not JSON data: {error}.",
-                "Return only JSON values from the state_dict of stages and rejection modes, and in metadata of groups.",
+                "Return only JSON values from every `state_dict`, for example of a sampler, and in metadata of groups.",
             ) from error
         final = self._directory / f"step_{step:06d}"
         beside = self._directory / f".{final.name}.{os.getpid()}.tmp"

@@ -25,6 +25,7 @@ from rllm.training.run_sources import RunSources
 from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import open_runner, scorer_of
 from rllm.training.step_warnings import StepWarnings
+from rllm.training.task_draws import TaskDraws
 from rllm.training.validation import validate
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.chosen import PluginChoice
@@ -78,9 +79,8 @@ class TrainingLoop:
         self._val_tasks = val_tasks
         self._resume = resume
         self._warn = warn
-        self._schedule = TaskSchedule(
-            train_tasks, min(plan.tasks_per_step, max(len(train_tasks), 1)), self._settings.seed
-        )
+        self._schedule = TaskSchedule(train_tasks, plan.tasks_drawn(len(train_tasks)))
+        self._draws = TaskDraws(plan, train_tasks)
         ahead = plan.config.rllm.async_training
         self._identity = RunIdentity(
             self._settings.seed, self._schedule.digest(), ahead.staleness, pins_weights=ahead.pins_weights
@@ -242,7 +242,9 @@ class TrainingLoop:
         self._tell("on_batch_start", step)
         await parts.rounds.take()
         step.weight_version = self._weight_version
+        first = parts.rounds.taken - 1
         await parts.pipeline.train(step, partial(self._next_round, parts.rounds))
+        self._draws.observe(range(first, parts.rounds.taken), step.generated_by_batch)
         if global_step == 0:
             require_responses(step)
         if step.weight_version != self._weight_version:
@@ -271,12 +273,14 @@ class TrainingLoop:
 
     def _begin_step(self, renderer: Renderer, index: int, before: int) -> TrainStep:
         """Create the step for a batch of tasks. `before` is the number of batches to train on before it."""
+        tasks, metrics = self._draws.draw(index)
         return TrainStep(
             global_step=self._finished + before,
             epoch=self._schedule.epoch_of(index),
             total_steps=self.total_steps,
-            tasks=self._schedule.batch(index),
+            tasks=tasks,
             task_batch=index,
+            metrics=metrics,
             renderer=renderer,
             weight_version=self._begun_with.get(index, self._weight_version),
         )
@@ -317,6 +321,7 @@ class TrainingLoop:
             "last_validation": self.last_validation,
             "validated_after": self._validated_after,
             "observers": self._states.state_dict(),
+            "sampler": self._draws.state_dict(),
         }
         self.directory.sync()
         # Trackers have no state here. This makes them write the steps that a resumed run does not repeat.
@@ -335,6 +340,7 @@ class TrainingLoop:
         if checkpoint is None:
             return None
         self._identity.check_same(checkpoint)
+        self._draws.check_same(checkpoint)
         self._sources.check_same(checkpoint.state["sources"], checkpoint.directory, self._warn)
         backend.check_checkpoint(run_context(self.plan, self.total_steps), checkpoint.backend_directory)
         return checkpoint
@@ -354,6 +360,7 @@ class TrainingLoop:
         await backend.load(checkpoint.backend_directory)
         pipeline.load_state_dict(checkpoint.state["stages"])
         self._states.load_state_dict(checkpoint.state["observers"])
+        self._draws.load_state_dict(checkpoint.state["sampler"])
         self._finished = self._taken_up = self._saved = checkpoint.state["finished_steps"]
         self._weight_version = checkpoint.state["weight_version"]
         self.last_validation = checkpoint.state["last_validation"]

@@ -104,6 +104,12 @@ from .rollout import (
     RolloutRequest as RolloutRequest,
     Runner as Runner,
 )
+from .sampler import (
+    Sampler as Sampler,
+    SamplerPlugin as SamplerPlugin,
+    SamplerSetup as SamplerSetup,
+    TaskResult as TaskResult,
+)
 from .stage import (
     Stage as Stage,
     StagePlugin as StagePlugin,

@@ -26,6 +26,7 @@ from rllm_core.contracts import (
     RejectionPlugin,
     RendererPlugin,
     RewardPlugin,
+    SamplerPlugin,
     StagePlugin,
     TrackerPlugin,
     WorkflowPlugin,
@@ -137,6 +138,45 @@ def rllm_rejections() -> Iterable[RejectionPlugin[Any]]:
         def rllm_rejections():
             yield RejectionPlugin(
                 name="drop_singles", summary="Drop groups of one.", params=NoParams, load=lambda: DropSingles
+            )
+    """
+    return ()
+
+
+@hookspec
+def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
+    """Offer samplers, which choose the tasks of the next rollout batch. Users choose it with ``rllm.sampler``.
+
+    A sampler returns positions of tasks. It may observe the results of earlier tasks::
+
+        from rllm_core.contracts import NoParams, Sampler, SamplerPlugin
+        from rllm_core.plugins import hookimpl
+
+        class HardestFirst(Sampler):
+            def __init__(self, params, setup):
+                self.size = setup.batch_size
+                self.rates = [0.0] * len(setup.tasks)
+
+            def draw(self, batch):
+                return sorted(range(len(self.rates)), key=lambda position: self.rates[position])[: self.size]
+
+            def observe(self, results):
+                for result in results:
+                    self.rates[result.position] = result.pass_rate
+
+            def state_dict(self):
+                return {"rates": self.rates}
+
+            def load_state_dict(self, state):
+                self.rates = state["rates"]
+
+        @hookimpl
+        def rllm_samplers():
+            yield SamplerPlugin(
+                name="hardest_first",
+                summary="The tasks with the lowest pass rates.",
+                params=NoParams,
+                load=lambda: HardestFirst,
             )
     """
     return ()

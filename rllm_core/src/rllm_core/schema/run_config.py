@@ -73,6 +73,9 @@ class RllmSection(Section):
         description="Names of the rewards that score a rollout. They are added to the environment's reward. For "
         "example `[exact]`, or `[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
+    sampler: Annotated[Choice, Names("sampler"), TRAINING] = Field(
+        "uniform", description="Name of the sampler, which chooses the tasks of each rollout batch."
+    )
     renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), PLAYING] = Field(
         None,
         description="Name of the renderer, which converts messages to tokens and tokens to responses. null means "

@@ -77,7 +77,8 @@ class ReasoningGym(Environment):
     """Asks an entry and ends with the first answer. Its reward is the generator's score, 0 to 1; 1 is correct.
 
     Task data is ``{generator, config, seed, size, index}``: what ``create_dataset(generator, seed=seed, size=size,
-    **config)[index]`` makes. The entry is made at `reset`, and again wherever it is needed: JSON would change it.
+    **config)[index]`` makes. With the option `levels` it also contains ``level``.
+    The entry is made at `reset`, and again wherever it is needed: JSON would change it.
     """
 
     def __init__(self, params: ReasoningGymParams) -> None:
@@ -93,11 +94,16 @@ class ReasoningGym(Environment):
         """
         size = params.train_size if split == "train" else params.val_size
         seed = params.seed if split == "train" else params.seed + SEEDS
-        source = {"generator": params.generator, "config": config_of(params), "seed": seed, "size": size}
+        source = {"generator": params.generator, "seed": seed, "size": size}
+        variants = [{"config": config_of(params, level), "level": level} for level in params.levels]
+        variants = variants or [{"config": config_of(params)}]
         ids = [f"{params.generator}-{seed}-{index}" for index in range(size)]
-        return LazyTasks(
-            ids, lambda index: Task(id=ids[index], data=source | {"index": index}, data_source=params.generator)
-        )
+
+        def make(index: int) -> Task:
+            data = source | {"index": index} | variants[index % len(variants)]
+            return Task(id=ids[index], data=data, data_source=params.generator)
+
+        return LazyTasks(ids, make)
 
     def reset(self, task: Mapping[str, Any]) -> Sequence[Message]:
         """Generate the entry and return the prompt.

@@ -20,7 +20,7 @@ from rllm_envs.reasoning_gym.unsafe_answers import hold_back_evaluation, may_be_
 
 ENTRIES_KEPT = 256
 """A group of attempts asks for its entry again and again."""
-DATASETS_KEPT = 4
+DATASETS_KEPT = 16
 
 hold_back_evaluation()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rllm_core.contracts.plugin import Params
 
@@ -27,6 +27,11 @@ class ReasoningGymParams(Params):
         ge=0,
         description="Level of every attribute of the generator's curriculum. An attribute with fewer levels gets its "
         "highest level.",
+    )
+    levels: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (),
+        description="Several values of `level` in one run, such as [0, 1, 2]. Each has the same number of tasks. The "
+        "sampler `levels` reads a task's level from the column `level` of its data.",
     )
     curriculum: dict[str, int] = Field(
         default_factory=dict, description="Levels of single attributes, such as {num_digits: 2}. They override `level`."
@@ -58,3 +63,11 @@ class ReasoningGymParams(Params):
         description="Part of a response that is the answer. tags: the text between the last <answer> and </answer>. "
         "response: the whole response. auto: the text between the tags, or the whole response if it has no tags.",
     )
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> Self:
+        if self.levels and self.level is not None:
+            raise ValueError("level and levels are both set")
+        if len(set(self.levels)) < len(self.levels):
+            raise ValueError("levels contains a level twice")
+        return self

@@ -15,17 +15,20 @@ SECONDS_TO_SET_UP = 300.0
 
 def check(params: ReasoningGymParams) -> None:
     """Raise ConfigError for a generator, option, level or system prompt that reasoning-gym does not have."""
-    config_of(params)
+    for level in params.levels or (params.level,):
+        config_of(params, level)
     system_prompt_of(params)
 
 
-def config_of(params: ReasoningGymParams) -> dict[str, Any]:
-    """The options of the generator, as JSON, with those that levels set.
+def config_of(params: ReasoningGymParams, level: int | None = None) -> dict[str, Any]:
+    """The options of the generator, as JSON, with those that levels set. `level` replaces the option of that name.
 
     Raises:
         ConfigError: reasoning-gym refuses them.
     """
     question = params.model_dump(include={"generator", "config", "level", "curriculum", "seed"})
+    if level is not None:
+        question["level"] = level
     question |= {"ask": "config", "size": params.train_size, "seconds": SECONDS_TO_SET_UP}
     try:
         config: dict[str, Any] = ask(question)

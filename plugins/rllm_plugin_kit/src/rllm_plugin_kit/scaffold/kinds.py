@@ -62,6 +62,13 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  rejection_sample:\n    enable: true\n    mode: {name: $chosen, spread: 0.2}",
             dependencies=_PLAIN,
         ),
+        "sampler": Template(
+            title="Sampler",
+            summary="Random tasks; tasks that are not solved come first.",
+            train="rllm train guess --sampler $chosen",
+            config="rllm:\n  sampler: {name: $chosen, bound: 0.5}",
+            dependencies=_NUMPY,
+        ),
         "stage": Template(
             title="Pipeline stage",
             summary="Takes a little reward for every token that was sampled.",

@@ -1,0 +1,1 @@
+"""Samplers: which tasks the next rollout batch contains."""

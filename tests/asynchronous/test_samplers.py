@@ -1,0 +1,113 @@
+"""Runs with each sampler, synchronous and ahead of training: stopped, cut off and resumed, they train on the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from expecting import expect_error
+from scripted_world import ahead
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.sampler import Sampler, SamplerPlugin
+from rllm_core.errors import CheckpointError, PluginError
+from rllm_core.plugins.registry import Registry
+
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "difficulty": {"memory": 0.0, "easy": 0.6, "hard": 0.3},
+    "thompson": {"memory": 0.0},
+    "drop_solved": {"bound": 0.6},
+    "levels": {"key": "number", "solved": 0.3, "tasks": 1},
+    "mixed": {},
+}
+DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
+
+
+def sampling(name: str, **more: Any) -> dict[str, Any]:
+    return {"rllm.sampler": {"name": name, **SAMPLERS[name]}, "rllm.trainer.total_batches": 6, **more}
+
+
+def drawn(*runs: Any) -> list[list[str]]:
+    """The tasks of each step, and the sampler's metrics."""
+    return [
+        [task.id for task in step.tasks]
+        + [f"{key} {value}" for key, value in step.metrics.items() if key.startswith("sampler/")]
+        for made in runs
+        for step in made.steps
+    ]
+
+
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in SAMPLERS), ("levels", DYNAMIC)])
+def test_a_stopped_run_ends_as_an_undisturbed_one(run: Any, name: str, more: dict[str, Any]) -> None:
+    settings = sampling(name, **more)
+    whole = run(settings, "whole")
+    first, rest = run(settings, stop_after=3), run(settings, resume=True)
+    assert drawn(first, rest) == drawn(whole)
+    assert rest.digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("thompson", ahead(2)),
+        *(pytest.param(name, mode, marks=pytest.mark.long) for name in SAMPLERS for mode in ({}, ahead(2))),
+    ],
+)
+def test_a_run_that_is_cut_off_ends_as_an_undisturbed_one(run: Any, name: str, mode: dict[str, Any]) -> None:
+    """With fixed-version weights, the recorded model calls of unfinished batches are replayed."""
+    settings = {**sampling(name, **{"rllm.trainer.save_freq": 2}), **mode}
+    whole = run(settings, "whole")
+    cut = run(settings, cut_after=whole.seconds * 0.7)
+    assert 2 < len(cut.steps) < 6
+    rest = run(settings, resume=True)
+    assert drawn(rest) == drawn(whole)[-len(rest.steps) :]
+    assert rest.digest == whole.digest
+
+
+@pytest.mark.parametrize(("name", "partial"), [("difficulty", False), ("levels", True)])
+def test_batches_drawn_ahead_keep_their_tasks_after_a_resume(run: Any, name: str, partial: bool) -> None:
+    settings = {**sampling(name), **ahead(2, partial)}
+    first, rest = run(settings, stop_after=3), run(settings, resume=True)
+    before = first.loop._draws
+    pending = [entry.positions for entry in before._pending.values()]
+    assert len(pending) == 2
+    assert [[int(task.id.removeprefix("train")) for task in step.tasks] for step in rest.steps[:2]] == pending
+
+
+@pytest.mark.parametrize("name", ["thompson", *(pytest.param(name, marks=pytest.mark.long) for name in SAMPLERS)])
+def test_the_same_fixed_version_run_draws_the_same(run: Any, name: str) -> None:
+    settings = {**sampling(name), **ahead(2)}
+    one, other = run(settings, "one"), run({**settings, "script.timing": 5}, "other")
+    assert drawn(one) == drawn(other)
+    assert one.digest == other.digest
+
+
+def test_a_different_sampler_cannot_continue(run: Any) -> None:
+    run(sampling("uniform"), stop_after=2)
+    with expect_error(CheckpointError, "run-changed", "rllm/thompson", "--sampler rllm/uniform"):
+        run(sampling("thompson"), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("positions", "value"),
+    [([0, 0], "task 0 twice"), ([12], "position 12"), ([-1], "position -1"), ([], "0 tasks"), (range(5), "5 tasks"),
+     (["a"], "['a']"), (None, "None")],
+)  # fmt: skip
+def test_unusable_draws_end_the_run(run: Any, world: Registry, positions: Any, value: str) -> None:
+    class Bad(Sampler):
+        def __init__(self, params: NoParams, setup: Any) -> None:
+            pass
+
+        def draw(self, batch: int) -> Any:
+            return positions
+
+    world.add(SamplerPlugin(name="bad", summary="For tests.", params=NoParams, load=lambda: Bad))
+    with expect_error(PluginError, "bad-sampler-result", value):
+        run({"rllm.sampler": "bad"})
+
+
+def test_a_sampler_of_another_class_is_rejected(run: Any, world: Registry) -> None:
+    world.add(SamplerPlugin(name="bad", summary="For tests.", params=NoParams, load=lambda: lambda params, setup: 3))
+    with expect_error(PluginError, "bad-sampler-result", "makes 3"):
+        run({"rllm.sampler": "bad"})
