@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rllm.config.layers import Tier
 from rllm.config.merge import MISSING, Merged
 from rllm.config.packaged import DEFAULT, fill_defaults
-from rllm.config.paths import ABSENT, path_of, put_at, value_at
+from rllm.config.paths import ABSENT, put_at, split_key, value_at
 from rllm.config.problems import wrong_value
 from rllm.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import DerivedKey
@@ -28,10 +28,10 @@ def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[Base
     """
     if not derived:
         return
-    tree = resolved_at(merged, {path_of(key) for row in derived for key in (row.native, *row.of)})
+    tree = resolved_at(merged, {split_key(key) for row in derived for key in (row.native, *row.of)})
     fill_defaults(tree, schema)
     for row in derived:
-        path = path_of(row.native)
+        path = split_key(row.native)
         if merged.tier(path) < Tier.SAVED:
             value = _derived(merged, tree, row)
             merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
@@ -39,7 +39,7 @@ def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[Base
 
 
 def _derived(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:
-    sources = {path_of(key): value_at(tree, path_of(key)) for key in row.of}
+    sources = {split_key(key): value_at(tree, split_key(key)) for key in row.of}
     sources = {path: None if value in (ABSENT, MISSING) else value for path, value in sources.items()}
     try:
         return row.derive(*sources.values())

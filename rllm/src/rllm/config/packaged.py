@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from rllm.config.backend_files import profile_file, search_directory
-from rllm.config.keys import section_of
+from rllm.config.keys import find_section
 from rllm.config.layers import Layer, Tier
 from rllm.config.overrides import BACKEND_GROUP
 from rllm.config.paths import KeyPath, split_by
@@ -54,7 +54,7 @@ def fill_defaults(tree: dict[str, Any], schema: type[BaseModel], at: KeyPath = (
     for name, field in schema.model_fields.items():
         key = field.alias or name
         if key in tree:
-            if (section := section_of(schema, name)) is not None and isinstance(tree[key], dict):
+            if (section := find_section(schema, name)) is not None and isinstance(tree[key], dict):
                 added += fill_defaults(tree[key], section, (*at, key))
         elif not field.is_required():
             tree[key] = to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)

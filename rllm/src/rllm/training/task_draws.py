@@ -19,7 +19,7 @@ from rllm_core.contracts.sampler import Sampler, TaskResult
 from rllm_core.data.tasks import task_ids
 from rllm_core.data.types import Episode, Task, TerminationReason
 from rllm_core.errors import CheckpointError, PluginError, failures_as
-from rllm_core.pipeline.metrics import reward_of
+from rllm_core.pipeline.metrics import find_reward
 
 
 @dataclass(frozen=True)
@@ -135,5 +135,5 @@ def _results(positions: dict[str, int], episodes: Iterable[Episode]) -> Iterator
 
 def _reward(episode: Episode) -> float:
     """Return the mean reward of an episode's trajectories. NaN if none has a reward."""
-    rewards = [reward for each in episode.trajectories if (reward := reward_of(each)) is not None]
+    rewards = [reward for each in episode.trajectories if (reward := find_reward(each)) is not None]
     return float(np.mean(rewards)) if rewards else math.nan

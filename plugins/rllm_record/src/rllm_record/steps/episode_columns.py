@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rllm_core.data.messages import Message, text_of
+from rllm_core.data.messages import Message, read_text
 from rllm_core.data.types import Trajectory
 from rllm_record.steps import schemas
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
@@ -145,7 +145,7 @@ def _message_row(message: Message) -> dict[str, str | None]:
     plain = isinstance(content, str) and message.keys() == {"role", "content"}
     return {
         "role": _encodable(str(message.get("role", ""))),
-        "text": _encodable(text_of(message)),
+        "text": _encodable(read_text(message)),
         "data": None if plain else _json(dict(message)),
     }
 

@@ -12,7 +12,7 @@ import click
 
 from rllm.cli import print_table
 from rllm.config import import_modules, read_override
-from rllm.evaluation.metrics import Metrics, metrics_of
+from rllm.evaluation.metrics import Metrics, compute_metrics
 from rllm.evaluation.report import as_text
 from rllm.evaluation.rescoring import Rescored, rescore
 from rllm.evaluation.saving import require_saved
@@ -88,7 +88,7 @@ def _rows(result: Rescored) -> list[tuple[str, ...]]:
     return [
         (figures.name, str(figures.rollouts), name, *_cells(figures), last)
         for name, outcomes, last in (("stored", result.before, ""), ("now", result.after, str(changed)))
-        for figures in metrics_of(result.environment, outcomes)
+        for figures in compute_metrics(result.environment, outcomes)
     ]
 
 
@@ -99,5 +99,6 @@ def _cells(figures: Metrics) -> tuple[str, ...]:
 def _as_json(result: Rescored) -> dict[str, Any]:
     sides = {"stored": result.before, "now": result.after}
     return {
-        name: [asdict(each) for each in metrics_of(result.environment, outcomes)] for name, outcomes in sides.items()
+        name: [asdict(each) for each in compute_metrics(result.environment, outcomes)]
+        for name, outcomes in sides.items()
     }

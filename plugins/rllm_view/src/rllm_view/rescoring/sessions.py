@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm.config import import_modules
-from rllm.evaluation.outcome import outcome_of
+from rllm.evaluation.outcome import build_outcome
 from rllm.evaluation.rescoring import Rescored
 from rllm.evaluation.saved_rollout import rollout_from_json
 from rllm.evaluation.stopping import run_command
@@ -67,9 +67,9 @@ async def _rescored(stored: SessionFiles, rewards: Sequence[WeightedReward], sav
     scorer, result = await call(Scorer, rewards, blocking=True), Rescored(stored.folder.name)
     for step, file in stored.files:
         played = read_episodes(file)
-        result.before += [outcome_of(each.episode) for each in played]
+        result.before += [build_outcome(each.episode) for each in played]
         await asyncio.gather(*(_score(each, scorer) for each in played))
-        result.after += [outcome_of(each.episode) for each in played]
+        result.after += [build_outcome(each.episode) for each in played]
         if save is not None:
             StepFiles(save).write(step, played, (), "tokens", sampler_of(file))
     return result
