@@ -31,6 +31,9 @@ globals().update(
         },
         reinforce_plus_plus={"options": ({}, {"use_step_rewards": True})},
         step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
+        # Equal rewards differ from a running mean that began at 0.
+        rae={"options": ({}, {"decay": 0.5}), "centres": False},
+        spo={"options": ({}, {"retention": 0.5, "prior": 0.2})},
         otb={"options": ({}, {"tis_mode": "token"}), "centres": False},
         tir_otb={"options": ({}, {"tis_mode": "sequence"}), "centres": False},
     )

@@ -78,6 +78,18 @@ class GigpoParams(Params):
     norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the standard deviations.")
 
 
+class RaeParams(Params):
+    decay: float = Field(0.95, ge=0, lt=1, description="Weight of the earlier mean for each new trajectory.")
+
+
+class SpoParams(Params):
+    retention: float = Field(
+        0.9, gt=0, le=1, description="Weight of a task's earlier rewards in each of its steps. 1 forgets none."
+    )
+    prior: float = Field(0.5, ge=0, le=1, description="Expected reward of a task without earlier rewards.")
+    prior_weight: float = Field(8.0, gt=0, description="Number of rewards that `prior` counts as.")
+
+
 class StepReinforceParams(Params):
     gamma: float = Field(
         1.0,
