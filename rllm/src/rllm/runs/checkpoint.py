@@ -52,7 +52,7 @@ class CheckpointStore:
             raise CheckpointError(
                 "not-json",
                 f"The state of step {step} is not JSON data: {error}.",
-                "Return only JSON values from each state_dict of stages, estimators and modes, and in metadata of groups.",
+                "Return only JSON values from every state_dict, and in metadata of groups.",
             ) from error
         final = self._directory / f"step_{step:06d}"
         beside = self._directory / f".{final.name}.{os.getpid()}.tmp"
