@@ -31,6 +31,7 @@ globals().update(
         },
         reinforce_plus_plus={"options": ({}, {"use_step_rewards": True})},
         step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
+        mix={"options": ({"parts": ["grpo", "liteppo"]}, {"parts": ["rloo", "spo"], "weights": [0.5, -1.0]})},
         # Equal rewards differ from a running mean that began at 0.
         rae={"options": ({}, {"decay": 0.5}), "centres": False},
         spo={"options": ({}, {"retention": 0.5, "prior": 0.2})},

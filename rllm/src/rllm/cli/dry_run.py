@@ -83,7 +83,7 @@ def rounds_ahead(plan: RunPlan) -> Iterator[str]:
 
 
 def recommended(plan: RunPlan) -> Iterator[str]:
-    """Yield lines with the settings that an asynchronous run should change, and why. Yield nothing if there are none."""
+    """Yield lines with the settings that an asynchronous run should change, and why. Yield nothing if it has none."""
     found = {f"{each.key}={json.dumps(each.value)}": each.reason for each in recommend(plan)}
     if found:
         width = max(map(len, found))
