@@ -17,7 +17,9 @@ GROUPS = [[1.0, 0.0, 0.5], [0.0, 1.0]]
 
 def test_mix_is_the_weighted_sum_of_its_parts(make_inputs: Any, call: Any) -> None:
     inputs, solo, mixture = make_inputs(GROUPS), TaskBaseline(), Mixture()
-    params = MixParams(parts=["dr_grpo", {"name": "spo", "retention": 0.5}], weights=[0.75, -2.0])
+    params = MixParams(
+        parts=["rllm-estimators/dr_grpo", {"name": "rllm-estimators/spo", "retention": 0.5}], weights=[0.75, -2.0]
+    )
     for _ in range(2):
         results = [(0.75, call("dr_grpo", inputs)), (-2.0, solo(inputs, SpoParams(retention=0.5)))]
         expected = sum(weight * to_tokens(inputs, each, "a part", "trajectory") for weight, each in results)
@@ -25,7 +27,7 @@ def test_mix_is_the_weighted_sum_of_its_parts(make_inputs: Any, call: Any) -> No
 
 
 def test_mix_restores_the_states_of_its_parts(make_inputs: Any) -> None:
-    params = MixParams(parts=["rae", "spo", "grpo"])
+    params = MixParams(parts=["rllm-estimators/rae", "rllm-estimators/spo", "rllm-core/grpo"])
     whole, resumed = Mixture(), Mixture()
     whole(make_inputs(GROUPS), params)
     resumed.load_state_dict(whole.state_dict())

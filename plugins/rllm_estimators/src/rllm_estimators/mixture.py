@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from rllm_core.algorithms.estimation import EstimatorChoice, EstimatorObjects, to_tokens
+from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
-from rllm_core.plugins.choice import choose
-from rllm_core.plugins.registry import Registry
+from rllm_core.plugins import resolve
+from rllm_core.schema.section import Choice
 from rllm_estimators.options import MixParams
 
 
@@ -17,7 +18,7 @@ class Mixture:
     """Sum of weight * advantage over the parts, for each token.
 
     Use it to combine signals, for example outcomes and lengths, or a critic and groups. The parts' advantages are added
-    as they are, so a part that is not standardized needs a weight that fits its scale. Targets for a critic come from
+    unchanged, so a part that is not standardized needs a weight that fits its scale. Targets for a critic come from
     the first part that returns them. Parts may keep state.
     """
 
@@ -27,8 +28,7 @@ class Mixture:
 
     def __call__(self, inputs: AdvantageInput, params: MixParams) -> Advantages:
         if not self._parts:
-            registry = Registry.load()
-            self._parts = [choose(registry, "estimator", part, "mix.parts") for part in params.parts]
+            self._parts = [_resolve_part(part) for part in params.parts]
         values, returns = np.zeros(len(inputs.loss_mask)), None
         for number, (part, weight) in enumerate(zip(self._parts, params.weights_of_parts, strict=True)):
             who = f"part {number} of mix, estimator {part.plugin.name!r},"
@@ -42,3 +42,10 @@ class Mixture:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._objects.load_state_dict(state)
+
+
+def _resolve_part(part: Choice) -> EstimatorChoice:
+    """Return the part with this qualified name, which the planner has written."""
+    options = {"name": part} if isinstance(part, str) else dict(part)
+    registered = resolve("estimator", options.pop("name"))
+    return PluginChoice(registered=registered, params=registered.plugin.params(**options))

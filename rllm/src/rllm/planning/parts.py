@@ -1,4 +1,4 @@
-"""Estimators that consist of other estimators, such as `mix`: what the parts need, the whole needs."""
+"""Estimators that consist of other estimators, such as `mix`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resolve_parts(
 ) -> PluginChoice[Any]:
     """Return the choice with its parts resolved, if an option of the estimator has the mark `Names`.
 
-    The parts get values of shared config keys, as estimators of their own do. The plugin spec gets the parts' needs and
+    The parts get values of shared config keys, as other estimators do. The plugin spec gets the parts' needs and
     the widest scope.
 
     Raises:
