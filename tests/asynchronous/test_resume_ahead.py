@@ -44,6 +44,15 @@ def test_without_rounds_ahead_a_resumed_run_ends_with_the_weights_of_an_undistur
     assert run({}, resume=True).digest == whole.digest
 
 
+@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("estimator", ["rae", "spo", {"name": "mix", "parts": ["grpo", "spo"]}])
+def test_resumed_run_with_stateful_estimator_is_exact(run: Any, estimator: Any, staleness: int) -> None:
+    settings = {**(ahead(staleness) if staleness else {}), "rllm.algorithm.adv_estimator": estimator}
+    whole = run(settings, "whole")
+    run(settings, stop_after=3)
+    assert run(settings, resume=True).digest == whole.digest
+
+
 @pytest.mark.parametrize(("before", "now"), [(2, 0), (0, 2)])
 def test_another_bound_is_refused(run: Any, before: int, now: int) -> None:
     run(ahead(before) if before else {}, stop_after=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rllm_plugin_kit import EstimatorContract
 
+MIXED = ["rllm-core/rloo", "rllm-estimators/liteppo", "rllm-estimators/spo"]
 SHARED = {"norm_adv_by_std_in_grpo": False}
 
 globals().update(
@@ -31,6 +32,10 @@ globals().update(
         },
         reinforce_plus_plus={"options": ({}, {"use_step_rewards": True})},
         step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
+        mix={"options": ({"parts": MIXED}, {"parts": MIXED, "weights": [0.5, -1.0, 2.0]})},
+        # Equal rewards differ from a running mean that began at 0.
+        rae={"options": ({}, {"decay": 0.5}), "centres": False},
+        spo={"options": ({}, {"retention": 0.5, "prior": 0.2})},
         otb={"options": ({}, {"tis_mode": "token"}), "centres": False},
         tir_otb={"options": ({}, {"tis_mode": "sequence"}), "centres": False},
     )

@@ -148,6 +148,18 @@ def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("estimator", ["rae", "spo"])
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_killed_run_with_stateful_estimator_resumes_exactly(
+    killed_and_resumed: Any, estimator: str, staleness: int
+) -> None:
+    ahead = ("rllm.async_training.enable=true", f"rllm.async_training.staleness_threshold={staleness}")
+    run, reference = killed_and_resumed("--estimator", estimator, *(ahead if staleness else ()))
+    assert weights(run) == weights(reference)
+    assert metrics(run) == metrics(reference)
+
+
+@pytest.mark.long
 def test_a_killed_run_with_an_adapter_ends_as_if_it_had_not_been(killed_and_resumed: Any) -> None:
     run, reference = killed_and_resumed("model.lora_rank=8", "model.dtype=bfloat16", "rllm.algorithm.kl_beta=0.01")
     assert set(weights(run)) == {"adapter_model.safetensors", "optimizer.safetensors"}

@@ -27,12 +27,25 @@ NAIVE: dict[str, Callable[[Rows], float]] = {
     "seq-mean-token-mean": lambda rows: float(np.mean([np.mean(row) for row in _sampled(rows)])),
     "seq-mean-token-sum-norm": lambda rows: float(np.mean([np.sum(row) / LONGEST for row in _sampled(rows)])),
 }
+
+
+def _group(row: list[float]) -> int:
+    return len(row) % 2
+
+
+def _prompt_mean(rows: Rows) -> float:
+    groups = [[loss for row in rows if _group(row) == group for loss in row] for group in (0, 1)]
+    return float(np.mean([np.mean(group) for group in groups if group]))
+
+
+NAIVE["prompt-mean"] = _prompt_mean
 LOSS = st.floats(-100, 100, width=32)
 ROWS = st.lists(st.lists(LOSS, max_size=6), max_size=6).filter(any)
 
 
 def _weights(mode: str, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    return token_weights(mode, np.array([len(row) for row in rows], np.int64), LONGEST)
+    groups = np.array([_group(row) for row in rows], np.int64)
+    return token_weights(mode, np.array([len(row) for row in rows], np.int64), LONGEST, groups)
 
 
 def test_every_mode_of_the_config_is_tested_here() -> None:

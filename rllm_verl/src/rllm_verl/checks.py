@@ -68,6 +68,12 @@ def _check_numbers(native: dict[str, Any]) -> None:
         value = _at(native, key)
         if not isinstance(value, int) or value < 1:
             raise ConfigError("wrong-value", f"`{key}` is {value}: expected a whole number of at least 1.")
+    if _at(native, f"{ACTOR}.loss_agg_mode") == "prompt-mean":
+        raise ConfigError(
+            "wrong-value",
+            f"`{ACTOR}.loss_agg_mode` is prompt-mean, which verl does not have.",
+            "Set rllm.algorithm.loss_agg_mode=token-mean, or choose the backend local or tinker.",
+        )
     if (strategy := _at(native, f"{ACTOR}.strategy")) not in STRATEGIES:
         raise ConfigError(
             "wrong-value", f"`{ACTOR}.strategy` is {strategy!r}: expected one of {', '.join(STRATEGIES)}."

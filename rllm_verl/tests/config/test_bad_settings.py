@@ -32,6 +32,7 @@ def test_what_the_cpu_profile_says_passes(run: Any) -> None:
         (f"{ACTOR}.ppo_epochs=0", "wrong-value", [f"`{ACTOR}.ppo_epochs`", 0]),
         ("trainer.nnodes=0", "wrong-value", ["`trainer.nnodes`", 0]),
         (f"{ACTOR}.optim.lr=-1.0", "wrong-value", [f"`{ACTOR}.optim.lr`", -1.0]),
+        ("rllm.algorithm.loss_agg_mode=prompt-mean", "wrong-value", [f"`{ACTOR}.loss_agg_mode`"]),
         (f"{ACTOR}.use_dynamic_bsz=false", "missing-key", ["ppo_micro_batch_size_per_gpu`"]),
         (f"{ROLLOUT}.mode=sync", "wrong-value", [f"`{ROLLOUT}.mode`", "async"]),
         (

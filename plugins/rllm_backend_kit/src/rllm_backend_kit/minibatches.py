@@ -30,7 +30,8 @@ def minibatch_weights(
     in_rows = np.repeat(np.isin(np.arange(batch.n_rows), ordered), batch.row_lengths)
     chosen = in_rows & batch.loss_mask
     weights = np.zeros(len(batch.tokens), np.float32)
-    weights[chosen] = token_weights(aggregation, sampled_per_row(batch)[ordered], max_response_length)
+    sampled, groups = sampled_per_row(batch)[ordered], batch.group[ordered]
+    weights[chosen] = token_weights(aggregation, sampled, max_response_length, groups)
     return weights
 
 

@@ -34,8 +34,11 @@ from rllm_estimators.options import (
     GrpoLengthParams,
     GrpoPassKParams,
     MaxRlParams,
+    MixParams,
     OtbParams,
+    RaeParams,
     ReinforcePlusPlusParams,
+    SpoParams,
     StepReinforceParams,
 )
 
@@ -129,6 +132,16 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         default_loss="importance_sampling",
     )
     yield EstimatorPlugin(
+        name="mix",
+        summary="A weighted sum of other estimators.",
+        params=MixParams,
+        load=load_from("rllm_estimators.mixture", "Mixture"),
+        keeps_state=True,
+        level="token",
+        scope="role",
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
         name="opo",
         summary="Reward minus the group's mean weighted by length.",
         params=NoParams,
@@ -155,6 +168,16 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         default_loss="importance_sampling",
     )
     yield EstimatorPlugin(
+        name="rae",
+        summary="Reward minus a running mean of the role's rewards (role-conditioned advantage).",
+        params=RaeParams,
+        load=load_from("rllm_estimators.running", "RoleBaseline"),
+        keeps_state=True,
+        fixed_options={"norm_adv_by_std_in_grpo": False},
+        scope="role",
+        default_loss="ppo",
+    )
+    yield EstimatorPlugin(
         name="reinforce_plus_plus",
         summary="Per token, the discounted rewards to come, whitened over the role.",
         params=ReinforcePlusPlusParams,
@@ -173,6 +196,15 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         scope="trajectory",
         needs=frozenset({"greedy_rewards"}),
         default_loss="importance_sampling",
+    )
+    yield EstimatorPlugin(
+        name="spo",
+        summary="Reward minus a running estimate for the task, whitened over the role (single-stream).",
+        params=SpoParams,
+        load=load_from("rllm_estimators.running", "TaskBaseline"),
+        keeps_state=True,
+        scope="role",
+        default_loss="ppo",
     )
     yield EstimatorPlugin(
         name="step_reinforce",

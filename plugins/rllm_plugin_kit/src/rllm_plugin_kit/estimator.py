@@ -181,8 +181,28 @@ class EstimatorContract(EstimatorCalls):
         if not np.array_equal(first.values, self.called(params, groups, "ragged groups").values):
             raise self.failure(
                 "gives other advantages when it is called again with the same inputs",
-                "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs.",
+                "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs. If "
+                "it needs state, set `keeps_state=True` in its record.",
             )
+
+    def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
+        if not self.plugin.keeps_state:
+            pytest.skip("it keeps no state")
+        batches = [self.inputs(self.groups(random_members(seed, RAGGED))) for seed in SEEDS]
+        whole, values, states = self.make_estimator(), [], []
+        for batch in batches:
+            values.append(self.call(params, batch, "one of several batches", whole).values)
+            states.append(json.dumps(whole.state_dict()))
+        for done, state in enumerate(states, start=1):
+            resumed = self.make_estimator()
+            resumed.load_state_dict(json.loads(state))
+            rest = [self.call(params, batch, "a batch after a resume", resumed).values for batch in batches[done:]]
+            if json.dumps(resumed.state_dict()) != states[-1] or not all(map(np.array_equal, rest, values[done:])):
+                raise self.failure(
+                    f"continues differently when it is resumed after batch {done}",
+                    "Put everything that it keeps between steps into state_dict, and restore all of it in "
+                    "load_state_dict.",
+                )
 
     def test_time_grows_linearly_with_the_number_of_groups(self, params: Any) -> None:
         base = self.inputs(self.groups(random_members(0, [8] * 8)))
@@ -199,7 +219,7 @@ class EstimatorContract(EstimatorCalls):
         self, params: Any, make: Callable[[int], AdvantageInput], smallest: int, largest: int, what: str
     ) -> None:
         self.call(params, make(smallest), f"many {what}")
-        function = self.loaded()
+        function = self.make_estimator()
         ratio = time_ratio(lambda inputs: function(inputs, params), make, smallest, largest)
         if ratio > ALLOWED:
             raise self.failure(

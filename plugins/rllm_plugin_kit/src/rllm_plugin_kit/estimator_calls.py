@@ -48,10 +48,15 @@ class EstimatorCalls(PluginContract[EstimatorPlugin[Any]]):
         """Call the estimator for these groups and return its result."""
         return self.call(params, self.inputs(groups), case)
 
-    def call(self, params: Any, inputs: AdvantageInput, case: str) -> Advantages:
-        """Call the estimator and return its result if it is valid. `case` describes the input in messages."""
+    def make_estimator(self) -> Any:
+        """Return the estimator to call. An estimator with state is a new object with empty state."""
+        return self.loaded()() if self.plugin.keeps_state else self.loaded()
+
+    def call(self, params: Any, inputs: AdvantageInput, case: str, estimator: Any = None) -> Advantages:
+        """Call the estimator, by default a new one, and return its result if it is valid. `case` describes the input in
+        messages."""
         try:
-            result: Advantages = self.loaded()(inputs, params)
+            result: Advantages = (estimator or self.make_estimator())(inputs, params)
         except Exception as error:
             writes = "read-only" in str(error)
             raise self.failure(

@@ -1,3 +1,4 @@
+from .parts import resolve_parts as resolve_parts
 from .plan import ByRole as ByRole, RunPlan as RunPlan
 from .preflight import (
     check_to_play as check_to_play,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import build_estimator_input, mark_tokens, step_of_sampled
 from rllm_core.contracts.chosen import PluginChoice
-from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin, Level
+from rllm_core.contracts.estimator import (
+    AdvantageEstimator,
+    AdvantageInput,
+    Advantages,
+    EstimatorPlugin,
+    Level,
+    StatefulEstimator,
+)
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import AdvantageError, failures_as
 
@@ -47,21 +54,53 @@ class Estimates:
     """(n_group,) names of the estimators. ``precomputed`` for groups that already had advantages."""
 
 
+class EstimatorObjects:
+    """The objects of a run's estimators that keep state. Each is made when a step first needs it."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, StatefulEstimator] = {}
+        self._saved: dict[str, Any] = {}
+
+    def function(self, estimator: EstimatorChoice, roles: Sequence[str]) -> AdvantageEstimator | StatefulEstimator:
+        """Return the function, or the object with state, to call for these roles."""
+        implementation = estimator.registered.load()
+        if not estimator.plugin.keeps_state:
+            function: AdvantageEstimator = implementation
+            return function
+        key = " ".join([estimator.qualified_name, *(() if estimator.plugin.scope == "batch" else roles)])
+        if key not in self._objects:
+            self._objects[key] = implementation()
+            if key in self._saved:
+                self._objects[key].load_state_dict(self._saved[key])
+        return self._objects[key]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all objects by estimator and role. States that the run has not used yet are kept."""
+        return self._saved | {key: each.state_dict() for key, each in self._objects.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the states. A state whose estimator was not saved begins empty."""
+        self._objects, self._saved = {}, state
+
+
 def estimate(
     batch: TokenBatch,
     estimator_of: Callable[[str], EstimatorChoice],
     *,
+    objects: EstimatorObjects | None = None,
     precomputed: Precomputed | None = None,
     algorithm_config: AlgorithmSection | None = None,
 ) -> Estimates:
     """Return per-token advantages of a batch whose groups have finite rewards.
 
     Each role's estimator is called once, with all groups of the role. An estimator of scope ``batch`` is called once
-    with the groups of all roles that chose it. Groups with precomputed advantages are skipped.
+    with the groups of all roles that chose it. Groups with precomputed advantages are skipped. `objects` has the
+    estimators' states, and None means that all are empty.
 
     Raises:
         AdvantageError: an estimator failed, or returned the wrong shape, the wrong level or a value that is not finite.
     """
+    objects = objects or EstimatorObjects()
     advantages = np.zeros(len(batch.tokens), np.float32)
     returns = np.full(len(batch.tokens), np.nan, np.float32)
     sizes = [len(group.trajectories) for group in batch.groups]
@@ -78,7 +117,8 @@ def estimate(
             continue
         who = f"estimator {estimator.plugin.name!r} for role {' and '.join(map(repr, roles))}"
         inputs = build_estimator_input(batch, chosen, algorithm_config)
-        result = _called(estimator, inputs, who)
+        with failures_as(AdvantageError, who, "Its inputs are read-only; add --debug to see where it failed."):
+            result = objects.function(estimator, roles)(inputs, estimator.params)
         tokens = mark_tokens(batch, chosen)
         advantages[tokens] = to_tokens(inputs, result, who, estimator.plugin.level)
         estimators[chosen] = estimator.plugin.name
@@ -169,12 +209,6 @@ def _calls(
 
 def _same(one: EstimatorChoice, other: EstimatorChoice) -> bool:
     return one.registered is other.registered and one.params == other.params
-
-
-def _called(estimator: EstimatorChoice, inputs: AdvantageInput, who: str) -> Advantages:
-    with failures_as(AdvantageError, who, "Its inputs are read-only; add --debug to see where it failed."):
-        result: Advantages = estimator.registered.load()(inputs, estimator.params)
-        return result
 
 
 def _checked_baselines(inputs: AdvantageInput, baselines: NDArray[np.float64], who: str) -> NDArray[np.float64]:

@@ -90,6 +90,22 @@ class AdvantageEstimator(Protocol):
     def __call__(self, inputs: AdvantageInput, params: Any, /) -> Advantages: ...
 
 
+class StatefulEstimator(Protocol):
+    """An estimator that keeps data between steps, such as a running mean. See `EstimatorPlugin.keeps_state`.
+
+    Everything that it keeps must be in `state_dict`, so that a resumed run is identical. Steps come in training order,
+    also in asynchronous runs and in ``rllm rescore``.
+    """
+
+    def __call__(self, inputs: AdvantageInput, params: Any, /) -> Advantages: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the data that the estimator keeps between steps, as JSON."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class EstimatorPlugin(Plugin[ParamsT]):
     """A plugin spec that offers an advantage estimator.
@@ -101,7 +117,10 @@ class EstimatorPlugin(Plugin[ParamsT]):
 
     kind: ClassVar[str] = "estimator"
 
-    load: Callable[[], AdvantageEstimator]
+    load: Callable[[], AdvantageEstimator | Callable[[], StatefulEstimator]]
+    keeps_state: bool = False
+    """True if `load` returns a class or function that makes a `StatefulEstimator`. A run makes one for each role, or
+    one for all roles if the scope is ``batch``. Checkpoints contain its state."""
     level: Level = "trajectory"
     scope: Scope = "group"
     """The rewards that one advantage depends on: the trajectory's own, its group's, its role's, or the whole batch's.

@@ -71,7 +71,7 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all stages that store data between steps."""
-        return {name: stage.state_dict() for name, stage in self._stateful().items()}
+        return {name: state for name, stage in self._stateful().items() if (state := stage.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of every stage.
@@ -79,7 +79,7 @@ class Pipeline:
         Raises:
             CheckpointError: the saved stages are not the stages of this run.
         """
-        stages = self._stateful()
+        stages = {name: stage for name, stage in self._stateful().items() if name in state or stage.state_dict()}
         if stages.keys() != state.keys():
             raise CheckpointError(
                 "run-changed",

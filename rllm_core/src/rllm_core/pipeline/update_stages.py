@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rllm_core.algorithms.columns import mark_tokens
-from rllm_core.algorithms.estimation import Precomputed, divide_by_steps, estimate
+from rllm_core.algorithms.estimation import EstimatorObjects, Precomputed, divide_by_steps, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
@@ -81,12 +83,19 @@ class EstimateAdvantages:
         self._context = context
         stepwise = context.config.rllm.stepwise_advantage
         self._normalize_by_steps = stepwise.enable and stepwise.normalize_by_steps
+        self._objects = EstimatorObjects()
 
     async def __call__(self, step: TrainStep) -> None:
         batch = step.filled_batch
         algorithm = self._context.config.rllm.algorithm
         precomputed = self._precomputed(step, algorithm)
-        estimates = estimate(batch, self._context.estimator_of, precomputed=precomputed, algorithm_config=algorithm)
+        estimates = estimate(
+            batch,
+            self._context.estimator_of,
+            objects=self._objects,
+            precomputed=precomputed,
+            algorithm_config=algorithm,
+        )
         advantages = estimates.advantages
         if self._normalize_by_steps:
             divided = divide_by_steps(batch, advantages)
@@ -98,6 +107,12 @@ class EstimateAdvantages:
         step.batch = batch.with_columns(**columns)
         step.estimators, step.baselines = estimates.estimators, estimates.baselines
         step.metrics |= advantage_metrics(step.batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._objects.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._objects.load_state_dict(state)
 
     def _precomputed(self, step: TrainStep, algorithm: AlgorithmSection) -> Precomputed | None:
         """Return the precomputed advantages, and report metrics about them."""

@@ -49,6 +49,10 @@ class EntropySection(Section):
     )
 
 
+AggregationMode = Literal[
+    "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "prompt-mean",
+]  # fmt: skip
+"""Aggregation of token losses. `token_weights` has the formulas."""
 KlEstimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 """Name of an estimator of the KL divergence. `kl_term` of rllm-backend-kit has the formulas."""
 RejectionRule = Literal[
@@ -127,13 +131,10 @@ class AlgorithmSection(Section):
     loss_map: Annotated[dict[str, Choice], ReadBy(), Names("loss")] = Field(
         default_factory=dict, description="Losses for individual group roles."
     )
-    loss_agg_mode: Annotated[
-        Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
-        ReadBy(),
-    ] = Field(
+    loss_agg_mode: Annotated[AggregationMode, ReadBy()] = Field(
         "token-mean",
         description="How token losses are aggregated. `seq` is a trajectory, or one segment of a trajectory whose "
-        "history was rewritten.",
+        "history was rewritten. `prompt-mean` gives each group of rollouts the same weight.",
     )
     eps_clip: Annotated[float, OF_ALGORITHMS] = Field(
         0.2, gt=0, description="Importance ratios below 1 - eps_clip are clipped."

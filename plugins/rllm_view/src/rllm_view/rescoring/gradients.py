@@ -63,7 +63,7 @@ def _weights(batch: TokenBatch, aggregation: str, max_response_length: int) -> N
     rows = np.repeat(np.arange(batch.n_rows), batch.row_lengths)
     sampled = np.bincount(rows[batch.loss_mask], minlength=batch.n_rows)
     weights = np.zeros(len(batch.tokens))
-    weights[batch.loss_mask] = token_weights(aggregation, sampled, max_response_length)
+    weights[batch.loss_mask] = token_weights(aggregation, sampled, max_response_length, batch.group)
     return weights
 
 

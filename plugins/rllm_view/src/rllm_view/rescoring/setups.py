@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rllm.planning import ByRole
+from rllm.planning import ByRole, resolve_parts
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
@@ -64,7 +64,8 @@ class Picker:
         return GREEDY_REWARDS in needs
 
     def _choose(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
-        return choose(self.registry, kind, choice, where, shared_options(self.config, kind))
+        chosen = choose(self.registry, kind, choice, where, shared_options(self.config, kind))
+        return resolve_parts(chosen, self._choose, where) if kind == "estimator" else chosen
 
     def _require_stored(self, entry: Registered[Any], where: str) -> None:
         missing = sorted(entry.plugin.needs - STORED)

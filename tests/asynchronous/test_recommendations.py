@@ -1,0 +1,52 @@
+"""Settings that `--dry-run` recommends for runs with older tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from scripted_world import ahead
+
+from rllm.cli.dry_run import recommended
+from rllm.planning.plan import RunPlan
+from rllm.planning.recommended import recommend
+
+Plan = Callable[[Mapping[str, Any]], RunPlan]
+CORRECTION = "rllm.algorithm.rollout_correction"
+THRESHOLD = "rllm.async_training.staleness_threshold"
+
+
+def settings_for(plan: RunPlan) -> dict[str, Any]:
+    return {each.key: each.value for each in recommend(plan)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {}),
+        (ahead(1), {f"{CORRECTION}.tis_cap": 5.0}),
+        (ahead(4), {THRESHOLD: 2, f"{CORRECTION}.tis_cap": 5.0}),
+        ({**ahead(1), f"{CORRECTION}.tis_cap": 3.0}, {}),
+        ({**ahead(1), "rllm.algorithm.loss_fn": "dppo_tv"}, {}),
+        (
+            {**ahead(1), f"{CORRECTION}.tis_mode": None},
+            {f"{CORRECTION}.tis_mode": "token", f"{CORRECTION}.tis_cap": 5.0},
+        ),
+    ],
+)
+def test_recommended_settings_depend_on_staleness(
+    planned: Plan, settings: Mapping[str, Any], expected: dict[str, Any]
+) -> None:
+    assert settings_for(planned(settings)) == expected
+
+
+def test_recommended_settings_are_accepted_and_enough(planned: Plan) -> None:
+    settings = ahead(4)
+    assert settings_for(planned(settings | settings_for(planned(settings)))) == {}
+
+
+def test_dry_run_shows_keys_to_type(planned: Plan) -> None:
+    lines = list(recommended(planned(ahead(4))))
+    assert lines[0].startswith("\nRecommended")
+    assert [line.split()[0] for line in lines[1:]] == [f"{THRESHOLD}=2", f"{CORRECTION}.tis_cap=5.0"]
