@@ -22,8 +22,7 @@ def episode(run: Path, step: int, uid: str) -> None:
     Example:
       rllm episode runs/rllm-training/default 12 task-3:5
     """
-    from rllm_view.commands.finding import account_for
-    from rllm_view.commands.playback import playback
+    from rllm_view.commands.explaining import account_for, playback
 
     for line in playback(account_for(run, step, uid)):
         click.echo(line)

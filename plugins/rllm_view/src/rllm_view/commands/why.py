@@ -25,8 +25,7 @@ def why(run: Path, step: int, uid: str, token: int | None, top: int) -> None:
       rllm why runs/rllm-training/default 12 task-3:5
       rllm why runs/rllm-training/default 12 task-3:5 --token 137
     """
-    from rllm_view.commands.explaining import about_token, about_whole
-    from rllm_view.commands.finding import account_for
+    from rllm_view.commands.explaining import about_token, about_whole, account_for
 
     account = account_for(run, step, uid)
     for line in about_whole(account, top) if token is None else about_token(account, token):

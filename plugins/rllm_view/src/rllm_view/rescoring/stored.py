@@ -1,6 +1,13 @@
-"""The stage `stored`: uses stored rollouts for the tasks of a step instead of generating new rollouts."""
+"""Stored episodes as training data: the dataset `stored`, its tasks, and the stage that loads their rollouts."""
 
 from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +20,85 @@ from rllm_core.errors import ConfigError
 from rllm_core.pipeline import episode_metrics
 from rllm_record.steps.rows import Sampler
 from rllm_record.tokenizer import tokenizer_of
-from rllm_view.rescoring.stored.task import StoredTask
+from rllm_view.plugin import StoredParams
+from rllm_view.rescoring.source import PARQUET, EpisodesError, find_episodes, read_file, read_record
+
+
+@dataclass(frozen=True)
+class StoredRollout:
+    """An rollout at a task, and what sampled it."""
+
+    episode: Episode
+    sampler: Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTask(Task):
+    """A task whose rollouts are taken from a store."""
+
+    rollouts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
+
+    def episodes(self) -> list[Episode]:
+        """All rollouts, in their order, numbered from 0. Copies: stages of a step change them."""
+        return [self._copy(index, rollout.episode) for index, rollout in enumerate(self.rollouts)]
+
+    def _copy(self, index: int, stored: Episode) -> Episode:
+        episode = copy.deepcopy(stored)
+        episode.id, episode.data_source = f"{self.id}:{index}", self.data_source
+        for trajectory in episode.trajectories:
+            # The same rollout number may have been played in several steps of a run.
+            trajectory.uid = f"{episode.id}{trajectory.uid.removeprefix(stored.id)}"
+        return episode
+
+
+def read_stored(params: StoredParams) -> list[StoredTask]:
+    """The tasks, in the order in which they were first attempted. All episodes are held in memory.
+
+    A task that was attempted in several steps is one for each of them, unless `params.group_by` is ``task``.
+
+    Raises:
+        EpisodesError: there are none with tokens, or they cannot be read.
+    """
+    path = Path(params.path).expanduser()
+    rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
+    data: dict[str, Mapping[str, Any]] = {}
+    for step, file in find_episodes(path).files:
+        for rollout, task in _rollouts(file):
+            name = rollout.episode.task_id
+            rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
+            data.setdefault(name, task or {})
+    if not rollouts:
+        raise EpisodesError(
+            "no-episodes",
+            f"{path} contains no rollout with a model call.",
+            "Set the option path to a different folder or file.",
+        )
+    steps = Counter(name for name, _ in rollouts)
+    return [
+        StoredTask(
+            id=name if steps[name] == 1 else f"{name}@{step}",
+            data=dict(data[name]),
+            data_source=of_task[0].episode.data_source,
+            rollouts=of_task,
+        )
+        for (name, step), of_task in rollouts.items()
+    ]
+
+
+def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
+    """Rollouts of a file, with the data of their tasks if it is stored."""
+    from rllm_record.steps.files import sampler_of
+
+    played: Iterable[tuple[Episode, Mapping[str, Any] | None]]
+    if file.suffix == PARQUET:
+        played = [(each.episode, each.task) for each in read_record(file)]
+        sampler = sampler_of(file)
+    else:
+        played = ((episode, None) for episodes in read_file(file).rounds for episode in episodes)
+        sampler = Sampler()
+    for episode, task in played:
+        if any(trajectory.steps for trajectory in episode.trajectories):
+            yield StoredRollout(episode, sampler), task
 
 
 class BringStored:
