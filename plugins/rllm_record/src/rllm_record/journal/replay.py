@@ -16,11 +16,17 @@ from rllm_core import AgentTrainer, build_train_config
 from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_record.journal.checkpoints import DIRECTORY, KeptCheckpoint, kept_checkpoints, latest_digests
 from rllm_record.journal.engine import fail_again
-from rllm_record.journal.errors import JournalError
-from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, KeptFailure, checksum_of_call, decoded
+from rllm_record.journal.observer import DIRECTORY, KeptCheckpoint, kept_checkpoints, latest_digests
+from rllm_record.journal.records import (
+    CONFIG,
+    JournalError,
+    KeptCall,
+    KeptFailure,
+    checksum_of_call,
+    decoded,
+    read_frames,
+)
 from rllm_record.journal.segments import path_of_round
 
 OVERRIDES = (

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rllm_record.steps import RecordError, StepFiles, require_known_version
-from rllm_record.steps.errors import unreadable
+from rllm_record.steps.parquet import unreadable
 from rllm_view.reading.record_files import FileState, fate_files, state_of
 
 TABLES = """

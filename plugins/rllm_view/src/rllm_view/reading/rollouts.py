@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from rllm_core.errors import ConfigError
 from rllm_record.steps import RecordError, require_known_version
-from rllm_record.steps.errors import unreadable
+from rllm_record.steps.parquet import unreadable
 from rllm_view.reading.index import StepIndex
 from rllm_view.reading.record_files import files_of
 

@@ -18,8 +18,8 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline import episode_metrics
+from rllm_record.recorder import tokenizer_of
 from rllm_record.steps.rows import Sampler
-from rllm_record.tokenizer import tokenizer_of
 from rllm_view.plugin import StoredParams
 from rllm_view.rescoring.source import PARQUET, EpisodesError, find_episodes, read_file, read_record
 
