@@ -45,8 +45,6 @@ class GatewayLimits:
     """Maximum number of concurrent requests."""
     in_flight_of_session: int = 256
     """Maximum number of concurrent requests in one session."""
-    role_length: int = 64
-    """Maximum number of characters of a role's name."""
     policy_seconds: float = 60.0
     """Seconds that a request waits if no policy is attached."""
     keep_alive_seconds: float = 10.0
