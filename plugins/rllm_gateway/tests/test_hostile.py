@@ -14,7 +14,7 @@ from expecting import expect_error
 from gateway_world import World, running
 
 from rllm_gateway.gateway import GatewayLimits, SessionError
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import OpenedSession
 
 MESSAGE = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

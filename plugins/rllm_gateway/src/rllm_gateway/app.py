@@ -8,12 +8,11 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
-from rllm_gateway.apis.openai import error_body
+from rllm_gateway.apis.chat import error_body
 from rllm_gateway.deployment import DeployedSessions
-from rllm_gateway.endpoint import Endpoint
+from rllm_gateway.endpoint import Endpoint, send_error
+from rllm_gateway.fields import RefusedError
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.http import send_error
-from rllm_gateway.refusals import RefusedError
 from rllm_gateway.small_endpoints import (
     end_endpoint,
     health_endpoint,

@@ -7,22 +7,19 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rllm.evaluation.engines import open_engine
 from rllm.planning import RunPlan
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, SamplingParams
 from rllm_core.errors import BackendError
 from rllm_core.files import write_atomically
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 from rllm_gateway.deployment import Deployment
+from rllm_gateway.link import SampleRequest
+from rllm_gateway.link_trainer import RolloutSampler
 from rllm_gateway.process import Place, gateway_process
-from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_serving.until_stopped import Stop
 
@@ -54,13 +51,9 @@ class SessionContext:
 class DeployedSampler(RolloutSampler):
     """Sampler that keeps no calls in memory. The store has them, and a session may be open for days."""
 
-    async def sample(
-        self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, **asked: Any
-    ) -> Completion:
+    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
         """See `RolloutSampler.sample`."""
-        completion = await super().sample(
-            call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, **asked
-        )
+        completion = await super().sample(request, on_tokens)
         self.calls.clear()
         return completion
 

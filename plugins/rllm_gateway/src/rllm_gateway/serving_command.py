@@ -11,9 +11,8 @@ import click
 
 from rllm.cli import Request
 from rllm_backend_kit.portable_renderer import load_renderer
-from rllm_gateway.admin_token import TOKEN_FILE, admin_token
 from rllm_gateway.app import create_app
-from rllm_gateway.attaching import Door
+from rllm_gateway.attaching import TOKEN_FILE, Door, admin_token
 from rllm_gateway.calls import CallStore
 from rllm_gateway.gateway import Gateway
 from rllm_serving.announcement import announce
