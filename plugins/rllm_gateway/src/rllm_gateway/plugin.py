@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,8 +14,10 @@ from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Means
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 requires_api = 1
 
@@ -81,6 +82,8 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """Start the gateway of a run, or attach to a running gateway, and prepare the runner that starts agents."""
+    import asyncio
+
     from rllm_gateway.checks import check_store
     from rllm_gateway.places import store_path
     from rllm_gateway.process import Place, gateway_process, running_gateway

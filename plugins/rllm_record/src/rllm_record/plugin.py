@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,9 @@ from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 requires_api = 1
 

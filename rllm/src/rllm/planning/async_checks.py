@@ -25,7 +25,7 @@ def staleness_is_whole(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "fractional-staleness",
             THRESHOLD,
-            f"{plan.composed.given(THRESHOLD)}, and it must be a whole number of updates.",
+            f"{plan.composed.describe(THRESHOLD)}, and it must be a whole number of updates.",
             f"Set it to {more} (no token is older than with {threshold:g}), or to {instead}.",
         )
 
@@ -43,7 +43,7 @@ def too_stale(plan: RunPlan, steps: int) -> Iterator[Problem]:
         yield refused(
             "staleness-too-large",
             THRESHOLD,
-            f"{plan.composed.given(THRESHOLD)}, and the run has {steps} steps: all rollouts would use the first "
+            f"{plan.composed.describe(THRESHOLD)}, and the run has {steps} steps: all rollouts would use the first "
             "weights.",
             f"Set {THRESHOLD} to {less}, or train for more steps.",
         )
@@ -77,7 +77,7 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "no-overlap",
             THRESHOLD,
-            f"{who} does not sample while weights are updated, and {plan.composed.given(THRESHOLD)}.",
+            f"{who} does not sample while weights are updated, and {plan.composed.describe(THRESHOLD)}.",
             f"Remove {SECTION}, or choose a backend or engine with overlap: see `rllm plugins info backend NAME`.",
         )
     elif section.pins_weights and "fixed" not in plan.overlap:
