@@ -58,8 +58,10 @@ def test_the_parts_of_all_workers_are_the_model_that_verl_puts_together(tmp_path
 
 def played(directory: Path, *words: str) -> float:
     """pass@1 of the command that the run printed for playing with its model."""
-    (line,) = [line for line in (directory / "said.txt").read_text().splitlines() if line.startswith("play with it: ")]
-    command = [RLLM, *line.removeprefix("play with it: rllm ").split(), "--json", "rllm.env.env_args.largest=1", *words]
+    lines = (directory / "said.txt").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("evaluate the model: ")]
+    options = line.removeprefix("evaluate the model: rllm ").split()
+    command = [RLLM, *options, "--json", "rllm.env.env_args.largest=1", *words]
     ended = subprocess.run(command, cwd=directory, check=True, timeout=500, stdout=subprocess.PIPE)
     (environment,) = json.loads(ended.stdout)["environments"]
     return float(environment["passes"]["1"]["value"])
