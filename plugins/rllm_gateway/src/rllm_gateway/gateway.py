@@ -39,8 +39,6 @@ class GatewayLimits:
 
     body_bytes: int = 4 << 20
     """Maximum size of a request's body. The default is about a million tokens of text."""
-    path_bytes: int = 1024
-    """Maximum length of a request's path."""
     in_flight: int = 4096
     """Maximum number of concurrent requests."""
     in_flight_of_session: int = 256

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -131,43 +130,34 @@ def _not_allowed(method: str) -> Response:
     return JSONResponse(body, 405, {"Allow": ", ".join(METHODS)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """Folders to serve, and address of the server."""
-
-    folders: Sequence[Path]
-    """Runs, and folders of runs."""
-    key: str
-    """Key that pages send."""
-    port: int = 0
-    """Port on 127.0.0.1. 0 means any free port."""
-    announcement: Path | None = None
-    """File to write the URL to, as JSON without the key."""
-
-
-def serve(options: ServeOptions, ready: Callable[[str], None]) -> int:
+def serve(
+    folders: Sequence[Path], key: str, ready: Callable[[str], None], *, port: int = 0, announcement: Path | None = None
+) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     Args:
-        options: what and where.
-        ready: told the URL of the pages, the key included, once requests are answered.
+        folders: runs, and directories of runs.
+        key: key that pages send.
+        ready: receives the URL of the pages with the key, when the server answers requests.
+        port: port on 127.0.0.1. 0 means any free port.
+        announcement: file to write the URL to, as JSON without the key. None: no file.
 
     Raises:
         ConfigError: the port is taken.
     """
-    listening = listen(port=options.port)
+    listening = listen(port=port)
     # Read before it closes. A fragment stays in the browser: no log and no referrer has it.
-    url = f"{url_of(listening)}/#key={options.key}"
-    library = Library(options.folders)
+    url = f"{url_of(listening)}/#key={key}"
+    library = Library(folders)
 
     def announced() -> None:
-        if options.announcement is not None:
-            announce(options.announcement, listening)
+        if announcement is not None:
+            announce(announcement, listening)
         ready(url)
 
     async def main() -> int:
         stop = Stop()
-        server = HttpServer(create_app(Answers(library), options.key), listening)
+        server = HttpServer(create_app(Answers(library), key), listening)
         await serve_until(stop.event, server, announced, before_stopping=lambda: None)
         return stop.exit_code
 
