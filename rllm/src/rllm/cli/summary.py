@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -32,9 +33,19 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if (directory / PICTURE).exists():
         console.print(f"reward curve: {directory / PICTURE}")
     if (directory / "checkpoints" / "latest").exists():
-        environment = plan.config.rllm.env.name
-        lacking = "" if val_tasks else " --data FILE"
-        console.print(f"play with it: rllm eval {environment} --model {directory}/checkpoints/latest{lacking}")
+        _show_next_commands(console, plan, directory, has_validation=bool(val_tasks))
+
+
+def _show_next_commands(console: Console, plan: RunPlan, directory: Path, *, has_validation: bool) -> None:
+    model = f"--model {directory}/checkpoints/latest"
+    if plan.examples is None:
+        lacking = "" if has_validation else " --data FILE"
+        console.print(f"play with it: rllm eval {plan.config.rllm.env.name} {model}{lacking}")
+        return
+    console.print(f"look at the examples: rllm view {directory}")
+    console.print(f"measure it:           rllm eval ENV {model}")
+    console.print(f"train with rewards:   rllm train ENV {model}")
+    console.print(f"use it elsewhere:     rllm export {directory} --to DIRECTORY")
 
 
 def results_console() -> Console:
@@ -49,9 +60,10 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     # The user's own rewards are added to the environment's reward, so the environment's best value is not the run's.
     best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
-    table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")
+    title = f"validation, {rollouts} attempts per task" if plan.examples is None else "validation"
+    table = Table(title=title, title_justify="left")
     table.add_column("metric", no_wrap=True)
-    for heading in ("reached", "best possible", "difference"):
+    for heading in ("reached", "best possible", "difference") if plan.examples is None else ("reached",):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, value in metrics.items():
         source, metric = split_validation_name(name)

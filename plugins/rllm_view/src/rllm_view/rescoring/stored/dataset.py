@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.data.types import Episode
+from rllm_core.pipeline import reward_of
 from rllm_record.steps.rows import Sampler
 from rllm_view.rescoring.reading import PARQUET, EpisodesError, read_file, read_record
 from rllm_view.rescoring.source import find_episodes
@@ -26,11 +27,21 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     path = Path(params.path).expanduser()
     rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
+    left_out = 0
     for step, file in find_episodes(path).files:
         for rollout, task in _rollouts(file):
+            if not _is_good(rollout, params.min_reward):
+                left_out += 1
+                continue
             name = rollout.episode.task_id
             rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
             data.setdefault(name, task or {})
+    if left_out and not rollouts:
+        raise EpisodesError(
+            "no-episodes",
+            f"{path} contains {left_out} rollouts, and none has a reward of at least {params.min_reward:g}.",
+            "Lower the option min_reward.",
+        )
     if not rollouts:
         raise EpisodesError(
             "no-episodes",
@@ -47,6 +58,12 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
         )
         for (name, step), of_task in rollouts.items()
     ]
+
+
+def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
+    """True if every trajectory has at least this reward."""
+    rewards = map(reward_of, rollout.episode.trajectories)
+    return min_reward is None or all(reward is not None and reward >= min_reward for reward in rewards)
 
 
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:

@@ -12,8 +12,7 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline import episode_metrics
 from rllm_record.steps.rows import Sampler
-from rllm_record.tokenizer import tokenizer_of
-from rllm_view.rescoring.stored.task import StoredTask
+from rllm_view.rescoring.stored.task import StoredTask, require_tokenizer
 
 
 class BringStored:
@@ -47,13 +46,7 @@ class BringStored:
         return episodes
 
     def _require_fitting(self, sampler: Sampler, renderer: Renderer | None) -> None:
-        tokenizer = None if renderer is None else tokenizer_of(renderer)
-        if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
-            raise ConfigError(
-                "tokenizer-mismatch",
-                "The stored episodes and the trained model have different tokenizers.",
-                "Train the model that sampled the episodes, or a model with the same vocabulary.",
-            )
+        require_tokenizer(sampler, renderer)
         stored, here = sampler.temperature, self._temperature
         if stored is not None and stored != here:
             raise ConfigError(
