@@ -57,8 +57,13 @@ STORED = "stored"
 """Name of the dataset that ``--stored`` chooses, and of the stage that replaces ``generate`` then."""
 OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
 """Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
-SFT_FLAGS = ("backend", "profile", "seed", "data", "val-data", STORED)
-"""Flags of `rllm sft`, which have the same keys there."""
+SFT_FLAGS = {
+    **{name: FLAGS[name] for name in ("backend", "profile", "seed")},
+    "data": (FLAGS["data"][0], "Examples to train on: a file, or a dataset by name."),
+    "val-data": (FLAGS["val-data"][0], "Examples to measure the loss on: a file, or a dataset by name."),
+    STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run folder, or files of episodes."),
+}
+"""Flags of `rllm sft`, with the same keys as those of `rllm train`."""
 EXAMPLES = {"name": "examples"}
 OF_SFT = {
     "rllm.trainer.project_name": "rllm-sft",
@@ -88,15 +93,17 @@ class Request:
     """Origin of `defaults`, for messages."""
 
 
-def config_options(*names: str, words: str = "[ENV] [KEY=VALUE]...") -> Callable[[FunctionT], FunctionT]:
-    """Add arguments, `--config`, `--model` and the named flags of `PLANNING_FLAGS` to a command.
+def config_options(
+    *names: str, table: Mapping[str, tuple[str, str]] = PLANNING_FLAGS, words: str = "[ENV] [KEY=VALUE]..."
+) -> Callable[[FunctionT], FunctionT]:
+    """Add arguments, `--config`, `--model` and the named flags of `table` to a command.
 
     `words` shows the arguments: the environment if the command has one, and ``key=value`` words.
     """
 
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
-            key, meaning = PLANNING_FLAGS[name]
+            key, meaning = table[name]
             # A command without training has only one set of tasks.
             spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
             shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}

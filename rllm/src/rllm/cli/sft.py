@@ -10,7 +10,7 @@ from rllm_core.errors import ConfigError
 
 
 @click.command()
-@config_options(*SFT_FLAGS, words="[KEY=VALUE]...")
+@config_options(*SFT_FLAGS, table=SFT_FLAGS, words="[KEY=VALUE]...")
 @click.option(
     "--train-on",
     type=click.Choice(["assistant", "last", "all"]),
@@ -56,5 +56,7 @@ def sft(
             "Remove rllm.pipeline, or use `rllm train`.",
         )
     if plan.train_dataset is None:
-        raise ConfigError("no-training-tasks", "There is no data to train on.", "Add --data FILE or --stored DIRECTORY.")
+        raise ConfigError(
+            "no-training-tasks", "There is no data to train on.", "Add --data FILE or --stored DIRECTORY."
+        )
     return train_or_check(plan, start)

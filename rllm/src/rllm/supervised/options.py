@@ -8,7 +8,6 @@ from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 
-
 SUPERVISE = "rllm/supervise"
 """Qualified name of the stage that makes a run one of fine-tuning."""
 
