@@ -63,7 +63,7 @@ SFT_FLAGS = {
     "val-data": (FLAGS["val-data"][0], "Examples to measure the loss on: a file, or a dataset by name."),
     STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run folder, or files of episodes."),
 }
-"""Flags of `rllm sft`, with the same keys as those of `rllm train`."""
+"""Flags of `rllm sft`, with the same keys as in `rllm train`."""
 EXAMPLES = {"name": "examples"}
 OF_SFT = {
     "rllm.trainer.project_name": "rllm-sft",
@@ -96,10 +96,7 @@ class Request:
 def config_options(
     *names: str, table: Mapping[str, tuple[str, str]] = PLANNING_FLAGS, words: str = "[ENV] [KEY=VALUE]..."
 ) -> Callable[[FunctionT], FunctionT]:
-    """Add arguments, `--config`, `--model` and the named flags of `table` to a command.
-
-    `words` shows the arguments: the environment if the command has one, and ``key=value`` words.
-    """
+    """Add arguments, `--config`, `--model` and the named flags of `table` to a command. `words` is their metavar."""
 
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
@@ -159,7 +156,7 @@ def _stored_data(directory: str, flags: Mapping[str, str], **options: Any) -> di
 def read_sft_request(
     words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, str | None]
 ) -> Request:
-    """Take the command line of `rllm sft` apart. All words are ``key=value``. `flags` are its own and `SFT_FLAGS`."""
+    """Take the command line of `rllm sft` apart. `flags` are its own flags and `SFT_FLAGS`."""
     if strange := [word for word in words if "=" not in word]:
         raise click.UsageError(f"{strange[0]!r} is no KEY=VALUE. Give the data with --data FILE.")
     given = {name.replace("_", "-"): value for name, value in flags.items() if value is not None}

@@ -56,7 +56,5 @@ def sft(
             "Remove rllm.pipeline, or use `rllm train`.",
         )
     if plan.train_dataset is None:
-        raise ConfigError(
-            "no-training-tasks", "There is no data to train on.", "Add --data FILE or --stored DIRECTORY."
-        )
+        raise ConfigError("no-training-tasks", "There are no examples.", "Add --data FILE or --stored DIRECTORY.")
     return train_or_check(plan, start)

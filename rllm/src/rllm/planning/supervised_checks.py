@@ -47,7 +47,7 @@ def examples_are_imitated(plan: RunPlan) -> Iterator[Problem]:
 
 
 def check_examples(tasks: Sequence[Task]) -> None:
-    """Check that the first rows can be trained on. Stored rollouts are checked when they are read.
+    """Check that the first rows are examples. Stored rollouts are checked when they are read.
 
     Raises:
         ConfigError: a row has no usable columns.

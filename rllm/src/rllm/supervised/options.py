@@ -9,7 +9,7 @@ from pydantic import Field
 from rllm_core.contracts.plugin import Params
 
 SUPERVISE = "rllm/supervise"
-"""Qualified name of the stage that makes a run one of fine-tuning."""
+"""Qualified name of the stage that every fine-tuning run has."""
 
 
 class ExamplesParams(Params):

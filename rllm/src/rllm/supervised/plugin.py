@@ -14,7 +14,7 @@ from rllm_core.lazy import load_from
 def losses() -> Iterable[LossPlugin[Any]]:
     yield LossPlugin(
         name="cross_entropy",
-        summary="Imitates the trained tokens; advantages are ignored. The loss of `rllm sft`.",
+        summary="Imitates the trained tokens, without advantages. The loss of `rllm sft`.",
         load=load_from("rllm.supervised.loss", "cross_entropy"),
         has_ratio=False,
     )

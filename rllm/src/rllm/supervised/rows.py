@@ -38,7 +38,7 @@ def read_row(data: Mapping[str, Any], task_id: str) -> Conversation | PlainText:
     """Return the example in a row. Other columns than `COLUMNS` and ``tools`` are ignored.
 
     Raises:
-        ConfigError: the row has none of the columns, a column has another type, or nothing in it can be trained.
+        ConfigError: the row has none of the columns, a column has a wrong type, or nothing in it can be trained.
     """
     if data.get("messages") is not None:
         return _conversation(data["messages"], 0, data, task_id)
@@ -86,4 +86,4 @@ def _as_json_text(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bad_row(task_id: str, problem: str) -> ConfigError:
-    return ConfigError("bad-example", f"Row {task_id!r} cannot be trained on: {problem}.", _ONE_OF_THESE)
+    return ConfigError("bad-example", f"Row {task_id!r} cannot be an example: {problem}.", _ONE_OF_THESE)

@@ -34,7 +34,7 @@ def make_examples(task: Task, renderer: Renderer, params: ExamplesParams) -> lis
     """Return the examples of a task: one for a row of data, and one for each stored rollout.
 
     Raises:
-        ConfigError: the row cannot be trained on.
+        ConfigError: the row is no example.
     """
     if isinstance(task, HasExamples):
         return task.examples(renderer)
@@ -52,7 +52,7 @@ def make_examples(task: Task, renderer: Renderer, params: ExamplesParams) -> lis
 
 
 def as_supervised(batch: TokenBatch) -> TokenBatch:
-    """Return the batch for imitation: all trained tokens count equally, and no policy is known to have sampled them."""
+    """Return the batch for imitation: all trained tokens count equally, and have no sampling policy."""
     unknown = np.where(batch.loss_mask, np.float32(np.nan), np.float32(0))
     replaced = replace(batch, sampling_logprobs=unknown)
     return replaced.with_columns(old_logprobs=unknown, advantages=batch.loss_mask.astype(np.float32))

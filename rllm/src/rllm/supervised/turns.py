@@ -1,4 +1,4 @@
-"""The tokens of an example: what the model reads before each trained part, and the trained part itself."""
+"""The tokens of an example: each trained part, and the tokens before it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_turns(example: Conversation | PlainText, renderer: Renderer, params: Ex
     """Return the trained turns of an example, cut at `ExamplesParams.max_length`. Empty if all of them are cut off.
 
     Raises:
-        ConfigError: the renderer cannot render the example so that its trained tokens are known.
+        ConfigError: the rendered example does not show which tokens are trained.
     """
     if isinstance(example, PlainText):
         turns = [_plain_turn(example, renderer)]

@@ -85,7 +85,7 @@ class ConsoleTracker(Observer):
 
 
 def step_metrics(metrics: Mapping[str, float]) -> str:
-    """``solved 41.0%  reward 0.312  5210 tokens/s``; ``loss 1.234  …`` if the step has no rollouts."""
+    """``solved 41.0%  reward 0.312  5210 tokens/s``, or ``loss 1.234  …`` if the step has no rollouts."""
     if "batch/solved" not in metrics and "actor/loss" in metrics:
         return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
