@@ -34,8 +34,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
 def test_pinned_runs_end_with_the_same_weights_whatever_waits(made: dict[str, Any]) -> None:
-    """The second and third have fewer slots than rollouts."""
-    assert len({made[name]["digest"] for name in ("first", "second", "third")}) == 1
+    """The second has fewer slots than rollouts, as the resumed one below."""
+    assert made["first"]["digest"] == made["second"]["digest"]
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
@@ -52,7 +52,7 @@ def test_training_in_a_process_of_its_own_makes_the_weights_of_training_in_the_o
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL")
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_weights_of_one_that_was_not(made: dict[str, Any]) -> None:
-    assert made["stopped, resumed"]["digest"] == made["again, resumed"]["digest"] == made["first"]["digest"]
+    assert made["resumed"]["digest"] == made["first"]["digest"]
 
 
 def test_updates_change_the_weights(made: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def test_updates_change_the_weights(made: dict[str, Any]) -> None:
 
 def test_pinned_tokens_are_as_old_as_the_bound_once_it_is_reached(made: dict[str, Any]) -> None:
     assert made["first"]["stale"] == [0, 1, 2, 2, 2, 2]
-    assert made["stopped, resumed"]["stale"] == [2, 2, 2, 2]
+    assert made["resumed"]["stale"] == [2, 2, 2, 2]
 
 
 def test_one_version_samples_a_pinned_attempt(made: dict[str, Any]) -> None:

@@ -161,7 +161,7 @@ def test_c2_a_group_of_one_beside_a_pair(label: str) -> None:
 
 # C3: equal rewards. Rounding noise divided by a tiny deviation gives others up to 0.86.
 
-CONSTANTS = [0.1, 0.3, 0.7, 0.9, 1 / 3, 100.1]
+CONSTANTS = [0.1, 0.7, 1 / 3, 100.1, -0.1, 1e-300, 1e15 + 0.3]
 WITHIN_ROLE = {label for label in VARIANTS if RECORDS[VARIANTS[label][0]].scope == "role"} - WITHOUT_A_CENTRE
 SHIFTED = WITHIN_ROLE - {"gpg", "reinforce_plus_plus_baseline"}
 """Brought to mean 0 over the role in the end, which moves groups of equal rewards as well."""

@@ -25,7 +25,10 @@ globals().update(
         gigpo={"options": ({}, SHARED), "centres": False},
         # Equal rewards are not equal returns: those differ by the critic's values, by how far off they are, and where
         # the longest trajectory of a group has nothing to be compared with.
-        gae={"options": ({}, {"gamma": 0.9, "whiten": False}, {"use_step_rewards": True}), "centres": False},
+        gae={
+            "options": ({}, {"gamma": 0.9, "whiten": False}, {"use_step_rewards": True}, {"lam_alpha": 0.5}),
+            "centres": False,
+        },
         reinforce_plus_plus={"options": ({}, {"use_step_rewards": True})},
         step_reinforce={"options": ({}, {"gamma": 0.9}, SHARED), "centres": False},
         otb={"options": ({}, {"tis_mode": "token"}), "centres": False},

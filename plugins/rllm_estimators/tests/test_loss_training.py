@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from rllm.cli.main import main
-from rllm_estimators.plugin import rllm_losses
-
-NAMES = [record.name for record in rllm_losses()]
 
 Metrics = list[dict[str, float]]
 Train = Callable[..., Metrics]
@@ -37,13 +34,6 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         return [metrics for metrics in map(json.loads, lines) if "actor/loss" in metrics]
 
     return run
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_loss_trains_by_its_name_alone(name: str, train: Train) -> None:
-    steps = train(name, 2)
-    assert len(steps) == 2
-    assert all(metrics["actor/grad_norm"] > 0 for metrics in steps)
 
 
 def test_shared_config_keys_and_own_options_reach_the_loss(train: Train) -> None:

@@ -13,7 +13,6 @@ from expecting import check_printed
 from written_distribution import write_distribution
 
 from rllm.cli.main import main
-from rllm_estimators.plugin import rllm_estimators
 
 FEW = (
     "rllm.trainer.total_batches=2",
@@ -22,8 +21,6 @@ FEW = (
     "rllm.rollout.n=4",
     "data.train_batch_size=32",
 )
-HAVE_TESTS_OF_THEIR_OWN = ("gae", "gdpo")
-NEEDS_NO_CRITIC = [record.name for record in rllm_estimators() if record.name not in HAVE_TESTS_OF_THEIR_OWN]
 
 PARTS = """
 from rllm_core.contracts.plugin import NoParams
@@ -65,13 +62,6 @@ def check_trained(directory: Path) -> None:
     assert all(math.isfinite(step["actor/loss"]) for step in steps)
     # A model of random weights may solve nothing in one of the two.
     assert any(step["advantage/agent/std"] > 0 and step["actor/grad_norm"] > 0 for step in steps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NEEDS_NO_CRITIC)
-def test_it_trains_by_its_name(run: Run, tmp_path: Path, name: str) -> None:
-    assert run("--estimator", name) == 0
-    check_trained(tmp_path)
 
 
 @pytest.fixture

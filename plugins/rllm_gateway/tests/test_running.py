@@ -20,7 +20,7 @@ from rllm_gateway.running.target import Target, check_target, sources_of_command
 from rllm_gateway.session import OpenedSession
 
 AGENT = """
-import asyncio, os, signal, subprocess, sys
+import asyncio, json, os, signal, subprocess, sys
 KEY_AT_IMPORT = os.environ.get("OPENAI_API_KEY")
 
 def solve(task):
@@ -37,9 +37,16 @@ def numpy_number(task):
     import numpy
     return numpy.float32(0.5)
 
+def draws(task):
+    from numpy import random
+    return float(random.random())
+
 def fails(task):
     print("looking for it")
     raise KeyError("no answer")
+
+def fails_in_a_library(task):
+    return json.loads("{")
 
 def returns_an_object(task):
     return object()
@@ -116,6 +123,22 @@ def test_what_a_function_returns_arrives(run: Any, function: str, returned: Any)
     assert run(function, n=4).returned == returned
 
 
+def test_forked_agents_draw_different_numbers(agent: Path, tmp_path: Path) -> None:
+    async def go() -> list[Outcome]:
+        runner = FunctionRunner(Target(str(agent), "draws"), tmp_path)
+        try:
+            return await asyncio.gather(*(runner.run({}, {}) for _ in range(3)))
+        finally:
+            await runner.close()
+
+    assert len({outcome.returned for outcome in asyncio.run(go())}) == 3
+
+
+def test_packages_that_print_at_their_import_start_agents(agent: Path, tmp_path: Path, run: Any) -> None:
+    agent.write_text(f"import this\n{AGENT}")
+    assert run("waits", n=4).returned == 2.0
+
+
 def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:
     environment = {"RLLM_SESSION_URL": "http://127.0.0.1:4000/s/x", "OPENAI_API_KEY": "k"}
     assert run("with_session", environment).returned == "http://127.0.0.1:4000/s/x/judge/v1"
@@ -135,7 +158,15 @@ def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:
 def test_an_agent_that_fails_is_told_by_its_last_lines(run: Any, function: str, code: int, words: str) -> None:
     outcome = run(function)
     assert outcome.code == code
-    assert words in outcome.failure
+    assert words in "\n".join([outcome.failure, *outcome.last_lines])
+
+
+@pytest.mark.parametrize("function", ["fails", "fails_in_a_library"])
+def test_traceback_of_agent_has_its_line_last_and_no_other_files(run: Any, agent: Path, function: str) -> None:
+    files = [line for line in run(function).last_lines if line.startswith("  File ")]
+    assert len(files) == 1
+    assert str(agent) in files[0]
+    assert function in files[0]
 
 
 def test_a_file_that_fails_on_import_fails_the_attempt(run: Any, agent: Path) -> None:

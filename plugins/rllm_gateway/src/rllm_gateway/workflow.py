@@ -77,8 +77,8 @@ class AgentWorkflow(Workflow):
     )
 
     def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
-        # `open` uses agent, command, preload and timeout.
-        used = {"agent", "command", "preload", "timeout"}
+        # `open` uses agent, command and timeout.
+        used = {"agent", "command", "timeout"}
         super().__init__(context, **{name: options[name] for name in options.keys() - used})
         self._unsupported = unsupported
         self._gateway: OpenedGateway = context.resource
@@ -161,7 +161,7 @@ class AgentWorkflow(Workflow):
         elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
         else:
-            raise RolloutError("agent-failed", f"{outcome.failure}.")
+            raise RolloutError("agent-failed", f"{outcome.failure}.", details="\n".join(outcome.last_lines))
 
     async def _judge(self, task: Mapping[str, Any], returned: Returned, trace: SessionTrace) -> None:
         assert self.episode is not None

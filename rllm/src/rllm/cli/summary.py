@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,9 @@ from rich.table import Table
 
 from rllm.planning.plan import RunPlan
 from rllm.runs.run_directory import PICTURE
+from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task
-from rllm_core.pipeline.metrics import split_validation_name
 
 if TYPE_CHECKING:
     from rllm.training.loop import TrainingLoop
@@ -23,7 +24,7 @@ NARROWEST = 72
 
 
 def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task], seconds: float) -> None:
-    """Print the last validation, the run folder, and a command that evaluates the model."""
+    """Print the last validation, the run folder, and the commands for the next steps."""
     console = results_console()
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))
@@ -33,19 +34,23 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if (directory / PICTURE).exists():
         console.print(f"reward curve: {directory / PICTURE}")
     if (directory / "checkpoints" / "latest").exists():
-        _show_next_commands(console, plan, directory, has_validation=bool(val_tasks))
+        model = f"--model {directory}/checkpoints/latest"
+        if plan.examples is None:
+            lacking = "" if val_tasks else f" --data {_training_data(plan)}"
+            console.print(f"evaluate the model: rllm eval {plan.config.rllm.env.name} {model}{lacking}")
+        else:
+            console.print(f"evaluate the model: rllm eval ENV {model}")
+            console.print(f"train it with rewards: rllm train ENV {model}")
+            console.print(f"use it elsewhere: rllm export {directory} --to DIRECTORY")
+    if plan.recorded != "off":
+        console.print(f"view the run: rllm view {directory}")
+        console.print(f"explain {'a rollout' if plan.examples is None else 'an example'}: rllm why {directory}")
 
 
-def _show_next_commands(console: Console, plan: RunPlan, directory: Path, *, has_validation: bool) -> None:
-    model = f"--model {directory}/checkpoints/latest"
-    if plan.examples is None:
-        lacking = "" if has_validation else " --data FILE"
-        console.print(f"play with it: rllm eval {plan.config.rllm.env.name} {model}{lacking}")
-        return
-    console.print(f"look at the examples: rllm view {directory}")
-    console.print(f"measure it:           rllm eval ENV {model}")
-    console.print(f"train with rewards:   rllm train ENV {model}")
-    console.print(f"use it elsewhere:     rllm export {directory} --to DIRECTORY")
+def _training_data(plan: RunPlan) -> str:
+    """Return the file of the training tasks as an argument of ``--data``, or FILE if they come from elsewhere."""
+    path = getattr(plan.train_dataset.params, "path", None) if plan.train_dataset else None
+    return shlex.quote(path) if isinstance(path, str) and Path(path).is_file() else "FILE"
 
 
 def results_console() -> Console:

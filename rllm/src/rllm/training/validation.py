@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rllm.runs.validation_metrics import validation_metrics
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.stages import as_supervised, make_examples
 from rllm_core.contracts.backend import Backend
@@ -15,7 +16,6 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
-from rllm_core.pipeline.metrics import validation_metrics
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed

@@ -1,0 +1,40 @@
+"""Every package of ours lists its plugins without importing what they compute with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from workspace import distributions
+
+from rllm_plugin_kit.listing import HEAVY
+
+LIBRARIES = {
+    *HEAVY,
+    *("datasets", "huggingface_hub", "httpx", "hydra", "math_verify", "omegaconf", "pyarrow", "reasoning_gym"),
+    *("renderers", "sympy", "tensorboard", "tensorboardX", "textarena"),
+}
+SCRIPT = """
+import json, sys
+from importlib.metadata import entry_points
+from rllm_core.plugins.registry import Registry
+
+registry = Registry.load(environ={})
+modules = {entry.name: entry.value for entry in entry_points(group="rllm.plugins")}
+print(json.dumps({"modules": modules, "broken": [str(each) for each in registry.broken], "imported": [*sys.modules]}))
+"""
+
+
+def test_listing_all_plugins_imports_their_records_and_no_library() -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(
+        command, env=os.environ | {"RLLM_BLOCK_PLUGINS": ""}, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    ours = {each.name for each in distributions()} & found["modules"].keys()
+    assert len(ours) > 10
+    assert {found["modules"][name] for name in ours} <= {*found["imported"]}
+    assert found["broken"] == []
+    assert not LIBRARIES & {*found["imported"]}
