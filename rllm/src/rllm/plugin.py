@@ -1,4 +1,4 @@
-"""The program's plugins: environments, rewards, a dataset, workflows, trackers, and the backend `endpoint`."""
+"""The program's plugins: environments, rewards, a dataset, workflows, trackers, `rllm sft`, and `endpoint`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 
 import rllm.endpoint.plugin
 import rllm.environments.plugin
+import rllm.supervised.plugin
 import rllm.tasks.plugin
 import rllm.tools.plugin
 import rllm.trackers.plugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.reward import RewardPlugin
+from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
@@ -39,8 +42,18 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
 
 
 @hookimpl
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    return rllm.supervised.plugin.losses()
+
+
+@hookimpl
 def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     return rllm.tasks.plugin.rewards()
+
+
+@hookimpl
+def rllm_stages() -> Iterable[StagePlugin[Any]]:
+    return rllm.supervised.plugin.stages()
 
 
 @hookimpl

@@ -29,6 +29,9 @@ class StoredParams(Params):
         description="Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: "
         "rollouts from all steps.",
     )
+    min_reward: float | None = Field(
+        None, description="Smallest reward of a rollout to use. null: all rollouts, also those without a reward."
+    )
 
 
 @hookimpl

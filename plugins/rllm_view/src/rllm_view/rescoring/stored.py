@@ -17,16 +17,27 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
-from rllm_core.pipeline import episode_metrics
+from rllm_core.pipeline import episode_metrics, reward_of
 from rllm_record.recorder import tokenizer_of
 from rllm_record.steps.rows import Sampler
 from rllm_view.plugin import StoredParams
 from rllm_view.rescoring.source import PARQUET, EpisodesError, find_episodes, read_file, read_record
 
 
+def require_tokenizer(sampler: Sampler, renderer: Renderer | None) -> None:
+    """Raise ConfigError if the trained model does not have the vocabulary that the tokens come from."""
+    tokenizer = None if renderer is None else tokenizer_of(renderer)
+    if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
+        raise ConfigError(
+            "tokenizer-mismatch",
+            "The stored episodes and the trained model have different tokenizers.",
+            "Train the model that sampled the episodes, or a model with the same vocabulary.",
+        )
+
+
 @dataclass(frozen=True)
 class StoredRollout:
-    """An rollout at a task, and what sampled it."""
+    """A rollout at a task, and what sampled it."""
 
     episode: Episode
     sampler: Sampler
@@ -41,6 +52,16 @@ class StoredTask(Task):
     def episodes(self) -> list[Episode]:
         """All rollouts, in their order, numbered from 0. Copies: stages of a step change them."""
         return [self._copy(index, rollout.episode) for index, rollout in enumerate(self.rollouts)]
+
+    def examples(self, renderer: Renderer) -> list[Episode]:
+        """Return the rollouts for fine-tuning: their sampled tokens are trained.
+
+        Raises:
+            ConfigError: they were sampled with a different vocabulary.
+        """
+        for rollout in self.rollouts:
+            require_tokenizer(rollout.sampler, renderer)
+        return self.episodes()
 
     def _copy(self, index: int, stored: Episode) -> Episode:
         episode = copy.deepcopy(stored)
@@ -62,11 +83,21 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
     path = Path(params.path).expanduser()
     rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
     data: dict[str, Mapping[str, Any]] = {}
+    left_out = 0
     for step, file in find_episodes(path).files:
         for rollout, task in _rollouts(file):
+            if not _is_good(rollout, params.min_reward):
+                left_out += 1
+                continue
             name = rollout.episode.task_id
             rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
             data.setdefault(name, task or {})
+    if left_out and not rollouts:
+        raise EpisodesError(
+            "no-episodes",
+            f"{path} contains {left_out} rollouts, and none has a reward of at least {params.min_reward:g}.",
+            "Lower the option min_reward.",
+        )
     if not rollouts:
         raise EpisodesError(
             "no-episodes",
@@ -83,6 +114,12 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
         )
         for (name, step), of_task in rollouts.items()
     ]
+
+
+def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
+    """True if every trajectory has at least this reward."""
+    rewards = map(reward_of, rollout.episode.trajectories)
+    return min_reward is None or all(reward is not None and reward >= min_reward for reward in rewards)
 
 
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
@@ -132,13 +169,7 @@ class BringStored:
         return episodes
 
     def _require_fitting(self, sampler: Sampler, renderer: Renderer | None) -> None:
-        tokenizer = None if renderer is None else tokenizer_of(renderer)
-        if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
-            raise ConfigError(
-                "tokenizer-mismatch",
-                "The stored episodes and the trained model have different tokenizers.",
-                "Train the model that sampled the episodes, or a model with the same vocabulary.",
-            )
+        require_tokenizer(sampler, renderer)
         stored, here = sampler.temperature, self._temperature
         if stored is not None and stored != here:
             raise ConfigError(
