@@ -10,9 +10,11 @@ from __future__ import annotations
 import __future__
 
 import ast
+import json
 import math
 import re
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -107,6 +109,34 @@ def trl() -> SimpleNamespace:
         gamma_weights=torch.no_grad()(_method(grpo, "GRPOTrainer", "get_gamma_weights")),
         off_policy_mask=_method(grpo, "GRPOTrainer", "get_off_policy_mask"),
         gmpo_loss=_method(gmpo, "GMPOTrainer", "_compute_loss", **helpers),
+    )
+
+
+def trl_sft() -> SimpleNamespace:
+    """TRL's preparation of a row for fine-tuning, its collator, and the loss of its trainer.
+
+    Raises:
+        PeerMissingError: TRL is not installed.
+    """
+    directory = directory_of("trl")
+    trainer = directory / "trainer/sft_trainer.py"
+    helpers = _functions(directory / "data_utils.py", "_tokenize|is_conversational|common_prefix_length")
+    helpers["_tokenize"].__globals__["ProcessorMixin"] = type(None)
+    quiet = SimpleNamespace(warning_once=lambda message: None)
+    nested = {
+        node.name: node
+        for node in ast.walk(_parsed(trainer))
+        if isinstance(node, ast.FunctionDef) and node.name in ("tokenize_fn", "build_labels")
+    }
+    prepare = _run(_compiled([*nested.values()], trainer), {**helpers, "logger": quiet, "json": json})
+    pad = _functions(directory / "trainer/utils.py", "pad")
+    # Only its test of the version of accelerate, for a kind of parallelism that is off.
+    versions = {"Version": str, "accelerate": SimpleNamespace(__version__="1"), "warnings": warnings}
+    return SimpleNamespace(
+        tokenize=prepare["tokenize_fn"],
+        build_labels=prepare["build_labels"],
+        collate=_method(trainer, "DataCollatorForLanguageModeling", "torch_call", **pad),
+        loss=_method(trainer, "SFTTrainer", "compute_loss", **versions),
     )
 
 

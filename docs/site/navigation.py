@@ -5,6 +5,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "Start": ["install", "tutorial", "glossary"],
         "How to": [
             "how-to/train",
+            "how-to/fine-tune",
             "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",

@@ -37,6 +37,9 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/off-policy.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
     "docs/how-to/configure.md": lambda: {"my.yaml": blocks("docs/how-to/configure.md", "yaml")[0]},
     "docs/how-to/train.md": lambda: {"my.yaml": "rllm: {trainer: {project_name: mine}}\n"},
+    "docs/how-to/fine-tune.md": lambda: dict.fromkeys(
+        ("train.jsonl", "val.jsonl"), blocks("docs/how-to/fine-tune.md", "json")[0]
+    ),
     "docs/how-to/rescore.md": lambda: {"val.jsonl": TASK},
     "docs/how-to/python.md": lambda: {
         "my_estimators.py": python_with("register_rllm_adv_estimator"),
@@ -73,6 +76,7 @@ PAGES = (
     "docs/how-to/async.md",
     "docs/how-to/choose-an-algorithm.md",
     "docs/how-to/configure.md",
+    "docs/how-to/fine-tune.md",
     "docs/how-to/follow-a-run.md",
     "docs/how-to/off-policy.md",
     "docs/how-to/python.md",

@@ -115,6 +115,26 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
     assert metrics(run) == metrics(reference)
 
 
+def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path) -> None:
+    row = '{"messages": [{"role": "user", "content": "%d plus 1 is"}, {"role": "assistant", "content": "%d"}]}'
+    for name, numbers in (("train", range(16)), ("val", range(16, 20))):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(row % (number, number + 1) for number in numbers))
+    words = ("sft", "--data", "train.jsonl", "--val-data", "val.jsonl", "--train-on", "last")
+    words += ("data.train_batch_size=4", "rllm.trainer.total_epochs=5", "rllm.trainer.save_freq=5")
+    reference = forked_rllm(*words, "rllm.trainer.experiment_name=uninterrupted")
+    assert reference.returncode == 0, reference.stderr
+    process = start_forked_rllm(*words)
+    runs = tmp_path / "runs" / "rllm-sft"
+    wait_for_steps(runs / "default", STOPPED, process)
+    process.kill()
+    process.communicate(timeout=200)
+    # The run's own values, such as the data and the trained tokens, need not be repeated.
+    resumed = forked_rllm("sft", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert weights(runs / "default") == weights(runs / "uninterrupted")
+    assert metrics(runs / "default") == metrics(runs / "uninterrupted")
+
+
 @pytest.fixture
 def killed_and_resumed(
     rllm: Any, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path

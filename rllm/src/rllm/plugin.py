@@ -1,4 +1,4 @@
-"""The program's plugins: environments, rewards, samplers, datasets, workflows, trackers, the backend `endpoint`."""
+"""The program's plugins: environments, rewards, samplers, a dataset, workflows, trackers, `rllm sft`, and `endpoint`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import rllm.endpoint.plugin
 import rllm.environments.plugin
 import rllm.samplers.plugin
+import rllm.supervised.plugin
 import rllm.tasks.plugin
 import rllm.tools.plugin
 import rllm.trackers.plugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
+from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
@@ -41,6 +44,11 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
 
 
 @hookimpl
+def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    return rllm.supervised.plugin.losses()
+
+
+@hookimpl
 def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
     return rllm.tasks.plugin.rewards()
 
@@ -48,6 +56,11 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
 @hookimpl
 def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
     return rllm.samplers.plugin.samplers()
+
+
+@hookimpl
+def rllm_stages() -> Iterable[StagePlugin[Any]]:
+    return rllm.supervised.plugin.stages()
 
 
 @hookimpl

@@ -51,7 +51,7 @@ def native_loss(choice: PluginChoice[LossPlugin[Any]]) -> NativeLoss | None:
         case "rllm-estimators/gspo":
             bounds = _bounds(params.sequence_eps_clip, params.sequence_eps_clip_high)
             return NativeLoss(name="gspo", config=bounds, sequence_ratio=True)
-        case "rllm-estimators/cross_entropy":
+        case "rllm/cross_entropy":
             return NativeLoss(name="cross_entropy", weights_of="weights", reads_advantages=False)
         case "rllm-estimators/dro":
             return NativeLoss(name="dro", config={"beta": params.beta})

@@ -43,9 +43,11 @@ class Means:
 
 @torch.no_grad()
 def note_policy(means: Means, inputs: LossInput, terms: LossTerms, entropies: Tensor) -> None:
-    """Note the sampled tokens of a micro-batch."""
-    log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs)
-    means.add("actor/entropy", entropies)
+    """Note the sampled tokens of a micro-batch. Tokens that no policy sampled have no ratio (NaN old log-probs)."""
+    known = ~inputs.old_logprobs.isnan()
+    log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs)[known]
+    # Backends without distributions estimate the entropy from the ratio.
+    means.add("actor/entropy", entropies[~entropies.isnan()])
     means.add("actor/kl_old_new", log_ratios.exp() - 1 - log_ratios)
     means.add("actor/ratio_mean", log_ratios.exp())
     if terms.divergence is not None:

@@ -1,6 +1,6 @@
 """Losses without PPO's clip.
 
-The gradient of cispo, dppo_tv, dppo_kl and cross_entropy is -A logprob times a weight. The weight carries no gradient,
+The gradient of cispo, dppo_tv and dppo_kl is -A logprob times a weight. The weight carries no gradient,
 so no token is pulled back towards the old policy: it is followed less, or not at all. sapo keeps the policy near the
 old one by a gate, dro by a quadratic.
 """
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.updates.losses import importance_ratio, log_ratio
 from rllm_estimators.loss_options import CispoParams, DppoParams, DroParams, SapoParams
 
@@ -37,11 +36,6 @@ def dro(inputs: LossInput, params: DroParams) -> Tensor:
     """
     distance = log_ratio(inputs.logprobs, inputs.old_logprobs)
     return -inputs.advantages * inputs.logprobs + 0.5 * params.beta * distance.square()
-
-
-def cross_entropy(inputs: LossInput, params: NoParams) -> Tensor:
-    """-logprob of every sampled token: imitates what is in the batch, whatever its advantage."""
-    return -inputs.logprobs
 
 
 def cispo(inputs: LossInput, params: CispoParams) -> Tensor:

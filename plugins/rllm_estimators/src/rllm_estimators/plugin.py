@@ -253,13 +253,6 @@ def rllm_losses() -> Iterable[LossPlugin[Any]]:
         corrects_rollouts=True,
     )
     yield LossPlugin(
-        name="cross_entropy",
-        summary="Imitates the sampled tokens; advantages are ignored.",
-        params=NoParams,
-        load=load_from("rllm_estimators.losses_weighted", "cross_entropy"),
-        has_ratio=False,
-    )
-    yield LossPlugin(
         name="dro",
         summary="Log-prob times advantage, with a quadratic penalty on the log-ratio.",
         params=DroParams,

@@ -47,7 +47,7 @@ class LibraryRenderer:
 
     def __init__(self, library: Library, setup: RendererSetup) -> None:
         self._library = library
-        self._tokenizer = setup.tokenizer
+        self.tokenizer = setup.tokenizer
         ends = library.get_stop_token_ids()
         self.stop_ids = frozenset(ends) | setup.stop_ids
         own = getattr(setup.tokenizer, "eos_token_id", None)
@@ -80,15 +80,15 @@ class LibraryRenderer:
 
     def response_ids(self, text: str) -> Rendered:
         """Return the (n,) int32 tokens of a response that is available only as text, with the stop token."""
-        return np.array([*self._tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
+        return np.array([*self.tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
 
     def text(self, token_ids: TokenIds) -> str:
         """Return the text of a response, without special tokens."""
-        return str(self._tokenizer.decode(_plain_ids(token_ids), skip_special_tokens=True))
+        return str(self.tokenizer.decode(_plain_ids(token_ids), skip_special_tokens=True))
 
     def token_texts(self, token_ids: TokenIds) -> list[str]:
         """Return the text of each token, special tokens included."""
-        return token_texts(self._tokenizer, token_ids)
+        return token_texts(self.tokenizer, token_ids)
 
     def parse(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """Parse a sampled response with the library."""
@@ -136,14 +136,14 @@ class LibraryRenderer:
 
     def _shows_empty_thought(self, response_ids: TokenIds) -> bool:
         """True if a response begins with empty reasoning, which the template also writes before earlier responses."""
-        text = str(self._tokenizer.decode(_plain_ids(response_ids), skip_special_tokens=False))
+        text = str(self.tokenizer.decode(_plain_ids(response_ids), skip_special_tokens=False))
         begun = self._empty_thought
         return bool(begun) and text.startswith(begun) and THINK not in text[len(begun) :]
 
     @cached_property
     def _empty_thought(self) -> str:
-        shown = str(self._tokenizer.decode(self.prompt([*HISTORY, HISTORY[0]]).tolist()))
-        start = str(self._tokenizer.decode(self.prompt(HISTORY[:1]).tolist()))
+        shown = str(self.tokenizer.decode(self.prompt([*HISTORY, HISTORY[0]]).tolist()))
+        start = str(self.tokenizer.decode(self.prompt(HISTORY[:1]).tolist()))
         before = shown.partition(RESPONSE)[0]
         return before[len(start) :] if before.startswith(start) and END_THINK in before[len(start) :] else ""
 

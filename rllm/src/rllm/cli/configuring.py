@@ -58,6 +58,21 @@ STORED = "stored"
 """Name of the dataset that ``--stored`` chooses, and of the stage that replaces ``generate`` then."""
 OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
 """Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
+SFT_FLAGS = {
+    **{name: FLAGS[name] for name in ("backend", "profile", "seed")},
+    "data": (FLAGS["data"][0], "Examples to train on: a file, or a dataset by name."),
+    "val-data": (FLAGS["val-data"][0], "Examples to measure the loss on: a file, or a dataset by name."),
+    STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run folder, or files of episodes."),
+}
+"""Flags of `rllm sft`, with the same keys as in `rllm train`."""
+EXAMPLES = {"name": "examples"}
+OF_SFT = {
+    "rllm.trainer.project_name": "rllm-sft",
+    "rllm.algorithm.loss_fn": "cross_entropy",
+    "rllm.algorithm.loss_agg_mode": "token-mean",
+    "rllm.algorithm.kl_beta": 0.0,
+}
+"""Default values of `rllm sft`."""
 VERBATIM = ("data", "val-data")
 """Flags whose words are paths, which need no escaping in the grammar of ``key=value`` words."""
 
@@ -75,14 +90,18 @@ class Request:
     """Values of flags that are not written in the grammar of overrides, by key. `overrides` win over them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values that flags set as defaults, by key. Values in config files win over them."""
+    defaults_of: str = "--stored"
+    """Origin of `defaults`, for messages."""
 
 
-def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
-    """Add ENV, key=value words, `--config`, `--model` and the named flags of `PLANNING_FLAGS` to a command."""
+def config_options(
+    *names: str, table: Mapping[str, tuple[str, str]] = PLANNING_FLAGS, words: str = "[ENV] [KEY=VALUE]..."
+) -> Callable[[FunctionT], FunctionT]:
+    """Add arguments, `--config`, `--model` and the named flags of `table` to a command. `words` is their metavar."""
 
     def decorate(function: FunctionT) -> FunctionT:
         for name in reversed(names):
-            key, meaning = PLANNING_FLAGS[name]
+            key, meaning = table[name]
             # A command without training has only one set of tasks.
             spellings = ["--val-data", "--data"] if name == "val-data" and "data" not in names else [f"--{name}"]
             shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
@@ -99,7 +118,7 @@ def config_options(*names: str) -> Callable[[FunctionT], FunctionT]:
         function = click.option(
             "--config", "files", multiple=True, metavar="FILE", help="YAML file of config values; may be repeated."
         )(function)
-        return click.argument("words", nargs=-1, metavar="[ENV] [KEY=VALUE]...")(function)
+        return click.argument("words", nargs=-1, metavar=words)(function)
 
     return decorate
 
@@ -122,16 +141,41 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
         choices |= {AGENT_KEY: agent, WORKFLOW_KEY: AGENT_WORKFLOW}
     stored = flags.get("stored")
     if stored is not None:
-        if "data" in words_of_flags:
-            raise click.UsageError("--data and --stored both say what to train on.")
-        choices |= {
-            FLAGS["data"][0]: {"name": STORED, "path": stored},
-            "rllm.pipeline.replace": {"generate": STORED},
-        }
+        choices |= _stored_data(stored, words_of_flags) | {"rllm.pipeline.replace": {"generate": STORED}}
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
     words = [*overrides, *words[environment is not None :]]
     return Request(environment, model, files, words, choices, {} if stored is None else OF_STORED)
+
+
+def _stored_data(directory: str, flags: Mapping[str, str], **options: Any) -> dict[str, Any]:
+    if "data" in flags:
+        raise click.UsageError("--data and --stored both say what to train on.")
+    return {FLAGS["data"][0]: {"name": STORED, "path": directory, **options}}
+
+
+def read_sft_request(
+    words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, str | None]
+) -> Request:
+    """Take the command line of `rllm sft` apart. `flags` are its own flags and `SFT_FLAGS`."""
+    if strange := [word for word in words if "=" not in word]:
+        raise click.UsageError(f"{strange[0]!r} is no KEY=VALUE. Give the data with --data FILE.")
+    given = {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
+    stored, choices = given.get(STORED), {}
+    if stored is not None:
+        if "train-on" in given:
+            raise click.UsageError("--train-on has no effect with --stored: the sampled tokens are trained.")
+        least = {"min_reward": given["min-reward"]} if "min-reward" in given else {}
+        choices = _stored_data(stored, given, **least)
+    elif "min-reward" in given:
+        raise click.UsageError("--min-reward selects stored episodes: add --stored DIRECTORY.")
+    choices |= {FLAGS[name][0]: given[name] for name in VERBATIM if name in given}
+    overrides = [f"{FLAGS[name][0]}={given[name]}" for name in ("backend", "profile", "seed") if name in given]
+    train_on = {"train_on": given["train-on"]} if "train-on" in given else {}
+    stages = {"rllm.pipeline.stages": [EXAMPLES | train_on, "group", "build_batch", "supervise", "update", "log"]}
+    if train_on:
+        choices |= stages
+    return Request(None, model, files, [*overrides, *words], choices, {**OF_SFT, **stages}, "rllm sft")
 
 
 def _is_in_file(reward: str) -> bool:
@@ -156,7 +200,7 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
-    brought = [layer_from_dotted(request.defaults, "--stored", Tier.ENVIRONMENT)] if request.defaults else []
+    brought = [layer_from_dotted(request.defaults, request.defaults_of, Tier.ENVIRONMENT)] if request.defaults else []
     layers = [*beneath, *brought, *(layer_from_file(file) for file in request.files)]
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
     layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))

@@ -42,6 +42,23 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
         bold=1,
     )
     click.echo("\nLosses:")
+    show_losses(plan)
+    for line in (*rounds_ahead(plan), *recommended(plan)):
+        click.echo(line)
+    others = len(plan.composed.origins) - len(keys)
+    click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
+    show_values(plan, keys)
+    for line in (*plan.warnings, *_show_footprint(plan)):
+        click.echo(f"warning: {line}", err=True)
+
+
+def show_losses(plan: RunPlan) -> None:
+    """Print the loss of each role, and the estimator that it belongs to if the run has rewards."""
+    entries = losses_in_force(plan)
+    if plan.examples is not None:
+        rows = [("all" if entry.role is None else entry.role, entry.loss, entry.origin) for entry in entries]
+        print_table(("role", "loss", "from"), rows)
+        return
     print_table(
         ("role", "estimator", "loss", "from", "default of the estimator"),
         [
@@ -52,16 +69,9 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
                 entry.origin,
                 "the same" if entry.is_default else f"{entry.default} ({entry.word(entry.default)})",
             )
-            for entry in losses_in_force(plan)
+            for entry in entries
         ],
     )
-    for line in (*rounds_ahead(plan), *recommended(plan)):
-        click.echo(line)
-    others = len(plan.composed.origins) - len(keys)
-    click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
-    show_values(plan, keys)
-    for line in (*plan.warnings, *_show_footprint(plan)):
-        click.echo(f"warning: {line}", err=True)
 
 
 def rounds_ahead(plan: RunPlan) -> Iterator[str]:

@@ -34,12 +34,17 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if (directory / PICTURE).exists():
         console.print(f"reward curve: {directory / PICTURE}")
     if (directory / "checkpoints" / "latest").exists():
-        environment = plan.config.rllm.env.name
-        lacking = "" if val_tasks else f" --data {_training_data(plan)}"
-        console.print(f"evaluate the model: rllm eval {environment} --model {directory}/checkpoints/latest{lacking}")
+        model = f"--model {directory}/checkpoints/latest"
+        if plan.examples is None:
+            lacking = "" if val_tasks else f" --data {_training_data(plan)}"
+            console.print(f"evaluate the model: rllm eval {plan.config.rllm.env.name} {model}{lacking}")
+        else:
+            console.print(f"evaluate the model: rllm eval ENV {model}")
+            console.print(f"train it with rewards: rllm train ENV {model}")
+            console.print(f"use it elsewhere: rllm export {directory} --to DIRECTORY")
     if plan.recorded != "off":
         console.print(f"view the run: rllm view {directory}")
-        console.print(f"explain a rollout: rllm why {directory}")
+        console.print(f"explain {'a rollout' if plan.examples is None else 'an example'}: rllm why {directory}")
 
 
 def _training_data(plan: RunPlan) -> str:
@@ -60,9 +65,10 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     # The user's own rewards are added to the environment's reward, so the environment's best value is not the run's.
     best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
-    table = Table(title=f"validation, {rollouts} attempts per task", title_justify="left")
+    title = f"validation, {rollouts} attempts per task" if plan.examples is None else "validation"
+    table = Table(title=title, title_justify="left")
     table.add_column("metric", no_wrap=True)
-    for heading in ("reached", "best possible", "difference"):
+    for heading in ("reached", "best possible", "difference") if plan.examples is None else ("reached",):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, value in metrics.items():
         source, metric = split_validation_name(name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,12 +22,42 @@ if TYPE_CHECKING:
     from rllm.training.loop import TrainingLoop
 
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a command starts its run."""
+
+    resume: bool
+    overwrite: bool
+    dry_run: bool
+    everything: bool
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
+        if self.everything and not self.dry_run:
+            raise click.UsageError("--all goes with --dry-run.")
+
+
+def start_options(function: FunctionT) -> FunctionT:
+    """Add the flags of `Start` to a command."""
+    for name, help_text in reversed(
+        {
+            "--resume": "Continue the run in this folder from its newest checkpoint.",
+            "--overwrite": "Replace the run in this folder.",
+            "--dry-run": "Check the run; print stages, plugins, values and memory.",
+        }.items()
+    ):
+        function = click.option(name, is_flag=True, help=help_text)(function)
+    text = "With --dry-run: also print values that are defaults."
+    return click.option("--all", "everything", is_flag=True, help=text)(function)
+
+
 @click.command()
 @config_options(*PLANNING_FLAGS)
-@click.option("--resume", is_flag=True, help="Continue the run in this folder from its newest checkpoint.")
-@click.option("--overwrite", is_flag=True, help="Replace the run in this folder.")
-@click.option("--dry-run", is_flag=True, help="Check the run; print stages, plugins, values and memory.")
-@click.option("--all", "everything", is_flag=True, help="With --dry-run: also print values that are defaults.")
+@start_options
 def train(
     words: tuple[str, ...],
     model: str | None,
@@ -55,17 +86,18 @@ def train(
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm train guess --resume
     """
-    if resume and overwrite:
-        raise click.UsageError("--resume continues the run in the folder, --overwrite replaces it: choose one.")
-    if everything and not dry_run:
-        raise click.UsageError("--all goes with --dry-run.")
+    start = Start(resume, overwrite, dry_run, everything)
     request = read_request(words, model, files, flags)
-    plan = resumed_plan_for(request) if resume else plan_for(request)
-    if dry_run:
-        _check(plan, resume, overwrite)
-        show_plan(plan, list(plan.composed.origins) if everything else chosen_keys(plan))
+    return train_or_check(resumed_plan_for(request) if resume else plan_for(request), start)
+
+
+def train_or_check(plan: RunPlan, start: Start) -> int:
+    """Train, or print the plan with `Start.dry_run`. Return the exit code."""
+    if start.dry_run:
+        _check(plan, start.resume, start.overwrite)
+        show_plan(plan, list(plan.composed.origins) if start.everything else chosen_keys(plan))
         return 0
-    return _train(plan, resume, overwrite)
+    return _train(plan, start.resume, start.overwrite)
 
 
 def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
@@ -94,7 +126,7 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:
         click.echo(
-            f"training on {plan.config.rllm.env.name} with backend {plan.backend.name}; run folder {directory.path}"
+            f"{_doing(plan)} with backend {plan.backend.name}; run folder {directory.path}"
             + (", which holds no run to resume: this one begins" if resume and not directory.holds_a_run() else "")
         )
         click.echo(_recording(plan, directory.path))
@@ -117,12 +149,20 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     return 0
 
 
+def _doing(plan: RunPlan) -> str:
+    if plan.examples is None:
+        return f"training on {plan.config.rllm.env.name}"
+    dataset = plan.train_dataset
+    return f"fine-tuning on {getattr(dataset.params, 'path', dataset.plugin.name)}" if dataset else "fine-tuning"
+
+
 def _recording(plan: RunPlan, directory: Path) -> str:
+    what = "rollout" if plan.examples is None else "example"
     if plan.recorded == "off":
-        return "rollouts are not recorded (rllm.record=off)"
+        return f"{what}s are not recorded (rllm.record=off)"
     content = "text, tokens and outcome" if plan.recorded == "tokens" else "outcome"
     return (
-        f"recording the {content} of each rollout (rllm.record={plan.recorded}); to look at them: rllm view {directory}"
+        f"recording the {content} of each {what} (rllm.record={plan.recorded}); to look at them: rllm view {directory}"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rllm.planning import async_checks, group_checks, idle_checks, plugin_checks, term_checks
+from rllm.planning import async_checks, group_checks, idle_checks, plugin_checks, supervised_checks, term_checks
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import other_losses
 from rllm.planning.problem import Problem
@@ -49,6 +49,7 @@ CHECKS: tuple[Check, ...] = (
     group_checks.groups_of_one,
     group_checks.choices_by_role,
     group_checks.stages_learn_and_log,
+    supervised_checks.examples_are_imitated,
     other_losses,
 )
 """Functions that take a plan and yield its problems."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rllm.config.compose import Composed
+from rllm.supervised.options import SUPERVISE, ExamplesParams
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import PluginChoice, Registered
@@ -94,6 +95,13 @@ class RunPlan:
         return any(stage.plugin.off_policy for stage in self.stages)
 
     @property
+    def examples(self) -> ExamplesParams | None:
+        """Options of fine-tuning on examples (`rllm sft`). None if the run learns from rewards."""
+        if not any(stage.registered.qualified_name == SUPERVISE for stage in self.stages):
+            return None
+        return next((each.params for each in self.stages if type(each.params) is ExamplesParams), ExamplesParams())
+
+    @property
     def stop_texts(self) -> bool:
         """True if rollouts can stop at strings. See `Capabilities.stop_texts`."""
         return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts
@@ -133,8 +141,9 @@ class RunPlan:
     def chosen(self) -> list[PluginChoice[Any]]:
         """Every choice of a plugin in the run, except the backend."""
         one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
+        of_rollouts = (*self.estimators, self.rejection, self.workflow, self.agent) if self.examples is None else ()
         return [
-            *(*self.estimators, *self.losses, self.grouping, self.rejection, self.workflow, self.agent, self.renderer),
+            *(*of_rollouts, *self.losses, self.grouping, self.renderer),
             self.sampler,
             *(entry for entry in one_or_none if entry),
             *(entry.chosen for entry in self.rewards),

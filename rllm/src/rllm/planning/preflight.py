@@ -10,6 +10,7 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.plugin_checks import too_few_tasks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm.planning.sampling import make_sampler
+from rllm.planning.supervised_checks import check_examples
 from rllm.planning.task_checks import check_tasks
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
@@ -41,13 +42,17 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
         plan.engine.registered.load()  # raises an error if a package that it needs is missing
     problems = [_step_is_filled(plan, train_tasks), _validation_has_tasks(plan, val_tasks)]
     # Stored episodes need no rollouts. If the run does not validate either, no workflow runs.
-    if not plan.off_policy or val_tasks:
+    if plan.examples is None and (not plan.off_policy or val_tasks):
         problems.insert(0, _world_is_there(plan))
     for line in [line for found in problems for line in settle(found, plan.config.rllm.unused_keys)]:
         warn_once(line)
-    check_tasks(plan, train_tasks or (), val_tasks or ())
-    if train_tasks and not plan.config.rllm.trainer.val_only:
-        make_sampler(plan, train_tasks)
+    if plan.examples is None:
+        check_tasks(plan, train_tasks or (), val_tasks or ())
+        if train_tasks and not plan.config.rllm.trainer.val_only:
+            make_sampler(plan, train_tasks)
+    else:
+        check_examples(train_tasks or ())
+        check_examples(val_tasks or ())
 
 
 def load_plugins(plan: RunPlan) -> None:

@@ -85,13 +85,19 @@ class ConsoleTracker(Observer):
 
 
 def step_metrics(metrics: Mapping[str, float]) -> str:
-    """``solved 41.0%  reward 0.312  5210 tokens/s``."""
+    """``solved 41.0%  reward 0.312  5210 tokens/s``, or ``loss 1.234  …`` if the step has no rollouts."""
+    if "batch/solved" not in metrics and "actor/loss" in metrics:
+        return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
     parts = [f"solved {100 * metrics.get('batch/solved', 0.0):5.1f}%"]
     if rewards:
         parts.append(f"reward {in_three_digits(sum(rewards) / len(rewards)):>6}")
-    parts.append(f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s")
+    parts.append(_speed(metrics))
     return "  ".join(parts)
+
+
+def _speed(metrics: Mapping[str, float]) -> str:
+    return f"{metrics.get('time/tokens_per_second', 0.0):5.0f} tokens/s"
 
 
 def in_three_digits(value: float, sign: str = "") -> str:

@@ -26,7 +26,7 @@ from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import create_scorer, open_runner
 from rllm.training.step_warnings import StepWarnings
 from rllm.training.task_draws import TaskDraws
-from rllm.training.validation import validate
+from rllm.training.validation import validate, validate_examples
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
@@ -49,6 +49,7 @@ class _Parts:
     """Objects that exist only during `fit`."""
 
     backend: Backend
+    renderer: Renderer
     runner: RolloutRunner
     pipeline: Pipeline
     rounds: Rounds
@@ -172,7 +173,7 @@ class TrainingLoop:
                 rounds = Rounds(
                     partial(self._begin_step, engine.renderer), pipeline.play, ahead=self.plan.rounds_ahead, taken=drawn
                 )
-                parts = _Parts(backend, runner, pipeline, rounds, trackers)
+                parts = _Parts(backend, engine.renderer, runner, pipeline, rounds, trackers)
                 if self._finished == 0 or self._makes_steps():
                     self.directory.begin(
                         self.plan.composed.build_saved_config(), self.plan.registered(), self.total_steps
@@ -291,7 +292,13 @@ class TrainingLoop:
         # Only False is a veto. None is not.
         if not self._val_tasks or any(vote is False for vote in votes):
             return
-        self.last_validation = await validate(parts.runner, self._val_tasks, self.plan.config)
+        config, examples = self.plan.config, self.plan.examples
+        if examples is None:
+            self.last_validation = await validate(parts.runner, self._val_tasks, config)
+        else:
+            self.last_validation = await validate_examples(
+                parts.backend, parts.renderer, self._val_tasks, config, examples
+            )
         self._validated_after = self._finished
         # Log with the index of the step before the validation. Before the first step it is -1.
         parts.trackers.log(self._finished - 1, self.last_validation)

@@ -1,13 +1,21 @@
-"""Validation: run every validation task and report pass@1, pass@k and the environment's metrics."""
+"""Validation: the results of rollouts at all validation tasks, or the loss of examples."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
+
 from rllm.runs.validation_metrics import validation_metrics
+from rllm.supervised.options import ExamplesParams
+from rllm.supervised.stages import as_supervised, make_examples
+from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.rollout import RolloutRequest
-from rllm_core.data.types import Episode, Task
+from rllm_core.data.batch import build_batch
+from rllm_core.data.types import Episode, Task, TrajectoryGroup
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
@@ -23,6 +31,30 @@ async def validate(runner: RolloutRunner, tasks: Sequence[Task], config: RunConf
     for start in range(0, len(tasks), size):
         episodes += await runner.run(validation_order(tasks[start : start + size], config))
     return validation_metrics(episodes, config.rllm.rollout.n_val)
+
+
+async def validate_examples(
+    backend: Backend, renderer: Renderer, tasks: Sequence[Task], config: RunConfig, params: ExamplesParams
+) -> dict[str, float]:
+    """Return ``val/<data_source>/loss``: the mean of -logprob over the trained tokens, in nats."""
+    sums: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    size = config.data.val_batch_size
+    for start in range(0, len(tasks), size):
+        episodes = [each for task in tasks[start : start + size] for each in make_examples(task, renderer, params)]
+        groups = [TrajectoryGroup(group_id=each.id, trajectories=each.trajectories) for each in episodes]
+        batch = as_supervised(build_batch(groups))
+        if not batch.n_rows:
+            continue
+        # The backend computes log-probs that no sampler reported.
+        logprobs = (await backend.process(batch, frozenset({"old_logprobs"}))).old_logprobs
+        assert logprobs is not None
+        owners = np.repeat(batch.group, batch.row_lengths)
+        for index, episode in enumerate(episodes):
+            trained = batch.loss_mask & (owners == index)
+            sums[episode.data_source] -= float(logprobs[trained].sum(dtype=np.float64))
+            counts[episode.data_source] += int(trained.sum())
+    return {f"val/{source}/loss": sums[source] / count for source, count in counts.items() if count}
 
 
 def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest:

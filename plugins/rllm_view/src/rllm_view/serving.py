@@ -1,0 +1,167 @@
+"""The pages and their answers over HTTP. Any user of this machine may load the pages, but answers need the key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rllm_core.errors import RllmError
+from rllm_serving.announcement import announce
+from rllm_serving.http_server import HttpServer
+from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey
+from rllm_serving.listening import listen, url_of
+from rllm_serving.until_stopped import Stop, serve_until
+from rllm_view.api.answers import Answers
+from rllm_view.api.as_json import as_json
+from rllm_view.api.library import Library, NotFoundError
+from rllm_view.pages.assets import PAGE, assets
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Content security policy: only rllm-view's scripts, no text as HTML, no requests to other machines."""
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Answers grow with the run, and pages change with the version.
+    "cache-control": "no-store",
+}
+_ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class SafeHeaders:
+    """Adds `HEADERS` to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *_ENCODED]}
+            await send(message)
+
+        await self._app(scope, receive, send_safely)
+
+
+KEY_HEADER = "X-RLLM-View-Key"
+KEY_VARIABLE = "RLLM_VIEW_KEY"
+METHODS = ("GET", "HEAD")
+INSTEAD = "From another machine, forward a port: ssh -L 8000:127.0.0.1:PORT."
+
+
+def create_app(answers: Answers, key: str) -> ASGIApp:
+    """The application.
+
+    Args:
+        answers: what it serves.
+        key: what a page sends in `KEY_HEADER`. A cookie would go with requests that a foreign page makes.
+    """
+    rule = KeyRule(key=key, header=KEY_HEADER, variable=KEY_VARIABLE, example="a-long-random-word")
+    router = Router(
+        [
+            Mount("/api", app=RequireKey(_Api(answers), rule)),
+            Route("/", _page, methods=["GET"]),
+            Route("/assets/{name}", _asset, methods=["GET"]),
+        ],
+        redirect_slashes=False,
+        default=_nothing,
+    )
+    return LoopbackNames(SafeHeaders(router), INSTEAD)
+
+
+class _Api:
+    """Reads files on threads: a slow disk holds up no other answer."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        if request.method not in METHODS:
+            await _not_allowed(request.method)(scope, receive, send)
+            return
+        # `path` is the whole one; starlette before 0.35 had only what is below the mount.
+        path = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
+        response = await run_in_threadpool(self._answer, path, dict(request.query_params))
+        await response(scope, receive, send)
+
+    def _answer(self, path: str, query: dict[str, str]) -> Response:
+        try:
+            body = as_json(self._answers.answer(path, query))
+        except RllmError as error:
+            status = 404 if isinstance(error, NotFoundError) else 400
+            return JSONResponse({"message": error.message, "hint": error.hint}, status)
+        return Response(body, media_type="application/json")
+
+
+async def _page(request: Request) -> Response:
+    return Response(assets()[PAGE].body, media_type="text/html")
+
+
+async def _asset(request: Request) -> Response:
+    found = assets().get(request.path_params["name"])
+    if found is None:
+        return _not_there()
+    return Response(found.body, media_type=found.media_type)
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    await _not_there()(scope, receive, send)
+
+
+def _not_there() -> Response:
+    return JSONResponse({"message": "There is nothing at this path.", "hint": "The pages begin at /."}, 404)
+
+
+def _not_allowed(method: str) -> Response:
+    body = {"message": f"Nothing here takes {method}.", "hint": "Answers are read with GET."}
+    return JSONResponse(body, 405, {"Allow": ", ".join(METHODS)})
+
+
+def serve(
+    folders: Sequence[Path], key: str, ready: Callable[[str], None], *, port: int = 0, announcement: Path | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code.
+
+    Args:
+        folders: runs, and directories of runs.
+        key: key that pages send.
+        ready: receives the URL of the pages with the key, when the server answers requests.
+        port: port on 127.0.0.1. 0 means any free port.
+        announcement: file to write the URL to, as JSON without the key. None: no file.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    listening = listen(port=port)
+    # Read before it closes. A fragment stays in the browser: no log and no referrer has it.
+    url = f"{url_of(listening)}/#key={key}"
+    library = Library(folders)
+
+    def announced() -> None:
+        if announcement is not None:
+            announce(announcement, listening)
+        ready(url)
+
+    async def main() -> int:
+        stop = Stop()
+        server = HttpServer(create_app(Answers(library), key), listening)
+        await serve_until(stop.event, server, announced, before_stopping=lambda: None)
+        return stop.exit_code
+
+    try:
+        return asyncio.run(main())
+    finally:
+        library.close()

@@ -1,0 +1,150 @@
+"""Rows of data become trained turns; a row that cannot be trained on is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from expecting import expect_error
+
+from rllm.supervised.options import ExamplesParams
+from rllm.supervised.rows import Conversation, read_row
+from rllm.supervised.stages import as_supervised, make_examples
+from rllm.supervised.turns import make_turns
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Task, TrajectoryGroup
+from rllm_core.errors import ConfigError
+
+USER, ASSISTANT = {"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}
+STOP = ord("$")
+
+
+class Letters:
+    """A renderer whose tokens are the letters of a text: `u:ab|a:cd$|a:` is a turn of each role and a prompt."""
+
+    stop_ids = frozenset({STOP})
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        self._forgets = forgets
+        """True to remove earlier responses from later prompts, as templates do with reasoning."""
+
+    def prompt(self, messages: Any, tools: Any = ()) -> np.ndarray:
+        text = "".join(each["name"] for each in tools)
+        for place, message in enumerate(messages):
+            is_assistant = message["role"] == "assistant"
+            content = "" if is_assistant and self._forgets and place < len(messages) - 1 else message["content"]
+            text += f"{message['role'][0]}:{content}{'$' if is_assistant else ''}|"
+        return np.array([*map(ord, text + "a:")], np.int32)
+
+
+class LettersAsText(Letters):
+    class tokenizer:  # noqa: N801
+        eos_token_id = STOP
+
+        @staticmethod
+        def encode(text: str, *, add_special_tokens: bool) -> list[int]:
+            return [*(map(ord, "^") if add_special_tokens else ()), *map(ord, text)]
+
+
+def turns_of(row: dict[str, Any], renderer: Any = None, **options: Any) -> list[tuple[str, str]]:
+    """Prompt and trained text of each turn."""
+    example = read_row(row, "0")
+    made = make_turns(example, renderer or Letters(), ExamplesParams(**options))
+    return [("".join(map(chr, each.prompt_ids)), "".join(map(chr, each.response_ids))) for each in made]
+
+
+def batch_of(row: dict[str, Any], renderer: Any) -> TokenBatch:
+    (episode,) = make_examples(Task(id="0", data=row), renderer, ExamplesParams())
+    return as_supervised(build_batch([TrajectoryGroup(group_id="0:a", trajectories=episode.trajectories)]))
+
+
+def test_every_assistant_message_is_trained_after_its_prompt() -> None:
+    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT, USER]}
+    assert turns_of(row) == [("u:ab|a:", "cd$"), ("u:ab|a:cd$|u:ab|a:", "cd$")]
+
+
+def test_last_and_all_change_the_trained_tokens() -> None:
+    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
+    assert turns_of(row, train_on="last") == [("u:ab|a:cd$|u:ab|a:", "cd$")]
+    assert turns_of(row, train_on="all") == [("u", ":ab|a:cd$|u:ab|a:cd$")]
+
+
+def test_completion_trains_no_message_of_the_prompt() -> None:
+    row = {"prompt": [USER, ASSISTANT, USER], "completion": [ASSISTANT]}
+    assert turns_of(row) == [("u:ab|a:cd$|u:ab|a:", "cd$")]
+
+
+def test_text_gets_the_special_tokens_of_its_tokenizer() -> None:
+    assert turns_of({"text": "abc"}, LettersAsText()) == [("^", "abc$")]
+    assert turns_of({"prompt": "ab", "completion": "c$"}, LettersAsText()) == [("^ab", "c$")]
+
+
+def test_tools_are_in_the_prompt_also_as_json_text() -> None:
+    expected = [("addu:ab|a:", "cd$")]
+    for tools in ([{"name": "add"}], json.dumps([{"name": "add"}])):
+        assert turns_of({"messages": [USER, ASSISTANT], "tools": tools}) == expected
+
+
+def test_arguments_of_tool_calls_become_json_text() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"b": 1, "a": 2}}}
+    example = read_row({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]}, "0")
+    assert isinstance(example, Conversation)
+    assert example.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"b": 1, "a": 2}'
+    assert "content" not in example.messages[1]
+
+
+def test_rows_are_cut_at_max_length() -> None:
+    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
+    assert turns_of(row, max_length=8) == [("u:ab|a:", "c")]
+    assert turns_of(row, max_length=7) == []
+
+
+def test_one_row_has_all_turns_if_prompts_extend_each_other() -> None:
+    row = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
+    assert batch_of(row, Letters()).n_rows == 1
+    assert batch_of(row, Letters(forgets=True)).n_rows == 2
+
+
+def test_batch_counts_trained_tokens_equally_and_has_no_ratios() -> None:
+    batch = batch_of({"messages": [USER, ASSISTANT]}, Letters())
+    assert batch.advantages is not None
+    assert batch.old_logprobs is not None
+    assert batch.advantages.tolist() == batch.loss_mask.astype(float).tolist()
+    assert np.isnan(batch.old_logprobs).tolist() == batch.loss_mask.tolist()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"question": "ab"},
+        {"messages": "ab"},
+        {"messages": [{"content": "ab"}]},
+        {"messages": [USER]},
+        {"messages": [ASSISTANT]},
+        {"messages": [USER, ASSISTANT], "tools": "no json"},
+        {"prompt": "ab", "completion": [ASSISTANT]},
+        {"prompt": [USER, ASSISTANT], "completion": [USER]},
+    ],
+    ids=str,
+)
+def test_row_without_trained_tokens_is_named(row: dict[str, Any]) -> None:
+    with expect_error(ConfigError, "bad-example", "'7'"):
+        read_row(row, "7")
+
+
+def test_template_that_hides_the_trained_tokens_is_an_error() -> None:
+    class EndsNowhere(Letters):
+        stop_ids = frozenset({-1})
+
+    class Rewrites(Letters):
+        def prompt(self, messages: Any, tools: Any = ()) -> np.ndarray:
+            return super().prompt(messages, tools)[len(messages) - 1 :]
+
+    for renderer in (EndsNowhere(), Rewrites()):
+        with expect_error(ConfigError, "unsupported-chat-template", "'cd'"):
+            turns_of({"messages": [USER, ASSISTANT]}, renderer)
+    with expect_error(ConfigError, "renderer-without-tokenizer"):
+        turns_of({"text": "ab"}, Letters())
