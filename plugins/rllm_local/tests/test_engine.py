@@ -63,24 +63,6 @@ def test_greedy_tokens_are_those_of_hugging_face_generate(
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
-def test_one_request_equals_a_plain_forward_pass(
-    name: str,
-    temperature: float,
-    request: pytest.FixtureRequest,
-    make_engine: Callable[..., LocalEngine],
-    assert_as_without_cache: Check,
-) -> None:
-    model = request.getfixturevalue(name)
-    prompt, params = _ids(23), _params(60, temperature=temperature, seed=5)
-    completion = _alone(make_engine(model), prompt, params)
-    assert len(completion.token_ids) == 60
-    assert completion.token_ids.dtype == np.int32
-    assert completion.logprobs.dtype == np.float32
-    assert_as_without_cache(model, prompt, params, completion)
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_ragged_requests_at_once_equal_plain_forward_passes(
     name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
 ) -> None:
@@ -174,23 +156,6 @@ def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
 
     asyncio.run(play())
     assert passes.rows == [[50], [1], [50]]
-
-
-def test_a_cancelled_request_gives_its_slot_back(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
-) -> None:
-    engine = make_engine(max_concurrency=1)
-    prompt, params = _ids(20), _params(30, seed=8)
-
-    async def play() -> tuple[Completion, Completion]:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await engine.generate(_ids(30), _params(400), session="slow")
-        other = await engine.generate(prompt, params, session="other")
-        return other, await engine.generate(prompt, params, session="slow")
-
-    for completion in asyncio.run(play()):
-        assert_as_without_cache(model, prompt, params, completion)
 
 
 def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
@@ -300,53 +265,6 @@ def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
     assert passes.tokens > sum(len(p) + s.max_tokens - 1 for p, s in zip(prompts, params, strict=True))
     used = [len(rows) for rows in passes.rows]
     assert used[0] > used[-1]
-
-
-def test_after_publishing_nothing_cached_under_the_old_weights_is_used(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
-) -> None:
-    model = build_tiny(3)
-    engine = make_engine(model)
-    prompt, params = _ids(40), _params(20, seed=1)
-    old = _alone(engine, prompt, params, "s")
-    assert old.weight_version == 0
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.1)
-    engine.sync_weights(7)
-    new = _alone(engine, prompt, params, "s")
-    assert new.weight_version == 7
-    assert old.token_ids.tolist() != new.token_ids.tolist()
-    assert_as_without_cache(model, prompt, params, new)
-
-
-def test_publishing_in_the_middle_of_a_request_reports_the_oldest_weights_and_leaves_nothing_stale(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
-) -> None:
-    model = build_tiny(3)
-    engine = make_engine(model)
-    prompt, params = _ids(40), _params(40, seed=1)
-
-    async def play() -> tuple[Completion, Completion]:
-        running = asyncio.create_task(engine.generate(prompt, params, session="s"))
-        while not (engine._running and len(engine._running[0].logprobs) > 5):
-            await asyncio.sleep(0)
-        # On the engine's thread, as the backend's updates are: never in the middle of a pass.
-        await asyncio.get_running_loop().run_in_executor(engine._executor, _change, model)
-        engine.sync_weights(1)
-        first = await running
-        history = [*prompt, *first.token_ids.tolist(), 9]
-        return first, await engine.generate(history, params, session="s")
-
-    first, second = asyncio.run(play())
-    assert (first.weight_version, second.weight_version) == (0, 1)
-    assert_as_without_cache(model, [*prompt, *first.token_ids.tolist(), 9], params, second)
-
-
-def _change(model: Any) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.05)
 
 
 def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., LocalEngine]) -> None:
@@ -534,12 +452,6 @@ def test_an_engine_serves_several_event_loops_one_after_the_other(
     params = _params(10, seed=6)
     for session in ("0", "new"):
         assert_as_without_cache(model, _ids(17), params, _alone(engine, _ids(17), params, session))
-
-
-def test_prompts_may_be_arrays_and_are_not_changed(make_engine: Callable[..., LocalEngine]) -> None:
-    prompt = np.array(_ids(8), np.int32)
-    prompt.flags.writeable = False
-    _same(_alone(make_engine(), prompt, _params(5)), _alone(make_engine(), _ids(8), _params(5)))  # type: ignore[arg-type]
 
 
 def test_the_cache_is_grown_only_as_far_as_conversations_need(make_engine: Callable[..., LocalEngine]) -> None:
