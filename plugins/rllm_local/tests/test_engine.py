@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from expecting import check_error, expect_error
+from local_models import assert_as_without_cache, build_tiny
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import RolloutError
@@ -64,7 +65,7 @@ def test_greedy_tokens_are_those_of_hugging_face_generate(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_ragged_requests_at_once_equal_plain_forward_passes(
-    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
+    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine]
 ) -> None:
     model = request.getfixturevalue(name)
     generator = np.random.default_rng(7)
@@ -104,7 +105,7 @@ def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
 
 
 def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     history = _ids(50)
@@ -127,7 +128,7 @@ def test_a_prompt_seen_before_computes_one_token(make_engine: Callable[..., Loca
 
 
 def test_a_rewritten_history_is_computed_again_from_where_it_differs(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     history = _ids(60)
@@ -159,7 +160,7 @@ def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
 
 
 def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine(max_concurrency=6)
     params = [_params(40, seed=seed) for seed in range(24)]
@@ -182,7 +183,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
 
 
 def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine(max_concurrency=2)
     params = [_params(60, seed=1), _params(20, seed=2), _params(20, seed=3)]
@@ -205,7 +206,7 @@ def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another
 
 
 def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     same = [(_ids(20 + index, index), _params(10, seed=index)) for index in range(4)]
@@ -230,7 +231,7 @@ def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
 
 
 def test_more_conversations_than_slots_wait_and_evict_idle_ones(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=5)
 
@@ -251,7 +252,7 @@ def test_more_conversations_than_slots_wait_and_evict_idle_ones(
 
 @pytest.mark.parametrize("cache_tokens", [1, 400])
 def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check, cache_tokens: int
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, cache_tokens: int
 ) -> None:
     """Slots start with 64 positions; a budget of 400 tokens is six such slots, three of 128, one of 256."""
     engine = make_engine(max_context=400, cache_tokens=cache_tokens, max_concurrency=16)
@@ -284,9 +285,7 @@ def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., Loca
         _alone(make_engine(), _ids(5), _params(count))
 
 
-def test_a_reply_ends_where_the_context_is_full(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
-) -> None:
+def test_a_reply_ends_where_the_context_is_full(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     for length in (1, 63, 64, 98, 99):
         params = _params(1000, seed=length)
         completion = _alone(make_engine(max_context=100), _ids(length), params)
@@ -328,10 +327,7 @@ def test_a_request_may_say_itself_when_its_reply_ends(make_engine: Callable[...,
 
 
 def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_works_again(
-    make_engine: Callable[..., LocalEngine],
-    monkeypatch: pytest.MonkeyPatch,
-    model: Any,
-    assert_as_without_cache: Check,
+    make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=4)
     _alone(engine, _ids(12), _params(5), "0")
@@ -362,9 +358,7 @@ def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_wo
         assert_as_without_cache(model, _ids(12, index), params[index], completion)
 
 
-def test_weights_that_diverged_to_nan_stop_the_rollout(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine]
-) -> None:
+def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[..., LocalEngine]) -> None:
     model = build_tiny(0)
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
@@ -436,7 +430,7 @@ def test_only_the_request_whose_stop_rule_fails_fails(make_engine: Callable[...,
 
 
 def test_an_engine_serves_several_event_loops_one_after_the_other(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine(max_concurrency=2)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import check_error, expect_error
+from local_models import random_batch
 from safetensors.numpy import load_file
 
 from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan, UpdateResult
@@ -122,7 +123,7 @@ def _plan(loss: str = "rllm-core/ppo", params: Mapping[str, Any] | None = None, 
 
 
 @pytest.fixture
-def batch(random_batch: Callable[..., TokenBatch]) -> TokenBatch:
+def batch() -> TokenBatch:
     made = random_batch([(9, 6), (8, 7), (5, 3)], vocabulary=20)
     return made.with_columns(returns=np.sin(made.tokens).astype(np.float32))
 
