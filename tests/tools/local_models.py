@@ -37,12 +37,13 @@ def sharpened(model: Any) -> Any:
 
 
 @cache
-def _vocabulary_size() -> int:
-    return len(tiny.build_tokenizer())
+def tiny_tokenizer() -> Any:
+    """The tokenizer of the tiny model. Shared: nothing changes it."""
+    return tiny.build_tokenizer()
 
 
 def build_tiny(seed: int) -> Any:
-    return sharpened(tiny.build_model(_vocabulary_size(), seed))
+    return sharpened(tiny.build_model(len(tiny_tokenizer()), seed))
 
 
 def full_logits(model: Any, ids: Sequence[int] | np.ndarray) -> torch.Tensor:
