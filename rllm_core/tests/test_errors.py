@@ -42,7 +42,7 @@ def _raised_by(function: Callable[[], Any]) -> BaseException:
     return caught.value
 
 
-def _written(directory: Path, name: str, text: str) -> Callable[[], Any]:
+def _load_written_run(directory: Path, name: str, text: str) -> Callable[[], Any]:
     """The function `run` of a module in a file."""
     file = directory / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def _written(directory: Path, name: str, text: str) -> Callable[[], Any]:
 def test_an_error_names_the_last_line_of_somebodys_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the library which they called: it is their call that is wrong."""
     monkeypatch.chdir(tmp_path)
-    run = _written(tmp_path, "mine.py", "import json\ndef run():\n    return json.loads('{')\n")
+    run = _load_written_run(tmp_path, "mine.py", "import json\ndef run():\n    return json.loads('{')\n")
     error = _raised_by(run)
     assert isinstance(error, json.JSONDecodeError)
     assert described(error) == f"JSONDecodeError: {error} (mine.py, line 3)"
@@ -63,8 +63,8 @@ def test_an_error_names_the_last_line_of_somebodys_code(tmp_path: Path, monkeypa
 
 def test_an_error_in_an_installed_plugin_names_the_plugin_and_not_what_it_called(tmp_path: Path) -> None:
     site = tmp_path / "lib" / "site-packages"
-    inner = _written(site, "other/inner.py", "def run():\n    raise ValueError('no')\n")
-    run = _written(site, "plugin/outer.py", "def run(inner=None):\n    return INNER()\n")
+    inner = _load_written_run(site, "other/inner.py", "def run():\n    raise ValueError('no')\n")
+    run = _load_written_run(site, "plugin/outer.py", "def run(inner=None):\n    return INNER()\n")
     run.__globals__["INNER"] = inner
     error = _raised_by(run)
     assert error.__traceback__ is not None

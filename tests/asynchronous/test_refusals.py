@@ -55,6 +55,16 @@ def test_a_fraction_of_an_update_names_the_whole_numbers_beside_it(
     check_values(_refused(planned, settings).hint, f" {above}", f" {staleness}", f" {below}")
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_staleness_hint_suggests_accepted_value(planned: Plan, steps: int) -> None:
+    settings = {f"{SECTION}.enable": True, "rllm.trainer.total_batches": steps}
+    hint = _refused(planned, settings | {f"{SECTION}.staleness_threshold": 3}).hint
+    suggested = [int(value) for value in re.findall(r"\b\d\b", hint)]
+    assert suggested
+    for value in suggested:
+        planned(settings | {f"{SECTION}.staleness_threshold": value})
+
+
 def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) -> None:
     # 12 tasks, 4 at a time.
     with pytest.raises(ConfigError, match="the run has 3 steps"):

@@ -65,8 +65,8 @@ class InARow:
                 rejection=plan.rejection.registered.load()(plan.rejection.params),
                 rejection_name=plan.rejection.registered.qualified_name,
                 needs=plan.needs,
-                estimator_of=plan.estimators.of,
-                loss_of=plan.losses.of,
+                estimator_of=plan.estimators.get,
+                loss_of=plan.losses.get,
                 log=lambda global_step, metrics: None,
             )
             made = [(chosen.plugin.always, chosen.registered.load()(stages, chosen.params)) for chosen in plan.stages]

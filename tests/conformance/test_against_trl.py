@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rllm_backend_kit.loss import kl_divergence
+from rllm_backend_kit.loss import kl_term
 
 SEEDS = range(8)
 CLOSE = {"rtol": 1e-6, "atol": 1e-8}
@@ -201,12 +201,17 @@ def test_gmpo_is_trls(trl: Any, sampled: Any, token_losses: Any) -> None:
         assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.gmpo_loss, batch), **CLOSE)
 
 
-def test_the_divergence_term_is_trls(trl: Any, sampled: Any, token_losses: Any) -> None:
+@pytest.mark.parametrize("estimator", ["k3", "k3_unbiased"])
+def test_the_divergence_term_is_trls(
+    trl: Any, sampled: Any, token_losses: Any, estimator: Literal["k3", "k3_unbiased"]
+) -> None:
+    unbiased = estimator == "k3_unbiased"
     for seed in SEEDS:
         batch = sampled(seed, advantage_per_row=True)
-        divergence = kl_divergence(batch.inputs.logprobs, batch.inputs.ref_logprobs, "k3")
+        divergence = kl_term(batch.inputs, estimator)
         losses = token_losses("ppo", batch.inputs, **CLIP) + 0.5 * divergence
-        assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.grpo_loss, batch, beta=0.5), **CLOSE)
+        expected = theirs(trl.grpo_loss, batch, beta=0.5, more={"use_bias_correction_kl": unbiased})
+        assert_close(batch.ours(losses, "seq-mean-token-mean"), expected, **CLOSE)
 
 
 # What follows are differences that we want; each says why.

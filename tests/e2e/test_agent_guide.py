@@ -66,7 +66,7 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     directory: Path, planned: Callable[..., RunPlan], worlds: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(directory)
-    function, program = blocks("yaml")
+    (function,) = blocks("yaml")
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
 
     (directory / "function.yaml").write_text(function)
@@ -74,9 +74,3 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     assert plan.workflow.qualified_name == "rllm-gateway/agent"
     assert (plan.workflow.params.agent, plan.workflow.params.timeout) == ("my_agent.py:solve", 600.0)
     assert plan.config.rllm.agent.max_steps == 8
-
-    (directory / "program.yaml").write_text(program.replace("other-venv/bin/python", sys.executable))
-    (directory / "my_program.py").touch()
-    plan = planned(settings, worlds, [layer_from_file(directory / "program.yaml")])
-    assert plan.workflow.params.command == [sys.executable, "my_program.py"]
-    assert plan.workflow.params.preload == ["litellm"]

@@ -302,7 +302,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
     loss: str, options: str, planned: Planned, registry: Registry
 ) -> None:
     recipe = {"rllm.env.name": "guess", "rllm.algorithm.loss_fn": loss}
-    params = planned(recipe, registry).losses.of("agent").params
+    params = planned(recipe, registry).losses.get("agent").params
     assert params == type(params)()
     for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
         error = refusal(planned, recipe | {key: 0.1}, registry)

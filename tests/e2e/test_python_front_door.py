@@ -371,10 +371,10 @@ def test_what_a_grouping_hook_does_wrong_is_said(fit: Any, hook: Any) -> None:
 def test_each_role_may_have_an_estimator_and_a_loss(value: Any, estimator: str, options: Any, loss: str) -> None:
     trainer = UnifiedTrainer(config=quick(), traj_group_adv_estimator_map={"judge": value})
     trainer.shutdown()
-    chosen = trainer.plan.estimators.of("judge")
+    chosen = trainer.plan.estimators.get("judge")
     assert (chosen.plugin.name, chosen.params.model_dump(exclude={"dialect"})) == (estimator, options)
-    assert trainer.plan.losses.of("judge").plugin.name == loss
-    assert trainer.plan.estimators.of("agent").plugin.name == "grpo"
+    assert trainer.plan.losses.get("judge").plugin.name == loss
+    assert trainer.plan.estimators.get("agent").plugin.name == "grpo"
 
 
 def test_estimators_by_role_make_the_advantages_of_their_roles(fit: Any) -> None:

@@ -141,5 +141,5 @@ def test_the_yaml_of_the_guide_is_a_configuration(
         chosen = plan(f"rllm:\n  algorithm:\n    {line}\n").estimators.default
         assert chosen.registered.qualified_name == "rllm-core/grpo"
     made = plan(roles)
-    names = [(made.estimators.of(role).plugin.name, made.losses.of(role).plugin.name) for role in ("solver", "judge")]
+    names = [(made.estimators.get(role).plugin.name, made.losses.get(role).plugin.name) for role in ("solver", "judge")]
     assert names == [("rloo", "importance_sampling"), ("reinforce", "ppo")]

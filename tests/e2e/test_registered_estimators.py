@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from expecting import check_printed
 
+from rllm.api.classic import per_group
 from rllm.api.trainer import AgentTrainer
 from rllm_core import register_rllm_adv_estimator
-from rllm_core.algorithms.classic import per_group
 from rllm_core.algorithms.columns import columns_of
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep

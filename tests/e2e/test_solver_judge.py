@@ -29,7 +29,7 @@ TWO_ROLES = "rllm.workflow.name=solver_judge"
 
 def by_role(plan: RunPlan) -> dict[str, tuple[str, str]]:
     return {
-        role: (plan.estimators.of(role).plugin.name, plan.losses.of(role).plugin.name) for role in ("solver", "judge")
+        role: (plan.estimators.get(role).plugin.name, plan.losses.get(role).plugin.name) for role in ("solver", "judge")
     }
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from rllm_backend_kit.loss import (
     LossTerms,
     kl_divergence,
+    kl_term,
     loss_terms,
     rollout_weights,
     token_objective,
@@ -108,6 +109,22 @@ def test_the_average_gradient_is_that_of_kl_for_k2_of_the_reverse_for_k3_and_zer
     torch.testing.assert_close(average("k3"), reverse)
     torch.testing.assert_close(average("k1"), torch.zeros_like(forward))
     assert (forward - reverse).norm() > 0.1
+
+
+def test_average_gradient_of_k3_unbiased_is_that_of_kl() -> None:
+    logits, reference = distributions()
+    logprobs = logits.log_softmax(0)
+    exact = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits)[0]
+    old = (logits.detach() + torch.randn(6, dtype=torch.float64)).log_softmax(0)
+    inputs = LossInput(
+        logprobs=logits.log_softmax(0),
+        old_logprobs=old,
+        advantages=torch.zeros_like(old),
+        ref_logprobs=reference,
+        row_ids=torch.zeros(6, dtype=torch.long),
+    )
+    average = torch.autograd.grad((old.exp() * kl_term(inputs, "k3_unbiased")).sum(), logits)[0]
+    torch.testing.assert_close(average, exact)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -37,6 +37,10 @@ def numpy_number(task):
     import numpy
     return numpy.float32(0.5)
 
+def draws(task):
+    from numpy import random
+    return float(random.random())
+
 def fails(task):
     print("looking for it")
     raise KeyError("no answer")
@@ -114,6 +118,22 @@ def test_a_function_gets_its_task_and_its_environment_before_it_is_imported(run:
 @pytest.mark.parametrize(("function", "returned"), [("waits", 2.0), ("numpy_number", 0.5), ("reads", "")])
 def test_what_a_function_returns_arrives(run: Any, function: str, returned: Any) -> None:
     assert run(function, n=4).returned == returned
+
+
+def test_forked_agents_draw_different_numbers(agent: Path, tmp_path: Path) -> None:
+    async def go() -> list[Outcome]:
+        runner = FunctionRunner(Target(str(agent), "draws"), tmp_path)
+        try:
+            return await asyncio.gather(*(runner.run({}, {}) for _ in range(3)))
+        finally:
+            await runner.close()
+
+    assert len({outcome.returned for outcome in asyncio.run(go())}) == 3
+
+
+def test_packages_that_print_at_their_import_start_agents(agent: Path, tmp_path: Path, run: Any) -> None:
+    agent.write_text(f"import this\n{AGENT}")
+    assert run("waits", n=4).returned == 2.0
 
 
 def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:

@@ -5,4 +5,4 @@ Plugins import `rllm_core`. `docs/contributing/architecture.md` lists the names 
 
 from rllm_core.lazy import names_in_stub
 
-__getattr__, __dir__, __all__ = names_in_stub(__name__, __file__)
+__getattr__, __dir__ = names_in_stub(__name__, __file__)

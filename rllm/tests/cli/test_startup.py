@@ -48,7 +48,11 @@ def test_looking_at_plugins_imports_nothing_that_computes(rllm_from_inside, inst
     imported = _imported(rllm_from_inside, "plugins", *arguments)
 
     assert "third_party" in imported
-    assert not imported & HEAVY
+    assert not imported & (HEAVY | {"asyncio"})
+
+
+def test_a_list_of_plugins_needs_no_class_of_the_configuration(rllm_from_inside) -> None:
+    assert "rllm_core.schema.run_config" not in _imported(rllm_from_inside, "plugins", "list")
 
 
 def test_help_of_the_plugins_commands_loads_no_plugin(rllm_from_inside, install) -> None:

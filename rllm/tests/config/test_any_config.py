@@ -50,13 +50,13 @@ def environment() -> dict[str, Any]:
     return {"defaults": {"rllm.rollout.n": 3}, "recipes": {"local/big": {"training.learning_rate": 0.5}}}
 
 
-def _changed(node: Any, path: tuple[str, ...], value: Any) -> Any:
+def _replace_at(node: Any, path: tuple[str, ...], value: Any) -> Any:
     if not path:
         return value
     if isinstance(node, list):
         index = int(path[0])
-        return [*node[:index], _changed(node[index], path[1:], value), *node[index + 1 :]]
-    return {**node, path[0]: _changed(node[path[0]], path[1:], value)}
+        return [*node[:index], _replace_at(node[index], path[1:], value), *node[index + 1 :]]
+    return {**node, path[0]: _replace_at(node[path[0]], path[1:], value)}
 
 
 def _is_planned_or_refused(registry: Registry, config: Any) -> None:
@@ -93,7 +93,7 @@ def test_any_values_of_known_keys_are_planned_or_refused(installed: Registry, va
 def test_any_change_of_one_value_is_planned_or_refused(installed: Registry, words: list[str], data: Any) -> None:
     valid = compose(installed, layers_from_overrides(words)).tree
     path = data.draw(st.sampled_from([path for path, _ in leaves(valid, into_lists=True)]))
-    _is_planned_or_refused(installed, _changed(valid, path, data.draw(json_like)))
+    _is_planned_or_refused(installed, _replace_at(valid, path, data.draw(json_like)))
 
 
 @pytest.mark.parametrize("words", VALID)

@@ -152,7 +152,7 @@ WORDS: list[list[str]] = [[], ["service_url=here"], ["service_url=here", "model.
 @pytest.mark.parametrize("words", WORDS)
 def test_a_saved_configuration_given_back_is_the_same(run: Run, tmp_path: Path, words: list[str], tier: Tier) -> None:
     first = run(*words)
-    saved = layer_from_file(save_config(first.whole(), tmp_path), tier=tier)
+    saved = layer_from_file(save_config(first.build_saved_config(), tmp_path), tier=tier)
     assert run(saved).tree == first.tree
     assert run(saved, *words).tree == first.tree
 
@@ -163,7 +163,7 @@ def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_t
     run: Run, words: list[str], tier: Tier
 ) -> None:
     first = run(*words)
-    whole = Layer("config.yaml", first.whole(), tier)
+    whole = Layer("config.yaml", first.build_saved_config(), tier)
     again = run(whole)
     assert again.tree == first.tree
     assert run(whole, *words).tree == first.tree
@@ -184,18 +184,18 @@ def test_a_whole_configuration_given_back_is_the_same_and_only_what_was_set_is_t
 def test_a_change_above_a_whole_configuration_reaches_the_model_unless_it_was_set(
     run: Run, words: list[str], change: dict[str, Any], model: str
 ) -> None:
-    whole = Layer("config.yaml", run(*words).whole())
+    whole = Layer("config.yaml", run(*words).build_saved_config())
     assert run(whole, Layer("command line", change, Tier.COMMAND_LINE)).value(MODEL) == model
 
 
 def test_a_change_within_a_whole_configuration_reaches_the_model_as_well(run: Run) -> None:
-    merged: Any = OmegaConf.to_container(OmegaConf.merge(run().whole(), {"service_url": "here"}))
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(run().build_saved_config(), {"service_url": "here"}))
     assert run(Layer("the Python config", merged)).tree == run("service_url=here").tree
 
 
 def test_a_run_that_goes_on_keeps_a_model_that_was_set_when_only_the_rest_is_given_again(run: Run) -> None:
     first = run("service_url=here", "model.name=mine")
-    saved = Layer("run/config.yaml", first.whole(), Tier.SAVED)
+    saved = Layer("run/config.yaml", first.build_saved_config(), Tier.SAVED)
     assert run(saved, "service_url=here", "service_timeout=5").value(MODEL) == "mine"
 
 
@@ -264,7 +264,7 @@ def test_a_resumed_run_keeps_its_model_or_says_why_it_cannot(
     first = compose_over([], started)[0]
     directory = run_directory_path(first.config.rllm.trainer)
     directory.mkdir(parents=True)
-    save_config(first.whole(), directory)
+    save_config(first.build_saved_config(), directory)
     if problem:
         with expect_error(ConfigError, "run-changed", problem):
             plan_resumed(compose_over)

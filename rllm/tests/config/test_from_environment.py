@@ -47,13 +47,13 @@ def _with(env_args: Any) -> dict[str, Any]:
 def test_they_are_in_force_and_written_as_they_were_given(composed: Compose, given: Any, held: Any) -> None:
     result = composed(_with(given))
     assert result.value("rllm.env.env_args") == held
-    assert result.written["rllm"]["env"]["env_args"] == given
-    assert SECRET not in as_yaml(result.whole())
+    assert result.printable_tree["rllm"]["env"]["env_args"] == given
+    assert SECRET not in as_yaml(result.build_saved_config())
 
 
 def test_other_interpolations_are_written_resolved(composed: Compose) -> None:
     result = composed(_with({"key": "${oc.env:SECRET}", "n": "${rllm.rollout.n}"}))
-    assert result.written["rllm"]["env"]["env_args"] == {"key": "${oc.env:SECRET}", "n": 8}
+    assert result.printable_tree["rllm"]["env"]["env_args"] == {"key": "${oc.env:SECRET}", "n": 8}
 
 
 @pytest.mark.parametrize("tier", [Tier.SAVED, Tier.USER])
@@ -62,26 +62,26 @@ def test_what_was_written_means_the_same_with_the_values_of_another_environment(
 ) -> None:
     first = composed(_with({"key": "${oc.env:SECRET}", "steps": "${oc.decode:${oc.env:STEPS}}"}))
     monkeypatch.setenv("STEPS", "9")
-    again = composed(layer_from_file(save_config(first.whole(), tmp_path), tier=tier))
+    again = composed(layer_from_file(save_config(first.build_saved_config(), tmp_path), tier=tier))
     assert again.value("rllm.env.env_args") == {"key": SECRET, "steps": 9}
-    assert again.whole() == first.whole()
+    assert again.build_saved_config() == first.build_saved_config()
 
 
 def test_a_program_that_resolves_a_whole_configuration_changes_nothing(composed: Compose) -> None:
     first = composed(_with({"key": "${oc.env:SECRET}"}))
-    resolved: Any = OmegaConf.to_container(OmegaConf.create(first.whole()), resolve=True)
-    assert composed(Layer("x", resolved)).whole() == first.whole()
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(first.build_saved_config()), resolve=True)
+    assert composed(Layer("x", resolved)).build_saved_config() == first.build_saved_config()
 
 
 def test_the_backends_name_of_a_shared_key_is_written_so_as_well(run_foreign: Compose) -> None:
     result = run_foreign(*layers_from_overrides(["rllm.trainer.total_epochs='${oc.decode:${oc.env:STEPS}}'"]))
     assert result.value("trainer.total_epochs") == 7
-    assert result.written["trainer"]["total_epochs"] == "${oc.decode:${oc.env:STEPS}}"
+    assert result.printable_tree["trainer"]["total_epochs"] == "${oc.decode:${oc.env:STEPS}}"
 
 
 def test_messages_about_a_value_show_it_as_it_was_given(composed: Compose) -> None:
     result = composed(_with({"key": "${oc.env:SECRET}"}))
-    assert result.given("rllm.env.env_args.key") == '`rllm.env.env_args.key` is "${oc.env:SECRET}" (from my.yaml)'
+    assert result.describe("rllm.env.env_args.key") == '`rllm.env.env_args.key` is "${oc.env:SECRET}" (from my.yaml)'
 
 
 @pytest.mark.parametrize(

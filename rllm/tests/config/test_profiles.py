@@ -72,7 +72,7 @@ def test_a_profile_whose_file_is_missing_is_an_error_of_the_package(run: Run) ->
 
 def test_a_saved_configuration_and_a_resumed_run_keep_the_profile(run: Run, tmp_path: Path) -> None:
     composed = run("rllm.profile=small", "rllm.trainer.seed=3")
-    save_config(composed.whole(), tmp_path)
+    save_config(composed.build_saved_config(), tmp_path)
     assert run(Layer("config.yaml", read_config(tmp_path))).tree == composed.tree
     resumed = run(Layer("config.yaml", composed.tree, Tier.SAVED))
     assert resumed.tree == composed.tree

@@ -52,7 +52,7 @@ def test_a_saved_configuration_given_back_is_the_same_configuration(
     composed: Callable[..., Composed], tmp_path: Path, words: list[str]
 ) -> None:
     first = composed(*layers_from_overrides(words))
-    file = save_config(first.whole(), tmp_path)
+    file = save_config(first.build_saved_config(), tmp_path)
     again = composed(layer_from_file(file))
     assert again.tree == first.tree
     assert (again.config, again.backend_config) == (first.config, first.backend_config)

@@ -106,13 +106,15 @@ def test_a_saved_configuration_given_back_is_the_same(
     run_foreign: Compose, tmp_path: Path, words: list[str], tier: Tier
 ) -> None:
     first = run_foreign(*words)
-    again = run_foreign(layer_from_file(save_config(first.whole(), tmp_path), tier=tier))
+    again = run_foreign(layer_from_file(save_config(first.build_saved_config(), tmp_path), tier=tier))
     assert again.tree == first.tree
     assert again.warnings == (first.warnings if tier is Tier.USER else ())
 
 
 def test_a_run_that_goes_on_may_change_what_others_fall_back_on(run_foreign: Compose, tmp_path: Path) -> None:
-    saved = layer_from_file(save_config(run_foreign("rllm.algorithm.eps_clip=0.3").whole(), tmp_path), tier=Tier.SAVED)
+    saved = layer_from_file(
+        save_config(run_foreign("rllm.algorithm.eps_clip=0.3").build_saved_config(), tmp_path), tier=Tier.SAVED
+    )
     result = run_foreign(saved, "rllm.algorithm.eps_clip=0.1", "data.train_batch_size=6")
     assert _values(result, CLIPS + NATIVE_CLIPS) == [0.1, None, 0.1, 0.1, 0.1]
     assert result.value("actor.mini_batch_size") == 12

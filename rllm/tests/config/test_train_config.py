@@ -93,7 +93,7 @@ def test_which_keys_of_a_backend_the_arguments_set_is_said_by_its_record(install
 def test_the_result_is_complete_and_given_back_the_same(installed: Registry) -> None:
     config = build_train_config(environment="guess", model_name="big", total_steps=7)
     plan = _plan(config, installed)
-    assert plan.composed.whole() == OmegaConf.to_container(config)
+    assert plan.composed.build_saved_config() == OmegaConf.to_container(config)
     assert plan.composed.origins["rllm.trainer.total_batches"] == "build_train_config"
     assert plan.composed.origins["training.learning_rate"] == "recipe guess local/big"
     assert plan.composed.by_user == {"rllm.env.name", "model.name", "rllm.trainer.total_batches"}

@@ -18,7 +18,7 @@ Compose = Callable[..., Composed]
 
 
 def _given_back(first: Composed, *changes: dict[str, Any], tier: Tier = Tier.USER) -> Layer:
-    merged = OmegaConf.merge(OmegaConf.create(first.whole()), *changes)
+    merged = OmegaConf.merge(OmegaConf.create(first.build_saved_config()), *changes)
     tree: Any = OmegaConf.to_container(merged)
     return Layer("config.yaml", tree, tier)
 
@@ -92,7 +92,7 @@ def test_values_of_an_environment_stay_and_are_not_the_users(composed: Compose) 
 def test_only_a_tree_with_what_its_user_gave_is_whole(composed: Compose) -> None:
     result = composed()
     assert not is_whole(Layer("x", result.tree))
-    assert is_whole(Layer("x", result.whole()))
+    assert is_whole(Layer("x", result.build_saved_config()))
     assert not is_whole(Layer("x", {"rllm": 3}))
 
 
@@ -100,8 +100,8 @@ def test_what_the_user_gave_keeps_its_origins_and_is_written_once(composed: Comp
     first = composed({"rllm": {"rollout": {"n": 3}}}, *layers_from_overrides(["rllm.trainer.seed=3"] * 2))
     again = composed(_given_back(first), *layers_from_overrides(["rllm.trainer.seed=3"]))
     assert again.origins == first.origins
-    assert again.whole() == first.whole()
-    assert [each["from"] for each in again.whole()["rllm"]["composed"]] == ["my.yaml", "command line"]
+    assert again.build_saved_config() == first.build_saved_config()
+    assert [each["from"] for each in again.build_saved_config()["rllm"]["composed"]] == ["my.yaml", "command line"]
 
 
 def test_what_was_changed_since_has_the_origin_of_the_whole_configuration(composed: Compose) -> None:
@@ -123,7 +123,7 @@ def test_a_change_may_be_an_interpolation(composed: Compose) -> None:
 def test_text_like_an_interpolation_stays_text_whoever_resolves_the_tree(composed: Compose) -> None:
     first = composed(*layers_from_overrides([r"rllm.trainer.output_dir='\${x}'"]))
     assert first.value("rllm.trainer.output_dir") == "${x}"
-    resolved: Any = OmegaConf.to_container(OmegaConf.create(first.whole()), resolve=True)
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(first.build_saved_config()), resolve=True)
     assert composed(Layer("x", resolved)).tree == composed(_given_back(first)).tree == first.tree
 
 
@@ -142,7 +142,7 @@ def test_a_key_may_be_forgotten_whoever_gave_it(composed: Compose) -> None:
 
 @pytest.mark.parametrize("damaged", [[3], [{"from": "x"}], [{"from": "x", "set": "{"}], [{"from": "x", "set": "3"}]])
 def test_what_the_user_gave_is_refused_where_it_is_damaged(composed: Compose, damaged: list[Any]) -> None:
-    tree = composed().whole()
+    tree = composed().build_saved_config()
     tree["rllm"]["composed"] = damaged
     with expect_error(ConfigError, "wrong-value", "`rllm.composed`"):
         composed(Layer("x", tree))

@@ -20,7 +20,7 @@ def test_a_prompt_s_ids_depend_on_its_content_alone() -> None:
     other.prompt([{"role": "user", "content": "before"}])
     assert one.prompt(ASKED).tolist() == other.prompt(ASKED).tolist()
     assert one.prompt(ASKED).tolist() != one.prompt(ASKED, [{"type": "function"}]).tolist()
-    assert list(one.asked(one.prompt(ASKED)).messages) == ASKED
+    assert list(one.find_prompt(one.prompt(ASKED)).messages) == ASKED
 
 
 def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_replies_that_share_a_handle_stay_apart(monkeypatch: pytest.MonkeyPatch)
 
 def test_ids_of_a_tokenizer_are_refused() -> None:
     with expect_error(RolloutError, "bad-prompt"):
-        CarriedMessages().asked([1, 2, 3])
+        CarriedMessages().find_prompt([1, 2, 3])
 
 
 def test_old_replies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from rllm.evaluation.playing import Played
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 
 
-def played(task: str, index: int, response: str = "7") -> Played:
+def make_episode(task: str, index: int, response: str = "7") -> Played:
     step = Step([1], [2, 3], text=response, messages=[{"role": "user", "content": "guess"}])
     episode = Episode(
         id=f"{task}:{index}",
@@ -21,7 +21,7 @@ def played(task: str, index: int, response: str = "7") -> Played:
 def test_a_game_has_what_was_heard_and_said_turn_by_turn() -> None:
     games = Games(1)
     games.expect("sums", iter([(Task(id="a"), 0)]))
-    games.take("sums", played("a", 0))
+    games.take("sums", make_episode("a", 0))
 
     assert list(games.lines()) == [
         "══ sums, task a, attempt 0: solved ══",
@@ -39,7 +39,7 @@ def test_the_first_are_shown_in_their_order_whichever_ends_first() -> None:
     tasks = [Task(id=id) for id in "abc"]
     games.expect("sums", ((task, 0) for task in tasks))
     for id in "cba":
-        games.take("sums", played(id, 0))
+        games.take("sums", make_episode(id, 0))
 
     heads = [line for line in games.lines() if line.startswith("══")]
     assert heads == [f"══ sums, task {id}, attempt 0: solved ══" for id in "ab"]
@@ -48,6 +48,6 @@ def test_the_first_are_shown_in_their_order_whichever_ends_first() -> None:
 def test_what_a_model_wrote_does_nothing_to_the_terminal() -> None:
     games = Games(1)
     games.expect("sums", iter([(Task(id="a"), 0)]))
-    games.take("sums", played("a", 0, response="\x1b[2J\u202e"))
+    games.take("sums", make_episode("a", 0, response="\x1b[2J\u202e"))
 
     assert "→ \\x1b[2J\\u202e" in list(games.lines())

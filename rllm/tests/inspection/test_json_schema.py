@@ -132,7 +132,7 @@ def valid() -> Callable[[Any], bool]:
 def test_a_saved_configuration_is_valid(valid: Callable[[Any], bool], tmp_path: Path, words: list[str]) -> None:
     registry = Registry.load(environ={})
     registry.add(_backend(tmp_path))
-    save_config(compose(registry, layers_from_overrides(["rllm.backend=far", *words])).whole(), tmp_path)
+    save_config(compose(registry, layers_from_overrides(["rllm.backend=far", *words])).build_saved_config(), tmp_path)
     assert valid(read_config(tmp_path))
     assert valid(layer_from_file(tmp_path / "config.yaml").tree)
 

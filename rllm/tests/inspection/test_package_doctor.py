@@ -45,11 +45,11 @@ def test_a_command_for_another_core_is_found_with_what_to_run() -> None:
 def findings(site) -> Callable[..., list[Finding]]:
     """What the doctor says of a plugin with these lines of metadata."""
 
-    def of(metadata: str) -> list[Finding]:
+    def examine(metadata: str) -> list[Finding]:
         site.install_estimator("asking", "raw", metadata=metadata)
         return [each for each in examine_packages(site.load().discovery) if each.subject.startswith("asking")]
 
-    return of
+    return examine
 
 
 def test_the_doctor_finds_packages_outside_the_bounds(site, findings: Callable[[str], list[Finding]]) -> None:

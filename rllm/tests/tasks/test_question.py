@@ -16,7 +16,7 @@ from rllm_core.errors import ConfigError
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
 
 
-def asked(task: dict[str, Any], **options: Any) -> Any:
+def build_prompt(task: dict[str, Any], **options: Any) -> Any:
     return Question(QuestionParams(**options)).reset(task)
 
 
@@ -31,11 +31,11 @@ def asked(task: dict[str, Any], **options: Any) -> Any:
     ],
 )
 def test_it_asks_the_first_of_the_usual_columns(task: dict[str, Any], prompt: Any) -> None:
-    assert asked(task) == prompt
+    assert build_prompt(task) == prompt
 
 
 def test_it_asks_the_column_that_is_chosen() -> None:
-    assert asked({"question": "no", "task": "2+2?"}, prompt="task") == "2+2?"
+    assert build_prompt({"question": "no", "task": "2+2?"}, prompt="task") == "2+2?"
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_it_asks_the_column_that_is_chosen() -> None:
     ],
 )
 def test_a_template_is_filled_with_columns_and_leaves_other_braces(template: str, prompt: str) -> None:
-    assert asked({"question": "2+2?", "answer": "4", "hint": 3}, template=template) == prompt
+    assert build_prompt({"question": "2+2?", "answer": "4", "hint": 3}, template=template) == prompt
 
 
 def test_a_system_prompt_comes_first_and_takes_the_place_of_another() -> None:
     system = {"role": "system", "content": "Think."}
-    assert asked({"question": "2+2?"}, system_prompt="Think.") == [system, {"role": "user", "content": "2+2?"}]
-    assert asked({"messages": MESSAGES}, system_prompt="Think.") == [system, MESSAGES[1]]
+    assert build_prompt({"question": "2+2?"}, system_prompt="Think.") == [system, {"role": "user", "content": "2+2?"}]
+    assert build_prompt({"messages": MESSAGES}, system_prompt="Think.") == [system, MESSAGES[1]]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_cannot_be_asked_is_said_with_the_column(
     task: dict[str, Any], options: dict[str, Any], said: tuple[str, ...]
 ) -> None:
     with expect_error(ConfigError, *said) as caught:
-        asked(task, **options)
+        build_prompt(task, **options)
     assert caught.value.hint
 
 

@@ -28,7 +28,7 @@ def run(directory: RunDirectory) -> TrackedRun:
 
 
 @pytest.fixture
-def played() -> Callable[..., TrainStep]:
+def make_step() -> Callable[..., TrainStep]:
     """A step with an attempt for each reward, which says it."""
 
     def make(number: int, *rewards: float | None) -> TrainStep:

@@ -18,39 +18,39 @@ Played = Callable[..., TrainStep]
     [(0, []), (1, [None]), (2, [None, 4.0]), (3, [None, 2.0, 4.0]), (9, [None, 1.0, 2.0, 3.0, 4.0])],
 )
 def test_rewards_are_spread_from_the_lowest_to_the_highest(
-    played: Played, count: int, rewards: list[float | None]
+    make_step: Played, count: int, rewards: list[float | None]
 ) -> None:
-    rows = due_rows(played(0, 3.0, 1.0, None, 4.0, 2.0), EpisodeTableParams(episodes=count))
+    rows = due_rows(make_step(0, 3.0, 1.0, None, 4.0, 2.0), EpisodeTableParams(episodes=count))
     assert [row[2] for row in rows] == rewards
 
 
-def test_steps_between_show_none(played: Played) -> None:
+def test_steps_between_show_none(make_step: Played) -> None:
     params = EpisodeTableParams(episodes_every=3)
-    assert [len(due_rows(played(number, 1.0), params)) for number in range(4)] == [1, 0, 0, 1]
+    assert [len(due_rows(make_step(number, 1.0), params)) for number in range(4)] == [1, 0, 0, 1]
 
 
-def test_a_step_that_played_nothing_shows_none(played: Played) -> None:
-    assert due_rows(played(0), EpisodeTableParams()) == []
+def test_a_step_that_played_nothing_shows_none(make_step: Played) -> None:
+    assert due_rows(make_step(0), EpisodeTableParams()) == []
 
 
-def test_a_row_has_the_whole_conversation(played: Played) -> None:
-    (row,) = due_rows(played(0, 1.0), EpisodeTableParams())
+def test_a_row_has_the_whole_conversation(make_step: Played) -> None:
+    (row,) = due_rows(make_step(0, 1.0), EpisodeTableParams())
     assert row == ("t:0", "agent", 1.0, False, "env_done", "[user] a|b\n[reply] <b>1.0</b>")
 
 
-def test_a_long_conversation_is_cut_in_its_middle(played: Played) -> None:
-    step = played(0, 1.0)
+def test_a_long_conversation_is_cut_in_its_middle(make_step: Played) -> None:
+    step = make_step(0, 1.0)
     step.generated[0].trajectories[0].steps[0].text = "x" * 9000 + "end"
     ((*_, text),) = due_rows(step, EpisodeTableParams())
     assert len(text) == MOST_CHARACTERS + len("\n…\n")
     assert (text.startswith("[user] a|b"), text.endswith("end")) == (True, True)
 
 
-def test_texts_stay_in_their_cells(played: Played) -> None:
-    lines = as_markdown(due_rows(played(0, 1.0), EpisodeTableParams())).splitlines()
+def test_texts_stay_in_their_cells(make_step: Played) -> None:
+    lines = as_markdown(due_rows(make_step(0, 1.0), EpisodeTableParams())).splitlines()
     shown = "[user] a&#124;b<br>[reply] &lt;b&gt;1.0&lt;/b&gt;"
     assert lines[2:] == [f"| t:0 | agent | 1.0 | False | env_done | {shown} |"]
 
 
-def test_no_text_is_sent_away_unless_asked_for(played: Played) -> None:
-    assert due_rows(played(0, 1.0), WeightsAndBiasesParams()) == []
+def test_no_text_is_sent_away_unless_asked_for(make_step: Played) -> None:
+    assert due_rows(make_step(0, 1.0), WeightsAndBiasesParams()) == []

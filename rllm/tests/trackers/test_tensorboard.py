@@ -135,11 +135,11 @@ def test_a_full_disk_is_an_error_at_once(run: TrackedRun, monkeypatch: pytest.Mo
             tracker.on_train_start(10, 0)
 
 
-def test_a_few_trajectories_are_a_text(run: TrackedRun, played: Callable[..., TrainStep]) -> None:
+def test_a_few_trajectories_are_a_text(run: TrackedRun, make_step: Callable[..., TrainStep]) -> None:
     tracker = TensorboardTracker(run, TensorboardParams(episodes=2, episodes_every=2))
     tracker.on_train_start(3, 0)
     for number in range(3):
-        tracker.on_batch_end(played(number, 0.5, 0.0, 1.0))
+        tracker.on_batch_end(make_step(number, 0.5, 0.0, 1.0))
     tracker.close()
 
     texts = _texts(run.directory / "tensorboard", "episodes")

@@ -131,11 +131,11 @@ def test_rows_have_the_step_and_everything_logged_for_it(run: TrackedRun) -> Non
     ]
 
 
-def test_a_few_trajectories_are_a_table(run: TrackedRun, played: Callable[..., TrainStep]) -> None:
+def test_a_few_trajectories_are_a_table(run: TrackedRun, make_step: Callable[..., TrainStep]) -> None:
     tracker = _tracker(run, episodes=2)
     tracker.on_train_start(1, 0)
     tracker.log(0, {"reward": 0.5})
-    tracker.on_batch_end(played(0, 0.5, 0.0, 1.0))
+    tracker.on_batch_end(make_step(0, 0.5, 0.0, 1.0))
     tracker.on_train_end(1)
     tracker.close()
     (file,) = _files(run.directory)

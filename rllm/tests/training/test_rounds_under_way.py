@@ -41,7 +41,7 @@ class World:
         self._ends[index].set_exception(ZeroDivisionError(f"round {index}"))
 
 
-async def _settled() -> None:
+async def _run_pending_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -55,7 +55,7 @@ def test_as_many_rounds_are_under_way_as_may_be_ahead_and_one(ahead: int, begun:
     async def body() -> None:
         world = World(ahead, taken=3)
         assert world.rounds.start(9).task_batch == 3
-        await _settled()
+        await _run_pending_tasks()
         assert world.begun == begun
         await world.rounds.close()
 
@@ -66,13 +66,13 @@ def test_a_round_begins_when_an_earlier_one_is_taken_up_and_the_next_asked_for()
     async def body() -> None:
         world = World(ahead=1)
         world.rounds.start(9)
-        await _settled()
+        await _run_pending_tasks()
         world.end(0)
         assert (await world.rounds.take()).task_batch == 0
-        await _settled()
+        await _run_pending_tasks()
         assert (world.begun, world.rounds.taken) == ([0, 1], 1)
         world.rounds.start(8)
-        await _settled()
+        await _run_pending_tasks()
         assert world.begun == [0, 1, 2]
         await world.rounds.close()
 
@@ -84,9 +84,9 @@ def test_rounds_are_taken_up_in_order_whichever_ends_first() -> None:
         world = World(ahead=2)
         world.rounds.start(9)
         world.end(2, 1)
-        await _settled()
+        await _run_pending_tasks()
         taking = asyncio.ensure_future(world.rounds.take())
-        await _settled()
+        await _run_pending_tasks()
         assert not taking.done()
         world.end(0)
         assert [(await taking).task_batch, (await world.rounds.take()).task_batch] == [0, 1]
@@ -99,7 +99,7 @@ def test_no_round_begins_that_no_step_would_train_on() -> None:
     async def body() -> None:
         world = World(ahead=5)
         world.rounds.start(2)
-        await _settled()
+        await _run_pending_tasks()
         assert world.begun == [0, 1]
         await world.rounds.close()
 
@@ -111,7 +111,7 @@ def test_a_failure_of_a_later_round_is_raised_while_an_earlier_one_is_awaited() 
         world = World(ahead=2)
         world.rounds.start(9)
         taking = asyncio.ensure_future(world.rounds.take())
-        await _settled()
+        await _run_pending_tasks()
         world.fail(2)
         with pytest.raises(ZeroDivisionError, match="round 2"):
             await taking
@@ -127,7 +127,7 @@ def test_a_failure_meanwhile_is_raised_before_anything_is_trained_on() -> None:
         world.rounds.start(9)
         world.end(0)
         world.fail(1)
-        await _settled()
+        await _run_pending_tasks()
         with pytest.raises(ZeroDivisionError, match="round 1"):
             await world.rounds.take()
         await world.rounds.close()
@@ -139,7 +139,7 @@ def test_what_is_under_way_ends_before_close_returns() -> None:
     async def body() -> None:
         world = World(ahead=3)
         world.rounds.start(9)
-        await _settled()
+        await _run_pending_tasks()
         await world.rounds.close()
         assert world.cancelled == [0, 1, 2, 3]
 
@@ -170,7 +170,7 @@ def test_settling_waits_for_all_that_is_under_way_and_takes_up_nothing() -> None
         world.rounds.start(9)
         settling = asyncio.ensure_future(world.rounds.settle())
         world.end(0, 2)
-        await _settled()
+        await _run_pending_tasks()
         assert not settling.done()
         world.end(1)
         assert [step.task_batch for step in await settling] == [0, 1, 2]

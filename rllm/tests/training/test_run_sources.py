@@ -27,7 +27,7 @@ def sources(texts: Any, on_changed: Literal["error", "warn"] = "error") -> RunSo
     return RunSources([chosen], on_changed)
 
 
-def said(before: str, now: str) -> str:
+def list_differences(before: str, now: str) -> str:
     """What a resumed run that accepts changes says."""
     lines: list[str] = []
     sources({"rewards.py": now}, "warn").check_same({"reward mine: rewards.py": before}, CHECKPOINT, lines.append)
@@ -49,11 +49,11 @@ def test_another_source_stops_the_run_or_warns_with_the_first_line_that_differs(
         sources({"rewards.py": now}).check_same({"reward mine: rewards.py": FILE}, CHECKPOINT, pytest.fail)
     assert caught.value.message == message
     assert "rllm.trainer.on_changed_source=warn" in caught.value.hint
-    assert said(FILE, now) == message
+    assert list_differences(FILE, now) == message
 
 
 def test_the_same_source_and_those_that_only_one_side_has_say_nothing() -> None:
-    assert said(FILE, FILE) == ""
+    assert list_differences(FILE, FILE) == ""
     sources({"new.py": FILE}).check_same({"reward mine: old.py": FILE}, CHECKPOINT, pytest.fail)
 
 

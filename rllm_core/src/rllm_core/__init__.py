@@ -10,7 +10,7 @@ from rllm_core.lazy import names_in_stub
 
 __version__ = "0.1.0"
 
-_import_name, __dir__, __all__ = names_in_stub(__name__, __file__)
+_import_name, __dir__ = names_in_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,33 @@ def load_from(module: str, name: str) -> Callable[[], Any]:
     return lambda: getattr(import_module(module), name)
 
 
-def names_in_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package whose ``__init__.pyi`` lists its names.
+def names_in_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package whose ``__init__.pyi`` lists its names.
+
+    The stub is read when the first name is imported, because commands of ``rllm`` import the package and no name of it.
 
     Args:
         package: the package's ``__name__``.
         file: the package's ``__file__``.
     """
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    modules = {
-        alias.name: f"{package}.{node.module}" if node.level else str(node.module)
-        for node in imports
-        for alias in node.names
-    }
-    names = sorted(modules)
+
+    @cache
+    def modules() -> dict[str, str]:
+        import ast
+
+        stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+        return {
+            alias.name: f"{package}.{node.module}" if node.level else str(node.module)
+            for node in stub.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
 
     def import_name(name: str) -> Any:
-        if name not in modules:
+        if name == "__all__":
+            return sorted(modules())
+        if name.startswith("__") or name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        return getattr(import_module(modules()[name]), name)
 
-    return import_name, lambda: names, names
+    return import_name, lambda: sorted(modules())

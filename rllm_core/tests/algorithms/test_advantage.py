@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from plain_groups import make_inputs
 
 from rllm_core.algorithms import advantage
 from rllm_core.algorithms.options import GrpoParams, ReinforcePlusPlusBaselineParams, RlooParams
@@ -15,7 +16,6 @@ from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.contracts.plugin import NoParams
 
 Rewards = list[list[float]]
-MakeInputs = Callable[..., AdvantageInput]
 EPSILON = 1e-6
 
 
@@ -151,10 +151,7 @@ by_estimator = pytest.mark.parametrize(("estimator", "naive"), PAIRS.values(), i
 @by_estimator
 @given(groups=GROUPS)
 def test_ragged_groups_give_what_a_loop_over_groups_gives(
-    make_inputs: MakeInputs,
-    estimator: Callable[[AdvantageInput], list[float]],
-    naive: Callable[[Rewards], list[float]],
-    groups: Rewards,
+    estimator: Callable[[AdvantageInput], list[float]], naive: Callable[[Rewards], list[float]], groups: Rewards
 ) -> None:
     assert estimator(make_inputs(groups)) == pytest.approx(naive(groups), rel=1e-12, abs=1e-12)
 
@@ -167,9 +164,7 @@ def test_ragged_groups_give_what_a_loop_over_groups_gives(
         (advantage.rloo, RlooParams(), [0.0, 1.0, 0.0]),
     ],
 )
-def test_baselines_are_what_rewards_are_compared_with(
-    make_inputs: MakeInputs, function: Any, params: Any, expected: list[float]
-) -> None:
+def test_baselines_are_what_rewards_are_compared_with(function: Any, params: Any, expected: list[float]) -> None:
     assert function(make_inputs([[1.0, 0.0], [3.0]]), params).baselines.tolist() == expected
 
 
@@ -179,7 +174,7 @@ LARGE_GROUPS = st.lists(st.lists(REWARD, min_size=2, max_size=9), min_size=1, ma
 @pytest.mark.parametrize("estimator", CENTRING)
 @given(groups=LARGE_GROUPS, shift=REWARD)
 def test_adding_a_constant_to_all_rewards_changes_nothing(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, shift: float
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, shift: float
 ) -> None:
     shifted = [[reward + shift for reward in group] for group in groups]
     assert estimator(make_inputs(shifted)) == pytest.approx(estimator(make_inputs(groups)), rel=1e-9, abs=1e-9)
@@ -188,7 +183,7 @@ def test_adding_a_constant_to_all_rewards_changes_nothing(
 @pytest.mark.parametrize("estimator", [grpo_without_std, grpo_trl_without_std, rloo, rloo_verl, rloo_trl, reinforce])
 @given(groups=GROUPS, scale=st.sampled_from([0.25, 2.0, 1024.0]))
 def test_scaling_rewards_scales_advantages_that_are_not_divided_by_a_std(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
 ) -> None:
     scaled = [[reward * scale for reward in group] for group in groups]
     expected = [scale * value for value in estimator(make_inputs(groups))]
@@ -198,13 +193,13 @@ def test_scaling_rewards_scales_advantages_that_are_not_divided_by_a_std(
 @pytest.mark.parametrize("estimator", [grpo, grpo_verl, reinforce_plus_plus_baseline])
 @given(groups=LARGE_GROUPS, scale=st.sampled_from([2.0, 1024.0]))
 def test_scaling_rewards_hardly_changes_advantages_that_are_divided_by_a_std(
-    make_inputs: MakeInputs, estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
+    estimator: Callable[[AdvantageInput], list[float]], groups: Rewards, scale: float
 ) -> None:
     scaled = [[reward * scale for reward in group] for group in groups]
     assert estimator(make_inputs(scaled)) == pytest.approx(estimator(make_inputs(groups)), rel=1e-4)
 
 
 @pytest.mark.parametrize(("function", "params"), [(advantage.reinforce, NoParams()), (advantage.rloo, RlooParams())])
-def test_results_do_not_share_memory_with_the_rewards(make_inputs: MakeInputs, function: Any, params: Any) -> None:
+def test_results_do_not_share_memory_with_the_rewards(function: Any, params: Any) -> None:
     inputs = make_inputs([[1.0], [2.0]])
     assert not np.shares_memory(function(inputs, params).values, inputs.rewards)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from expecting import expect_error
+from plain_groups import make_groups, select_role
 
-from rllm_core.contracts.estimator import AdvantageInput
-from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-
-MakeGroups = Callable[..., list[TrajectoryGroup]]
-RoleColumns = Callable[[TokenBatch, int], AdvantageInput]
 
 
 def _group(*trajectories: Trajectory, group_id: str = "t:agent") -> TrajectoryGroup:
     return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories))
 
 
-def test_an_estimator_sees_all_columns_of_its_role(
-    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory
-) -> None:
+def test_an_estimator_sees_all_columns_of_its_role(two_turns: Trajectory, rewritten: Trajectory) -> None:
     other = Trajectory("judge", [Step([1], [2], [-1.0])], reward=9.0)
     batch = build_batch(
         [
@@ -32,7 +25,7 @@ def test_an_estimator_sees_all_columns_of_its_role(
             _group(rewritten, group_id="b:agent"),
         ]
     )
-    inputs = role_columns(batch, 0)
+    inputs = select_role(batch, 0)
     assert inputs.rewards.tolist() == [1, 2]
     assert inputs.group_offsets.tolist() == [0, 1, 2]
     assert inputs.response_lengths.tolist() == [3, 4]
@@ -42,11 +35,11 @@ def test_an_estimator_sees_all_columns_of_its_role(
     assert inputs.token_offsets.tolist() == [0, 6, 14]
     assert inputs.loss_mask.tolist() == [*two_turns.tokens.sampled, *rewritten.tokens.sampled]
     assert [group.group_id for group in inputs.groups] == ["a:agent", "b:agent"]
-    assert role_columns(batch, 1).rewards.tolist() == [9]
+    assert select_role(batch, 1).rewards.tolist() == [9]
 
 
-def test_estimators_cannot_change_their_inputs(role_columns: RoleColumns, make_groups: MakeGroups) -> None:
-    inputs = role_columns(build_batch(make_groups([[1, 0], [1]])), 0)
+def test_estimators_cannot_change_their_inputs() -> None:
+    inputs = select_role(build_batch(make_groups([[1, 0], [1]])), 0)
     columns = [column for column in vars(inputs).values() if isinstance(column, np.ndarray)]
     assert len(columns) == 8
     for column in columns:
@@ -54,62 +47,60 @@ def test_estimators_cannot_change_their_inputs(role_columns: RoleColumns, make_g
             column[0] = 1
 
 
-def test_parts_of_a_reward_that_all_trajectories_report_become_columns(role_columns: RoleColumns) -> None:
+def test_parts_of_a_reward_that_all_trajectories_report_become_columns() -> None:
     def trajectory(**parts: float) -> Trajectory:
         made = Trajectory("agent", reward=sum(parts.values()), info={"reward_components": parts})
         made.add_step([1], [2], [-1.0])
         return made
 
     group = _group(trajectory(right=1.0, short=0.5, extra=2.0), trajectory(short=0.25, right=0.0))
-    inputs = role_columns(build_batch([group]), 0)
+    inputs = select_role(build_batch([group]), 0)
     assert inputs.component_names == ("right", "short")
     assert inputs.reward_components is not None
     assert inputs.reward_components.tolist() == [[1.0, 0.5], [0.0, 0.25]]
 
 
-def test_without_common_parts_there_are_no_reward_components(role_columns: RoleColumns, two_turns: Trajectory) -> None:
-    inputs = role_columns(build_batch([_group(two_turns)]), 0)
+def test_without_common_parts_there_are_no_reward_components(two_turns: Trajectory) -> None:
+    inputs = select_role(build_batch([_group(two_turns)]), 0)
     assert (inputs.component_names, inputs.reward_components) == ((), None)
 
 
-def test_parts_of_a_reward_may_be_numbers_of_any_kind(role_columns: RoleColumns, two_turns: Trajectory) -> None:
+def test_parts_of_a_reward_may_be_numbers_of_any_kind(two_turns: Trajectory) -> None:
     two_turns.info["reward_components"] = {"a": 2, "b": np.float32(0.5), "c": True, "d": np.False_}
-    components = role_columns(build_batch([_group(two_turns)]), 0).reward_components
+    components = select_role(build_batch([_group(two_turns)]), 0).reward_components
     assert components is not None
     assert components.tolist() == [[2.0, 0.5, 1.0, 0.0]]
 
 
 @pytest.mark.parametrize("parts", [3.0, ["a"], {"a": "x"}, {"a": None}, {1: 1.0}, None])
 def test_parts_of_a_reward_that_are_no_mapping_of_names_to_numbers_are_refused(
-    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory, parts: object
+    two_turns: Trajectory, rewritten: Trajectory, parts: object
 ) -> None:
     two_turns.info["reward_components"] = {"a": 1.0}
     rewritten.info["reward_components"] = parts
     batch = build_batch([_group(two_turns, rewritten, group_id="t7:agent")])
     where = "info['reward_components'] of trajectory 1 in group 't7:agent'"
     with expect_error(AdvantageError, "bad-reward-component", where, repr(parts)):
-        role_columns(batch, 0)
+        select_role(batch, 0)
 
 
-def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(
-    role_columns: RoleColumns, two_turns: Trajectory
-) -> None:
+def test_columns_that_the_backend_filled_reach_the_estimator_of_their_role(two_turns: Trajectory) -> None:
     other = Trajectory("judge", reward=0.0)
     other.add_step([1], [2], [-0.5])
     batch = build_batch([_group(two_turns), _group(other, group_id="t:judge")])
     batch = batch.with_columns(values=np.arange(8, dtype=np.float32))
-    assert role_columns(batch, 1).values is not None
-    assert role_columns(batch, 1).values.tolist() == [6, 7]
-    assert role_columns(batch, 1).sampling_logprobs.tolist() == [0, -0.5]
-    assert role_columns(batch, 0).ref_logprobs is None
+    assert select_role(batch, 1).values is not None
+    assert select_role(batch, 1).values.tolist() == [6, 7]
+    assert select_role(batch, 1).sampling_logprobs.tolist() == [0, -0.5]
+    assert select_role(batch, 0).ref_logprobs is None
 
 
 def test_the_greedy_rewards_that_a_stage_put_into_trajectories_become_a_column(
-    role_columns: RoleColumns, two_turns: Trajectory, rewritten: Trajectory
+    two_turns: Trajectory, rewritten: Trajectory
 ) -> None:
-    assert role_columns(build_batch([_group(two_turns)]), 0).greedy_rewards is None
+    assert select_role(build_batch([_group(two_turns)]), 0).greedy_rewards is None
     two_turns.info["greedy_reward"] = 0.75
-    column = role_columns(build_batch([_group(rewritten, two_turns)]), 0).greedy_rewards
+    column = select_role(build_batch([_group(rewritten, two_turns)]), 0).greedy_rewards
     assert column is not None
     assert np.isnan(column[0])
     assert column[1] == 0.75

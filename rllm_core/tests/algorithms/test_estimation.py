@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from expecting import expect_error
 from places import without_place
+from plain_groups import make_groups
 
 from rllm_core.algorithms.estimation import EstimatorChoice, Precomputed, divide_by_steps, estimate
 from rllm_core.contracts.chosen import PluginChoice, Registered
@@ -19,7 +20,6 @@ from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 
-MakeGroups = Callable[..., list[TrajectoryGroup]]
 EstimatorOf = Callable[[str], EstimatorChoice]
 
 
@@ -124,7 +124,7 @@ def test_steps_without_sampled_tokens_take_part_in_the_step_level(two_turns: Tra
     assert estimate(batch, _always([1, 2, 99], "step")).advantages.tolist() == [0, 0, 1, 0, 2, 2]
 
 
-def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_groups: MakeGroups) -> None:
+def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role() -> None:
     solver, judge = make_groups([[1, 0], [2, 0]], role="solver"), make_groups([[5], [6]], role="judge")
     batch = build_batch([solver[0], judge[0], solver[1], judge[1]])
     calls: list[tuple[str, list[float]]] = []
@@ -141,7 +141,7 @@ def test_each_role_s_estimator_is_called_once_with_all_groups_of_the_role(make_g
     assert advantages[batch.row_offsets[1:] - 1].tolist() == [1, 0, 50, 2, 0, 60]
 
 
-def test_a_role_whose_groups_are_all_empty_is_no_trouble(make_groups: MakeGroups) -> None:
+def test_a_role_whose_groups_are_all_empty_is_no_trouble() -> None:
     batch = build_batch([_group(group_id="t:judge"), *make_groups([[1, 0]])])
     advantages = estimate(batch, lambda role: _chosen(_rewards)).advantages
     assert advantages.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
@@ -173,7 +173,7 @@ def test_no_groups_give_no_advantages() -> None:
     ],
 )
 def test_an_unusable_result_is_an_error_that_names_estimator_and_role(
-    make_groups: MakeGroups, values: Any, level: str, complaint: tuple[str, ...]
+    values: Any, level: str, complaint: tuple[str, ...]
 ) -> None:
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with expect_error(AdvantageError, *complaint, "'mine'", "'solver'"):
@@ -181,15 +181,13 @@ def test_an_unusable_result_is_an_error_that_names_estimator_and_role(
 
 
 @pytest.mark.parametrize("result", [None, np.zeros(2), ([0.0, 0.0], [0.0, 0.0])], ids=["None", "array", "tuple"])
-def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_role(
-    make_groups: MakeGroups, result: Any
-) -> None:
+def test_a_result_that_is_no_advantages_is_an_error_that_names_estimator_and_role(result: Any) -> None:
     batch = build_batch(make_groups([[1, 0]], role="solver"))
     with pytest.raises(AdvantageError, match="estimator 'mine' for role 'solver' returned"):
         estimate(batch, lambda role: _chosen(lambda inputs: result))
 
 
-def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success(make_groups: MakeGroups) -> None:
+def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success() -> None:
     def leave(inputs: AdvantageInput) -> Advantages:
         raise SystemExit(0)
 
@@ -197,7 +195,7 @@ def test_an_estimator_that_leaves_the_process_is_an_error_and_no_success(make_gr
         estimate(build_batch(make_groups([[1, 0]])), lambda role: _chosen(leave))
 
 
-def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role(make_groups: MakeGroups) -> None:
+def test_an_estimator_that_raises_is_an_error_that_names_estimator_and_role() -> None:
     def spoil(inputs: AdvantageInput) -> Advantages:
         inputs.rewards[0] = 0.0
         raise AssertionError("never reached")
@@ -217,7 +215,7 @@ def test_an_unused_nan_is_an_error_too(two_turns: Trajectory) -> None:
         estimate(build_batch([_group(two_turns)]), _always(values, "token"))
 
 
-def test_the_batch_is_left_writable_and_unchanged(make_groups: MakeGroups) -> None:
+def test_the_batch_is_left_writable_and_unchanged() -> None:
     batch = build_batch(make_groups([[1, 0]]))
     before = batch.loss_mask.copy()
     estimate(batch, _always([1, 0]))
@@ -258,7 +256,7 @@ def test_a_level_that_is_not_the_declared_one_is_an_error_that_names_both(two_tu
 
 
 @pytest.fixture
-def three_roles(make_groups: MakeGroups) -> TokenBatch:
+def three_roles() -> TokenBatch:
     """Two tokens sampled by each trajectory, at the end of its four."""
     by_role = [make_groups([[reward]], role=role)[0] for role, reward in (("a", 1), ("b", 2), ("c", 3))]
     return build_batch([*by_role, *make_groups([[4]], role="a")])
@@ -323,15 +321,13 @@ def test_there_are_no_returns_where_no_estimator_gives_any(three_roles: TokenBat
         (np.append(np.zeros(7), 1e39), "advantages-not-finite", "1 returns"),
     ],
 )
-def test_unusable_returns_are_an_error_that_names_estimator_and_role(
-    make_groups: MakeGroups, returns: Any, code: str, value: str
-) -> None:
+def test_unusable_returns_are_an_error_that_names_estimator_and_role(returns: Any, code: str, value: str) -> None:
     estimator = _chosen(lambda inputs: Advantages(values=inputs.rewards, returns=returns))
     with expect_error(AdvantageError, code, "'mine'", "'agent'", value):
         estimate(build_batch(make_groups([[1, 0]])), lambda role: estimator)
 
 
-def test_groups_that_bring_their_own_advantages_are_left_out(make_groups: MakeGroups) -> None:
+def test_groups_that_bring_their_own_advantages_are_left_out() -> None:
     batch = build_batch(make_groups([[1], [2], [3]]))
     own = np.where(np.repeat([False, True, False], 4) & batch.loss_mask, 0.125, 0).astype(np.float32)
     calls: list[list[float]] = []

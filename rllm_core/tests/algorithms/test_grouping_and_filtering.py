@@ -67,7 +67,7 @@ EVERY = pytest.mark.parametrize("grouping", COMPARED, ids=lambda grouping: group
 
 
 @st.composite
-def _played(draw: st.DrawFn) -> list[Episode]:
+def _draw_episodes(draw: st.DrawFn) -> list[Episode]:
     """Attempts at tasks in several roles; ids and roles may hold colons, and an attempt may hold no trajectory."""
     names = st.sampled_from(["a", "b", "a:b", "b:a", ":", "a:b:c", "all_groups", "every_task"])
     ids = draw(st.lists(st.tuples(names, st.integers(0, 2)), unique=True, max_size=6))
@@ -75,7 +75,7 @@ def _played(draw: st.DrawFn) -> list[Episode]:
 
 
 @EVERY
-@given(episodes=_played())
+@given(episodes=_draw_episodes())
 def test_trajectories_are_in_one_group_exactly_if_they_are_to_be_compared(
     grouping: Grouping, episodes: list[Episode]
 ) -> None:
@@ -92,7 +92,7 @@ def test_trajectories_are_in_one_group_exactly_if_they_are_to_be_compared(
 
 
 @EVERY
-@given(episodes=_played())
+@given(episodes=_draw_episodes())
 def test_groups_and_their_trajectories_are_in_order_of_first_appearance_each_with_its_metadata(
     grouping: Grouping, episodes: list[Episode]
 ) -> None:
@@ -199,12 +199,19 @@ def test_both_filters_together_mask_what_either_masks() -> None:
     assert masked_reasons(_settings(True, only_errors, overlong=True)) == OVERLONG | {TerminationReason.ERROR}
 
 
-def _said(*reasons: str) -> Trajectory:
+def _trajectory_with_reasons(*reasons: str) -> Trajectory:
     return Trajectory("agent", [Step([1], [2], [-1.0], info={"finish_reason": reason}) for reason in reasons])
 
 
 def test_only_the_last_answer_decides_whether_a_trajectory_is_cut_off() -> None:
-    episode = Episode(id="t:0", trajectories=[_said("length", "stop"), _said("stop", "length"), Trajectory("judge")])
+    episode = Episode(
+        id="t:0",
+        trajectories=[
+            _trajectory_with_reasons("length", "stop"),
+            _trajectory_with_reasons("stop", "length"),
+            Trajectory("judge"),
+        ],
+    )
     (kept,), count = drop_truncated([episode])
     assert kept.trajectories == [episode.trajectories[0], episode.trajectories[2]]
     assert (count, len(episode.trajectories)) == (1, 3)
@@ -212,8 +219,8 @@ def test_only_the_last_answer_decides_whether_a_trajectory_is_cut_off() -> None:
 
 def test_an_episode_that_loses_nothing_is_not_copied_and_one_that_loses_everything_is_gone() -> None:
     episodes = [
-        Episode(id="t:0", trajectories=[_said("stop")]),
-        Episode(id="t:1", trajectories=[_said("length"), _said("length")]),
+        Episode(id="t:0", trajectories=[_trajectory_with_reasons("stop")]),
+        Episode(id="t:1", trajectories=[_trajectory_with_reasons("length"), _trajectory_with_reasons("length")]),
     ]
     kept, count = drop_truncated(episodes)
     assert [id(episode) for episode in kept] == [id(episodes[0])]

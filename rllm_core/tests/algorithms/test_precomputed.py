@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from expecting import check_error
 from hypothesis import given, strategies as st
+from plain_groups import make_groups
 
 from rllm_core.algorithms.estimation import EstimatorChoice, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
@@ -19,8 +20,6 @@ from rllm_core.data import codec
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import AdvantageError
-
-MakeGroups = Callable[..., list[TrajectoryGroup]]
 
 
 def two_turns(first: Any, second: Any) -> Trajectory:
@@ -44,7 +43,7 @@ def group(*trajectories: Trajectory, group_id: str = "t:agent", **fields: Any) -
     return TrajectoryGroup(group_id=group_id, trajectories=list(trajectories), **fields)
 
 
-def found(*groups: TrajectoryGroup, on_mismatch: Any = "error") -> tuple[list[float], list[bool], int]:
+def find_lists(*groups: TrajectoryGroup, on_mismatch: Any = "error") -> tuple[list[float], list[bool], int]:
     precomputed, mismatched = find_precomputed(build_batch(groups), on_mismatch)
     assert precomputed.advantages.dtype == np.float32
     return precomputed.advantages.tolist(), precomputed.groups.tolist(), mismatched
@@ -57,12 +56,12 @@ def failure(*groups: TrajectoryGroup) -> AdvantageError:
 
 
 def test_a_number_reaches_all_tokens_of_its_step_and_a_list_one_each() -> None:
-    assert found(group(two_turns(0.5, [1.0, -2.0]))) == ([0, 0, 0.5, 0, 1, -2], [True], 0)
+    assert find_lists(group(two_turns(0.5, [1.0, -2.0]))) == ([0, 0, 0.5, 0, 1, -2], [True], 0)
 
 
 @pytest.mark.parametrize("second", [(1, -2), np.array([1.0, -2.0]), np.array([1, -2], np.float32)])
 def test_tuples_and_arrays_are_lists_too(second: Any) -> None:
-    assert found(group(two_turns(np.float32(0.5), second)))[0] == [0, 0, 0.5, 0, 1, -2]
+    assert find_lists(group(two_turns(np.float32(0.5), second)))[0] == [0, 0, 0.5, 0, 1, -2]
 
 
 def test_a_list_of_one_number_is_no_number_for_all_tokens() -> None:
@@ -70,7 +69,7 @@ def test_a_list_of_one_number_is_no_number_for_all_tokens() -> None:
 
 
 def test_groups_without_any_are_left_alone() -> None:
-    advantages, groups, mismatched = found(
+    advantages, groups, mismatched = find_lists(
         group(two_turns(None, None)), group(two_turns(1.0, 2.0)), group(two_turns(None, None))
     )
     assert advantages == [0] * 6 + [0, 0, 1, 0, 2, 2] + [0] * 6
@@ -78,25 +77,25 @@ def test_groups_without_any_are_left_alone() -> None:
 
 
 def test_an_advantage_of_zero_is_one() -> None:
-    assert found(group(two_turns(0.0, 0.0)))[1] == [True]
+    assert find_lists(group(two_turns(0.0, 0.0)))[1] == [True]
 
 
 def test_steps_are_found_by_their_tokens_whatever_their_order() -> None:
     trajectories = two_turns(1.0, [2.0, 3.0]), rewritten(4.0, 5.0, [6.0, 7.0])
     for trajectory in trajectories:
         trajectory.steps.reverse()
-    assert found(group(*trajectories))[0] == [0, 0, 1, 0, 2, 3, 0, 4, 0, 5, 0, 0, 6, 7]
+    assert find_lists(group(*trajectories))[0] == [0, 0, 1, 0, 2, 3, 0, 4, 0, 5, 0, 0, 6, 7]
 
 
 def test_a_step_that_sampled_nothing_needs_no_advantage_and_may_have_an_empty_list() -> None:
     trajectory = two_turns(1.0, 2.0)
     trajectory.add_step([8, 8], [], [], advantage=None)
     trajectory.add_step([7, 7], [], [], advantage=[])
-    assert found(group(trajectory, Trajectory("agent", reward=0.0))) == ([0, 0, 1, 0, 2, 2], [True], 0)
+    assert find_lists(group(trajectory, Trajectory("agent", reward=0.0))) == ([0, 0, 1, 0, 2, 2], [True], 0)
 
 
 def test_nothing_is_found_in_nothing() -> None:
-    assert found() == ([], [], 0)
+    assert find_lists() == ([], [], 0)
     assert with_precomputed([]).dtype == np.bool_
 
 
@@ -127,7 +126,7 @@ def test_an_unusable_advantage_names_group_step_trajectory_and_episode(advantage
 
 @pytest.mark.parametrize("advantage", [advantage for advantage, _ in UNUSABLE])
 def test_an_unusable_advantage_can_become_zero_and_is_counted(advantage: Any) -> None:
-    made = found(group(two_turns(1.0, advantage), two_turns(advantage, 3.0)), on_mismatch="zero")
+    made = find_lists(group(two_turns(1.0, advantage), two_turns(advantage, 3.0)), on_mismatch="zero")
     assert made[0] == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 3]
     assert made[1:] == ([True], 2)
 
@@ -139,7 +138,7 @@ def _chosen(function: Callable[[AdvantageInput], Advantages], **fields: Any) -> 
     return PluginChoice(registered=Registered(plugin=record, distribution="tests", version="0"), params=NoParams())
 
 
-def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: MakeGroups) -> None:
+def test_estimators_see_the_other_groups_only_even_of_one_role() -> None:
     mine, theirs = make_groups([[5, 5], [1, 0]])
     for trajectory in mine.trajectories:
         trajectory.steps[0].advantage = [0.25, -0.25]
@@ -158,7 +157,7 @@ def test_estimators_see_the_other_groups_only_even_of_one_role(make_groups: Make
     assert seen == [[1, 0], [1, 0]]
 
 
-def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called(make_groups: MakeGroups) -> None:
+def test_a_role_all_of_whose_groups_bring_advantages_has_no_estimator_called() -> None:
     groups = make_groups([[5, 5]])
     for trajectory in groups[0].trajectories:
         trajectory.steps[0].advantage = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,8 +12,6 @@ from rllm_core.algorithms.rejection import DropWithoutSignal, KeepAll, WaitForPa
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 from rllm_core.errors import PipelineError
-
-MakeGroups = Callable[..., list[TrajectoryGroup]]
 
 
 def _group(task: str, *rollouts: tuple[float, bool]) -> TrajectoryGroup:

@@ -96,8 +96,8 @@ class Bench:
             rejection=self.plan.rejection.plugin.load()(self.plan.rejection.params),
             needs=self.plan.needs,
             rejection_name=self.plan.rejection.registered.qualified_name,
-            estimator_of=self.plan.estimators.of,
-            loss_of=self.plan.losses.of,
+            estimator_of=self.plan.estimators.get,
+            loss_of=self.plan.losses.get,
             log=lambda global_step, metrics: self.logged.append((global_step, metrics)),
         )
         self.pipeline = Pipeline(self.plan.stages, self.context)

@@ -44,7 +44,7 @@ def decided(step: TrainStep) -> dict[str, list[Trajectory]]:
 
 
 @pytest.fixture
-def played(bench: Any, step: MakeStep) -> Callable[..., TrainStep]:
+def run_step(bench: Any, step: MakeStep) -> Callable[..., TrainStep]:
     """A step of these episodes, through all stages."""
 
     def play(episodes: list[Episode], settings: dict[str, Any] | None = None) -> TrainStep:
@@ -57,16 +57,16 @@ def played(bench: Any, step: MakeStep) -> Callable[..., TrainStep]:
     return play
 
 
-def test_nothing_is_decided_where_everything_is_trained_on(played: Any) -> None:
-    step = played(rollouts("t", 1.0, 0.0))
+def test_nothing_is_decided_where_everything_is_trained_on(run_step: Any) -> None:
+    step = run_step(rollouts("t", 1.0, 0.0))
     assert (step.decisions, step.given_rewards) == ([], {})
 
 
-def test_attempts_that_are_filtered_are_masked_by_how_they_ended(played: Any) -> None:
+def test_attempts_that_are_filtered_are_masked_by_how_they_ended(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[0].termination_reason = TerminationReason.TIMEOUT
     (cut,) = episodes[1].trajectories = [trajectory(finish_reason="length")]
-    step = played(episodes, {"rllm.compact_filtering.enable": True, "rllm.mask_truncated_samples": True})
+    step = run_step(episodes, {"rllm.compact_filtering.enable": True, "rllm.mask_truncated_samples": True})
 
     assert decided(step) == {
         "masked compact_filter/timeout": episodes[0].trajectories,
@@ -76,7 +76,7 @@ def test_attempts_that_are_filtered_are_masked_by_how_they_ended(played: Any) ->
     assert [decision.group for decision in step.decisions] == [None, None]
 
 
-def test_trajectories_in_no_group_are_masked(played: Any, registry: Registry) -> None:
+def test_trajectories_in_no_group_are_masked(run_step: Any, registry: Registry) -> None:
     def first_alone(episodes: list[Episode], params: NoParams) -> Any:
         from rllm_core.algorithms.grouping import by_task_and_role
 
@@ -85,42 +85,42 @@ def test_trajectories_in_no_group_are_masked(played: Any, registry: Registry) ->
     registry.add(GroupingPlugin(name="first", summary="For tests.", params=NoParams, load=lambda: first_alone))
     episodes = rollouts("t", 1.0, 0.0, 0.5)
 
-    step = played(episodes, {"rllm.transform.grouping": "first"})
+    step = run_step(episodes, {"rllm.transform.grouping": "first"})
 
     rest = [each for episode in episodes[1:] for each in episode.trajectories]
     assert decided(step) == {"masked group/ungrouped": rest}
 
 
-def test_trajectories_without_a_reward_are_dropped_from_their_group(played: Any) -> None:
+def test_trajectories_without_a_reward_are_dropped_from_their_group(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, None, 0.0)
-    step = played(episodes, {"rllm.algorithm.on_missing_reward": "drop"})
+    step = run_step(episodes, {"rllm.algorithm.on_missing_reward": "drop"})
 
     (decision,) = step.decisions
     assert decided(step) == {"dropped check_rewards/missing_reward": episodes[1].trajectories}
     assert decision.group is step.trajectory_groups[0]
 
 
-def test_a_reward_that_a_stage_replaces_is_kept(played: Any) -> None:
+def test_a_reward_that_a_stage_replaces_is_kept(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, None, 0.0)
-    step = played(episodes, {"rllm.algorithm.on_missing_reward": "zero"})
+    step = run_step(episodes, {"rllm.algorithm.on_missing_reward": "zero"})
 
     missing = episodes[1].trajectories[0]
     assert (missing.reward, step.given_rewards) == (0.0, {id(missing): None})
 
 
-def test_rewards_of_last_steps_are_rewards_that_trajectories_were_not_given(played: Any) -> None:
+def test_rewards_of_last_steps_are_rewards_that_trajectories_were_not_given(run_step: Any) -> None:
     episodes = rollouts("t", None, None)
     for reward, episode in enumerate(episodes):
         episode.trajectories[0].steps[-1].reward = float(reward)
-    step = played(episodes)
+    step = run_step(episodes)
 
     assert step.given_rewards == {id(episode.trajectories[0]): None for episode in episodes}
     assert [episode.trajectories[0].reward for episode in episodes] == [0.0, 1.0]
 
 
-def test_groups_without_signal_are_dropped_with_what_the_mode_looked_at(played: Any) -> None:
+def test_groups_without_signal_are_dropped_with_what_the_mode_looked_at(run_step: Any) -> None:
     episodes = [*rollouts("a", 1.0, 1.0), *rollouts("b", 1.0, 0.0), *rollouts("c", 0.5)]
-    step = played(episodes, REJECTING | {"rllm.rejection_sample.mode": "group"})
+    step = run_step(episodes, REJECTING | {"rllm.rejection_sample.mode": "group"})
 
     assert decided(step) == {
         "dropped reject/all_solved": [each for episode in episodes[:2] for each in episode.trajectories],
@@ -132,10 +132,10 @@ def test_groups_without_signal_are_dropped_with_what_the_mode_looked_at(played: 
     assert solved.group.group_id == "a:agent"
 
 
-def test_groups_that_a_mode_keeps_wait(played: Any) -> None:
+def test_groups_that_a_mode_keeps_wait(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, 0.0)
     settings = REJECTING | {"rllm.rejection_sample.mode": "episode", "rllm.rejection_sample.min_partial_solve_tasks": 2}
-    step = played(episodes, settings)
+    step = run_step(episodes, settings)
 
     assert decided(step) == {"waiting reject/waiting": [each for e in episodes for each in e.trajectories]}
 
@@ -168,9 +168,9 @@ def test_groups_that_wait_for_another_round_are_decided_once(bench: Any, step: M
     assert [decision.group and decision.group.group_id for decision in done.decisions] == ["b:agent"]
 
 
-def test_trajectories_in_which_the_model_said_nothing_are_dropped(played: Any) -> None:
+def test_trajectories_in_which_the_model_said_nothing_are_dropped(run_step: Any) -> None:
     episodes = rollouts("t", 1.0, 0.0, 0.0)
     episodes[1].trajectories = [Trajectory("agent", [Step([1], [], [])], 0.0)]
-    step = played(episodes)
+    step = run_step(episodes)
 
     assert decided(step) == {"dropped build_batch/no_sampled_tokens": episodes[1].trajectories}

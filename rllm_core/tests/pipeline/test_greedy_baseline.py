@@ -83,7 +83,7 @@ def play(bench: Any, step: MakeStep) -> Callable[..., tuple[Greedy, TrainStep]]:
     return make
 
 
-def _told(step: TrainStep) -> list[float]:
+def _read_greedy_rewards(step: TrainStep) -> list[float]:
     return [trajectory.info["greedy_reward"] for episode in step.episodes for trajectory in episode.trajectories]
 
 
@@ -92,14 +92,14 @@ def test_every_task_is_played_once_more_without_chance(play: Any) -> None:
     (order,) = runner.orders
     assert (order.rollouts, order.sampling.temperature, order.sampling.top_p, order.sampling.top_k) == (1, 0.0, 1.0, -1)
     assert order.label == "greedy"
-    assert _told(done) == [0.25, 0.5, 0.25, 0.5]
+    assert _read_greedy_rewards(done) == [0.25, 0.5, 0.25, 0.5]
     assert done.metrics["reward/greedy/mean"] == 0.375
     assert done.generated == []
 
 
 def test_several_greedy_trajectories_of_a_role_count_with_their_mean(play: Any) -> None:
     _, done = play([("solver", 0.0), ("solver", 1.0), ("judge", 0.5)])
-    assert _told(done) == [0.5, 0.5, 0.5, 0.5]
+    assert _read_greedy_rewards(done) == [0.5, 0.5, 0.5, 0.5]
 
 
 def test_nothing_is_played_when_no_estimator_compares_with_it(play: Any) -> None:
@@ -125,7 +125,7 @@ def test_tasks_whose_greedy_attempt_failed_leave_the_step(play: Any) -> None:
 def test_or_counts_as_0_or_takes_its_task_out(play: Any) -> None:
     rewards = [("solver", 1.0)]
     _, zero = play(rewards, {"rllm.algorithm.on_missing_reward": "zero"})
-    assert _told(zero) == [1.0, 0.0, 1.0, 0.0]
+    assert _read_greedy_rewards(zero) == [1.0, 0.0, 1.0, 0.0]
     _, drop = play(rewards, {"rllm.algorithm.on_missing_reward": "drop"})
     assert (drop.episodes, drop.skip_reason) == ([], "no_greedy_rewards")
     for done in (zero, drop):

@@ -69,7 +69,7 @@ def typed(make: MakePlan, registry: Registry) -> MakePlan:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+def read_warnings(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     """What is said of a plan with these tasks before it starts."""
 
     def lines(plan: RunPlan, *tasks: Any) -> list[str]:
@@ -141,18 +141,20 @@ def test_what_a_file_says_of_training_is_a_warning_where_nothing_is_trained(make
     assert "nothing is trained: data.train_batch_size, dealt.minibatches, rllm.rollout.n have no effect" in line
 
 
-def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, said: Any) -> None:
-    (line,) = said(make({"data.train_batch_size": 5}), TASKS, TASKS)
+def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, read_warnings: Any) -> None:
+    (line,) = read_warnings(make({"data.train_batch_size": 5}), TASKS, TASKS)
     check_values(line, "`data.train_batch_size` is 5 (from my.yaml)", "4 training tasks")
-    assert said(make({"data.train_batch_size": 4}), TASKS, TASKS) == []
-    assert said(make({}), TASKS, TASKS) == []  # nobody asked for 64
-    assert said(make({"data.train_batch_size": 5}), None, None) == []  # nobody knows
+    assert read_warnings(make({"data.train_batch_size": 4}), TASKS, TASKS) == []
+    assert read_warnings(make({}), TASKS, TASKS) == []  # nobody asked for 64
+    assert read_warnings(make({"data.train_batch_size": 5}), None, None) == []  # nobody knows
 
 
 @pytest.mark.parametrize(("tasks", "n", "lines"), [(TASKS, 2, 0), (TASKS[:2], 2, 1), (TASKS, 1, 1), (None, 1, 0)])
-def test_more_minibatches_than_rows_are_said(make: MakePlan, said: Any, tasks: Any, n: int, lines: int) -> None:
+def test_more_minibatches_than_rows_are_said(
+    make: MakePlan, read_warnings: Any, tasks: Any, n: int, lines: int
+) -> None:
     plan = make({"dealt.minibatches": 8, "rllm.rollout.n": n, "rllm.algorithm.adv_estimator": "reinforce"})
-    found = said(plan, tasks, TASKS)
+    found = read_warnings(plan, tasks, TASKS)
     assert len(found) == lines
     assert all("minibatches" in line for line in found)
 

@@ -87,7 +87,7 @@ def test_defaults(plan: MakePlan) -> None:
     made = plan()
     assert made.backend.name == "probe"
     assert made.estimators.default.plugin.name == "grpo"
-    assert made.losses.of("anybody").plugin.name == "ppo"
+    assert made.losses.get("anybody").plugin.name == "ppo"
     assert (made.grouping.plugin.name, made.rejection.plugin.name) == ("task_role", "none")
     assert made.workflow.plugin.name == "single_turn_workflow"
     assert [tracker.plugin.name for tracker in made.trackers] == ["console", "picture"]
@@ -105,12 +105,12 @@ def test_defaults(plan: MakePlan) -> None:
 )
 def test_each_estimator_brings_its_default_loss(plan: MakePlan, estimator: str, loss: str) -> None:
     made = plan({"rllm.algorithm.adv_estimator": estimator})
-    assert made.estimators.of("agent").plugin.name == estimator
-    assert made.losses.of("agent").plugin.name == loss
+    assert made.estimators.get("agent").plugin.name == estimator
+    assert made.losses.get("agent").plugin.name == loss
 
 
 def test_an_estimator_without_a_default_loss_gets_importance_sampling(plan: MakePlan, needy: None) -> None:
-    assert plan({"rllm.algorithm.adv_estimator": "modest"}).losses.of("agent").plugin.name == "importance_sampling"
+    assert plan({"rllm.algorithm.adv_estimator": "modest"}).losses.get("agent").plugin.name == "importance_sampling"
 
 
 def test_roles_have_their_own_estimators_and_losses(plan: MakePlan) -> None:
@@ -122,14 +122,14 @@ def test_roles_have_their_own_estimators_and_losses(plan: MakePlan) -> None:
         }
     )
     roles = ("agent", "judge", "solver", "critic")
-    assert [made.estimators.of(role).plugin.name for role in roles] == ["grpo", "rloo", "reinforce", "grpo"]
-    losses = [made.losses.of(role).plugin.name for role in roles]
+    assert [made.estimators.get(role).plugin.name for role in roles] == ["grpo", "rloo", "reinforce", "grpo"]
+    losses = [made.losses.get(role).plugin.name for role in roles]
     assert losses == ["ppo", "importance_sampling", "reinforce", "importance_sampling"]
 
 
 def test_a_chosen_loss_goes_before_the_estimators_defaults(plan: MakePlan) -> None:
     made = plan({"rllm.algorithm.loss_fn": "reinforce", "rllm.algorithm.estimator_map": {"judge": "rloo"}})
-    assert [made.losses.of(role).plugin.name for role in ("agent", "judge")] == ["reinforce", "reinforce"]
+    assert [made.losses.get(role).plugin.name for role in ("agent", "judge")] == ["reinforce", "reinforce"]
 
 
 def test_options_come_with_the_name_or_from_the_shared_key_of_their_name(plan: MakePlan) -> None:
@@ -141,13 +141,13 @@ def test_options_come_with_the_name_or_from_the_shared_key_of_their_name(plan: M
             "rllm.algorithm.loss_map": {"judge": {"name": "ppo", "eps_clip": 0.1}},
         }
     )
-    assert made.estimators.of("agent").params.norm_adv_by_std_in_grpo is False
-    assert made.estimators.of("judge").params.norm_adv_by_std_in_grpo is True
-    assert made.losses.of("agent").params.model_dump(exclude={"clip_ratio_c"}) == {
+    assert made.estimators.get("agent").params.norm_adv_by_std_in_grpo is False
+    assert made.estimators.get("judge").params.norm_adv_by_std_in_grpo is True
+    assert made.losses.get("agent").params.model_dump(exclude={"clip_ratio_c"}) == {
         "eps_clip": 0.2,
         "eps_clip_high": 0.28,
     }
-    assert made.losses.of("judge").params.model_dump(exclude={"clip_ratio_c"}) == {
+    assert made.losses.get("judge").params.model_dump(exclude={"clip_ratio_c"}) == {
         "eps_clip": 0.1,
         "eps_clip_high": 0.28,
     }
@@ -296,7 +296,7 @@ def test_unknown_option_is_an_error_with_its_place(
 def test_a_loss_that_the_backend_cannot_compute_is_refused(plan: MakePlan) -> None:
     error = _error(plan, {"rllm.backend": "poor", "rllm.algorithm.adv_estimator": "rloo"})
     check_error(error, "loss-not-supported", "'poor'", "'importance_sampling'", "rllm.algorithm.loss_fn")
-    assert plan({"rllm.backend": "poor"}).losses.of("agent").plugin.name == "ppo"
+    assert plan({"rllm.backend": "poor"}).losses.get("agent").plugin.name == "ppo"
 
 
 def test_a_role_s_loss_is_checked_too(plan: MakePlan) -> None:
@@ -332,18 +332,18 @@ def test_every_plugin_of_a_run_is_listed_once(plan: MakePlan) -> None:
 def test_a_role_may_have_its_loss_beside_its_estimator(plan: MakePlan) -> None:
     choices = {"solver": "grpo", "judge": {"name": "reinforce", "loss_fn": "ppo"}}
     made = plan({"rllm.algorithm.estimator_map": choices, "rllm.algorithm.adv_estimator": "rloo"})
-    assert {role: made.estimators.of(role).plugin.name for role in ("solver", "judge", "other")} == {
+    assert {role: made.estimators.get(role).plugin.name for role in ("solver", "judge", "other")} == {
         "solver": "grpo",
         "judge": "reinforce",
         "other": "rloo",
     }
-    losses = {role: made.losses.of(role).plugin.name for role in ("solver", "judge", "other")}
+    losses = {role: made.losses.get(role).plugin.name for role in ("solver", "judge", "other")}
     assert losses == {"solver": "ppo", "judge": "ppo", "other": "importance_sampling"}
 
 
 def test_a_loss_beside_the_estimator_may_have_options(plan: MakePlan) -> None:
     choice = {"name": "rloo", "loss_fn": {"name": "ppo", "eps_clip": 0.5}}
-    assert plan({"rllm.algorithm.estimator_map": {"judge": choice}}).losses.of("judge").params.eps_clip == 0.5
+    assert plan({"rllm.algorithm.estimator_map": {"judge": choice}}).losses.get("judge").params.eps_clip == 0.5
 
 
 def test_two_losses_for_one_role_are_refused(plan: MakePlan) -> None:

@@ -93,5 +93,5 @@ def test_mixed_roles_have_the_estimator_and_loss_chosen_for_all_groups(plan: Mak
     choice = {"all_groups": {"name": "rloo", "loss_fn": "reinforce"}}
     made = plan(settings | {"rllm.algorithm.estimator_map": choice})
     assert made.warnings == ()
-    assert made.estimators.of("all_groups").plugin.name == "rloo"
-    assert made.losses.of("all_groups").plugin.name == "reinforce"
+    assert made.estimators.get("all_groups").plugin.name == "rloo"
+    assert made.losses.get("all_groups").plugin.name == "reinforce"

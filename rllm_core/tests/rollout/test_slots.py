@@ -23,23 +23,23 @@ class Rollouts:
         self._ends[name] = asyncio.Event()
 
         async def rollout() -> None:
-            async with self.slots.held(priority):
+            async with self.slots.reserve_slot(priority):
                 self.holding.append(name)
                 await self._ends[name].wait()
 
         self._tasks[name] = asyncio.ensure_future(rollout())
-        await _settled()
+        await _run_pending_tasks()
 
     async def end(self, name: str) -> None:
         self._ends[name].set()
-        await _settled()
+        await _run_pending_tasks()
 
     async def cancel(self, name: str) -> None:
         self._tasks[name].cancel()
-        await _settled()
+        await _run_pending_tasks()
 
 
-async def _settled() -> None:
+async def _run_pending_tasks() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -98,9 +98,9 @@ def test_a_failing_attempt_gives_its_slot_back() -> None:
         slots = Slots(1)
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
-                async with slots.held(0):
+                async with slots.reserve_slot(0):
                     raise ZeroDivisionError
-        async with slots.held(0):
+        async with slots.reserve_slot(0):
             pass
 
     _run(body)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rllm_core.errors import ConfigError
-from rllm_core.schema.run_config import RunConfig
 from rllm_tinker.settings import DEFAULT_LOCAL_DIR, LOCAL, TinkerConfig
 from rllm_tinker.state import state_named_by
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 CHECKPOINT = re.compile(r"tinker://[^/\s]+/weights/[^/\s]+")
 TRAINING_RUN = re.compile(r"[^/\s]+")

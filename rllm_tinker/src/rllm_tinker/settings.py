@@ -14,7 +14,7 @@ DEFAULT_LOCAL_DIR = "/tmp/rllm-tinker-checkpoints"
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class ModelSection(Section):

@@ -45,7 +45,7 @@ FILE = "tinker.json"
 class SavedState(BaseModel):
     """The contents of ``tinker.json``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     path: str
     """Weights and optimiser state, ``tinker://RUN/weights/NAME``."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rllm_backend_kit.model_files import model_directory
 from rllm_core.contracts.backend import Footprint
-from rllm_core.schema.run_config import RunConfig
 from rllm_verl.adapters import find_adapter
 from rllm_verl.logprobs import VLLM
 from rllm_verl.placement import gpus_apart, servers_apart
 from rllm_verl.settings import VerlConfig
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 GIB = 1 << 30
 TINY = "tiny"

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import DerivedKey
 from rllm_core.errors import ConfigError
-from rllm_core.schema.run_config import RunConfig
 from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import LORA_RANK, ROLLOUT
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 NODES = f"{ROLLOUT}.nnodes"
 PER_NODE = f"{ROLLOUT}.n_gpus_per_node"

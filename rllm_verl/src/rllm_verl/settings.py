@@ -41,7 +41,7 @@ OF_VERL = AsPackaged(FREE, OPTIONAL)
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class TrainingSection(Section):

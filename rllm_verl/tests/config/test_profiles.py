@@ -95,7 +95,7 @@ def test_an_unknown_profile_names_those_there_are(run: Any) -> None:
 
 def test_a_saved_configuration_keeps_the_profile(run: Any, tmp_path: Any) -> None:
     composed = run("rllm.profile=cpu", "actor_rollout_ref.actor.optim.lr=1e-3")
-    save_config(composed.whole(), tmp_path)
+    save_config(composed.build_saved_config(), tmp_path)
     again = run(Layer("config.yaml", read_config(tmp_path)))
     assert again.tree == composed.tree
     assert again.origins["trainer.device"] != "default"

@@ -124,8 +124,7 @@ def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
     divergence = weights = above_cap = None
     masks: Mapping[str, Tensor] = {}
     if plan.kl is not None:
-        assert inputs.ref_logprobs is not None
-        divergence = kl_divergence(inputs.logprobs, inputs.ref_logprobs, plan.kl.estimator)
+        divergence = kl_term(inputs, plan.kl.estimator)
     if plan.rollout_correction is not None:
         assert inputs.sampling_logprobs is not None
         correction = plan.rollout_correction
@@ -191,6 +190,18 @@ def sampled_entropy(inputs: LossInput) -> Tensor:
     without the part -rho grad(logprob), whose average is 0.
     """
     return -importance_ratio(inputs) * inputs.logprobs.detach()
+
+
+def kl_term(inputs: LossInput, estimator: Literal["k1", "k2", "k3", "k3_unbiased"]) -> Tensor:
+    """Return (n_sampled,) KL(policy || reference), estimated by `kl_divergence`, or for `k3_unbiased` by rho k3.
+
+    With rho = exp(logprob - old logprob), the gradient averaged over tokens of the old policy is the gradient of
+    KL(policy || reference), while the gradient of k3 is not (DeepSeek-V3.2, arXiv:2512.02556, section 3.1).
+    """
+    assert inputs.ref_logprobs is not None
+    if estimator == "k3_unbiased":
+        return importance_ratio(inputs) * kl_divergence(inputs.logprobs, inputs.ref_logprobs, "k3")
+    return kl_divergence(inputs.logprobs, inputs.ref_logprobs, estimator)
 
 
 def kl_divergence(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:

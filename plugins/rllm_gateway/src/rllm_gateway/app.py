@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_gateway.apis import ChatApi, CompletionsApi, MessagesApi, ResponsesApi
+from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
 from rllm_gateway.apis.openai import error_body
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.endpoint import Endpoint
@@ -46,7 +46,6 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
         [
             Route(f"{BASE}/chat/completions", Endpoint(gateway, chat)),
             Route(f"{BASE}/responses", Endpoint(gateway, responses)),
-            Route(f"{BASE}/completions", Endpoint(gateway, CompletionsApi())),
             *(
                 route
                 for base in (BASE, BASE_OF_ANTHROPIC)

@@ -147,8 +147,6 @@ class Asked:
     messages: Sequence[Message]
     role: str = DEFAULT_ROLE
     """Role in the request's path."""
-    raw_prompt: str | tuple[int, ...] | None = None
-    """A prompt of text or tokens, without a chat template. None: the messages are the prompt."""
     tools: Sequence[Tool] = ()
     n: int = 1
     max_tokens: int | None = None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,8 +14,10 @@ from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Means
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 requires_api = 1
 
@@ -35,11 +36,6 @@ class AgentParams(Params):
         description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
         "started once per rollout.",
     )
-    preload: list[str] = Field(
-        default_factory=list,
-        description="Modules that the Python program in `command` imports, such as [litellm]. One process imports "
-        "them once, and rllm forks it for each rollout, so that rollouts start faster.",
-    )
     timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
         3600.0,
         gt=0,
@@ -53,7 +49,6 @@ class AgentParams(Params):
 
 
 def _check(params: AgentParams) -> None:
-    from rllm_gateway.running.runners import count_python_options
     from rllm_gateway.running.target import check_target
 
     if (params.agent is None) == (params.command is None):
@@ -63,12 +58,6 @@ def _check(params: AgentParams) -> None:
             "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.agent is not None:
-        if params.preload:
-            raise ConfigError(
-                "unused-key",
-                "rllm.workflow.workflow_args.preload is set, but the agent is a function.",
-                "Remove `preload`. Without it too, the packages that the function's file imports are imported once.",
-            )
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:
         raise ConfigError(
@@ -76,8 +65,6 @@ def _check(params: AgentParams) -> None:
             f"rllm.workflow.workflow_args.command starts {params.command[0]!r}, but no such program exists.",
             "Set rllm.workflow.workflow_args.command to the program's path and its arguments.",
         )
-    elif params.preload:
-        count_python_options(params.command or [])
 
 
 def _sources(params: AgentParams) -> Mapping[str, str]:
@@ -95,10 +82,12 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """Start the gateway of a run, or attach to a running gateway, and prepare the runner that starts agents."""
+    import asyncio
+
     from rllm_gateway.checks import check_store
     from rllm_gateway.places import store_path
     from rllm_gateway.process import Place, gateway_process, running_gateway
-    from rllm_gateway.running.runners import CommandRunner, FunctionRunner, WarmCommandRunner
+    from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.target import check_target
     from rllm_gateway.workflow import OpenedGateway, Silence
     from rllm_serving.process_directory import ProcessDirectory
@@ -113,8 +102,6 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         directory = files.path
         if params.agent is not None:
             runner: Any = FunctionRunner(check_target(params.agent), directory)
-        elif params.preload:
-            runner = WarmCommandRunner(params.command or [], params.preload, directory)
         else:
             runner = CommandRunner(params.command or [], directory)
         renderer = run.engine.renderer

@@ -64,8 +64,6 @@ def _prompt_of(session: LiveSession, place: Place, asked: Asked, renderer: Rende
 
 def _rendered(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
     accumulate_reasoning = session.spec.accumulate_reasoning
-    if asked.raw_prompt is not None:
-        return _raw(asked.raw_prompt, renderer), 0
     if place.parent is None:
         return renderer.prompt(_shown(place, asked.messages, accumulate_reasoning), asked.tools), 0
     lineage = session.lineage(place.parent)
@@ -79,14 +77,6 @@ def _rendered(session: LiveSession, place: Place, asked: Asked, renderer: Render
     elif shown[0] is before and shown[1] is sampled:
         return ids, len(before) + len(sampled)
     return ids, _count_shared(np.concatenate((before, sampled)), ids)
-
-
-def _raw(prompt: str | tuple[int, ...], renderer: Renderer) -> Ids:
-    if not isinstance(prompt, str):
-        return np.array(prompt, np.int32)
-    # A renderer encodes text as a response with a stop token at its end. Remove the stop token.
-    ids = renderer.response_ids(prompt)
-    return ids[:-1] if len(ids) and int(ids[-1]) in renderer.stop_ids else ids
 
 
 def of_user(messages: Sequence[Message]) -> bool:
@@ -146,9 +136,7 @@ def choice_of(
         renderer: renderer of the model.
     """
     response = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
-    message: dict[str, Any] = (
-        dict(response.message) if asked.raw_prompt is None else {"role": "assistant", "content": response.text}
-    )
+    message: dict[str, Any] = dict(response.message)
     if asked.wanted is not None and "tool_calls" not in message and (calls := call_in(message["content"], asked.tools)):
         message |= {"content": "", "tool_calls": calls}
     stop = _stopped_at(response.text, asked.stop)

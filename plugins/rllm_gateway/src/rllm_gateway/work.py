@@ -64,9 +64,7 @@ class Growing:
     def _settled(self, ids: NDArray[np.int32]) -> Settled:
         """Return the final part of the result of `choice_of`."""
         asked = self._asked
-        response = self._renderer.settled(self._prompt_ids, ids, asked.tools)
-        if asked.raw_prompt is not None:
-            return Settled(content=before_any(response.text, asked.stop))
+        response = self._renderer.parse_partial(self._prompt_ids, ids, asked.tools)
         if response.reasoning:
             return Settled(reasoning=response.reasoning)
         # JSON that follows a schema can become a tool call in the end, which is not content.

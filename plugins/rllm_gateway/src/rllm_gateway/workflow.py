@@ -77,8 +77,8 @@ class AgentWorkflow(Workflow):
     )
 
     def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
-        # `open` uses agent, command, preload and timeout.
-        used = {"agent", "command", "preload", "timeout"}
+        # `open` uses agent, command and timeout.
+        used = {"agent", "command", "timeout"}
         super().__init__(context, **{name: options[name] for name in options.keys() - used})
         self._unsupported = unsupported
         self._gateway: OpenedGateway = context.resource

@@ -162,43 +162,13 @@ def test_the_log_of_a_store_that_is_gone_is_not_taken_over(path: Path) -> None:
 
 
 @BOTH
-def test_a_newer_schema_is_refused(copied: Path, open_store: Open) -> None:
+@pytest.mark.parametrize("version", [schema.VERSION - 1, schema.VERSION + 1])
+def test_a_different_schema_is_rejected(copied: Path, open_store: Open, version: int) -> None:
     with closing(sqlite3.connect(copied)) as connection:
-        connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {version}")
 
-    with expect_error(StoreError, "schema-too-new", schema.VERSION + 1, "rllm-gateway"):
+    with expect_error(StoreError, "schema-too-new", version, "rllm-gateway"):
         open_store(copied)
-
-
-@BOTH
-def test_an_older_schema_is_brought_to_this_one(
-    copied: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no older one yet: the next one is made up."""
-    monkeypatch.setattr(schema, "UPGRADES", {schema.VERSION: ("ALTER TABLE calls ADD COLUMN later TEXT",)})
-    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
-
-    for _ in range(2):
-        with open_store(copied) as store:
-            assert len(store.calls("s")) == CALLS // 2
-            assert store.check() == []
-    with closing(sqlite3.connect(copied)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
-        assert connection.execute("SELECT count(later) FROM calls").fetchone() == (0,)
-
-
-def test_an_upgrade_that_fails_leaves_the_older_store(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = schema.VERSION
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "UPGRADES", {older: ("CREATE TABLE more (id)", "ALTER TABLE gone ADD COLUMN x")})
-        patch.setattr(schema, "VERSION", older + 1)
-        with expect_error(StoreError, "store-failed", "gone"):
-            CallReader.open(copied)
-
-    with closing(sqlite3.connect(copied)) as connection:
-        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'more'").fetchone() == (0,)
-    with CallReader.open(copied) as reader:
-        assert len(reader.sessions()) == 2
 
 
 def pages_of(path: Path) -> tuple[int, int]:
@@ -226,9 +196,7 @@ def test_damage_in_a_record_is_that_record(copied: Path) -> None:
     flip(copied, copied.read_bytes().index(needle) + 400)
 
     with CallReader.open(copied) as reader:
-        (damage,) = reader.check()
-        assert (damage.table, damage.first, damage.sessions) == ("calls", damage.last, ("s",))
-        with expect_error(DamagedError, "damaged-store", damage.first):
+        with expect_error(DamagedError, "damaged-store", "calls"):
             reader.calls("s")
         assert len(reader.calls("t")) == CALLS // 2
 
@@ -245,53 +213,10 @@ def test_a_flipped_byte_in_any_page_is_reported_or_changes_nothing(written: Path
         flip(copied, page * size + offset)
         try:
             with CallReader.open(copied) as reader:
-                damage = reader.check()
+                reader.require_whole()
                 found = {name: as_text(reader, name) for name in ("s", "t")}
         except (DamagedError, UnknownSessionError):
             reported += 1
             continue
-        assert damage or found == whole, f"page {page}, byte {offset}"
-        reported += bool(damage)
+        assert found == whole, f"page {page}, byte {offset}"
     assert reported > len(places) / 4
-
-
-def test_a_lost_page_is_a_range_of_records(copied: Path) -> None:
-    size, _ = pages_of(copied)
-    content = copied.read_bytes()
-    # The page that holds the fiftieth call or what follows its head on another page.
-    place = content.index(b'"d0"', len(content) // 4) // size
-    with copied.open("r+b") as file:
-        file.seek(place * size)
-        file.write(bytes(size))
-
-    with CallReader.open(copied) as reader:
-        damage = reader.check()
-
-    assert {each.table for each in damage} == {"calls"}
-    assert all(1 <= each.first <= each.last <= CALLS for each in damage)
-    assert 1 <= sum(each.last - each.first + 1 for each in damage) < 20
-    assert {name for each in damage for name in each.sessions} <= {"s", "t"} != set()
-
-
-def test_a_record_that_vanished_is_missed(path: Path) -> None:
-    """The page still holds it and says that it has one record less: SQLite reads on and says nothing."""
-
-    async def main() -> None:
-        with CallStore.open(path) as store:
-            await store.add(session())
-            await asyncio.gather(*(store.add(call(str(number))) for number in range(100)))
-
-    asyncio.run(main())
-    size, number = pages_of(path)
-    content = path.read_bytes()
-    leaves = (page * size for page in range(1, number) if content[page * size] == LEAF_OF_TABLE)
-    place = next(place for place in leaves if b'"role":"agent"' in content[place : place + size])
-    with path.open("r+b") as file:
-        file.seek(place + CELL_COUNT)
-        file.write((int.from_bytes(content[place + CELL_COUNT : place + CELL_COUNT + 2]) - 2).to_bytes(2))
-
-    with CallReader.open(path) as reader:
-        (damage,) = reader.check()
-
-    assert (damage.table, damage.last - damage.first, damage.sessions) == ("calls", 1, ("s",))
-    assert "not there" in damage.reason

@@ -90,4 +90,4 @@ def test_a_store_that_another_process_prunes_goes_on(path: Path) -> None:
     asyncio.run(main())
     with CallReader.open(path) as reader:
         assert [row.id for row in reader.calls("new")] == ["a", "b"]
-        assert reader.check() == []
+        assert len(reader.sessions()) == 1

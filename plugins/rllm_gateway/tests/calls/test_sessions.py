@@ -115,7 +115,7 @@ def test_sessions_are_pruned_by_run_and_by_time(
 
     assert [summary.session.id for summary in store.sessions()] == left
     assert [len(store.calls(name)) for name in left] == [1] * len(left)
-    assert store.check() == []
+    store.require_whole()
 
 
 def test_pruning_needs_to_be_told_what(store: CallStore) -> None:

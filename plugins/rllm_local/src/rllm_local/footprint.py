@@ -6,13 +6,15 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.backend import Footprint
-from rllm_core.schema.run_config import RunConfig
 from rllm_local.adapter_files import adapter_directory, read_base
 from rllm_local.model_name import TINY, directory_of
 from rllm_local.settings import LocalConfig
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 GIB = 1 << 30
 CPU = "cpu"

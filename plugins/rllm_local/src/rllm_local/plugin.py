@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
@@ -11,10 +12,12 @@ from rllm_core.contracts.finding import Finding
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.run_config import RunConfig
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig, TrainingSection
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 
 def check_training_process(run: RunConfig, settings: LocalConfig) -> None:

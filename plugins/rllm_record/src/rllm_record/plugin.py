@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_core.schema.run_config import RunConfig
 from rllm_record.options import JournalParams, RecordParams
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
 
 requires_api = 1
 

@@ -72,8 +72,8 @@ def test_options_that_the_run_shares_hold_for_every_estimator(setups: Setups) ->
 def test_an_estimator_of_a_role_replaces_those_given_in_every_setup_but_the_runs(setups: Setups) -> None:
     found = setups("rloo", roles={"judge": "reinforce"}, estimator_map={"solver": {"name": "rloo", "loss_fn": "ppo"}})
     assert _labels(found) == ["grpo, solver: rloo", "rloo, judge: reinforce"]
-    assert found[1].estimators.of("judge").plugin.name == "reinforce"
-    assert found[1].estimators.of("solver").plugin.name == "rloo"
+    assert found[1].estimators.get("judge").plugin.name == "reinforce"
+    assert found[1].estimators.get("solver").plugin.name == "rloo"
 
 
 def test_a_role_alone_is_compared_with_the_run_as_it_was(setups: Setups) -> None:

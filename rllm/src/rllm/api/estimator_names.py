@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rllm.api.classic import ClassicEstimator
 from rllm.api.registration import get_rllm_adv_estimator
-from rllm_core.algorithms.classic import ClassicEstimator
 from rllm_core.errors import PluginError
 from rllm_core.plugins.registry import Registry
 

@@ -46,20 +46,24 @@ def registering(decorator: str, name: object, record: Callable[[Any], Plugin[Any
         )
 
     def register(thing: ThingT) -> ThingT:
-        in_process.register(record(thing), f"{_of(thing, '__module__')}.{_of(thing, '__qualname__')}")
+        in_process.register(
+            record(thing), f"{_read_attribute(thing, '__module__')}.{_read_attribute(thing, '__qualname__')}"
+        )
         return thing
 
     return register
 
 
-def _of(thing: object, attribute: str) -> str:
+def _read_attribute(thing: object, attribute: str) -> str:
     """Return an attribute of a function or class, such as its module. For another callable, use its class."""
     return str(getattr(thing, attribute, None) or getattr(type(thing), attribute))
 
 
 def summary_of(thing: object) -> str:
     """The first line of its docstring."""
-    return (getdoc(thing) or "").strip().partition("\n")[0].strip() or f"{_of(thing, '__qualname__')} of this process."
+    return (getdoc(thing) or "").strip().partition("\n")[
+        0
+    ].strip() or f"{_read_attribute(thing, '__qualname__')} of this process."
 
 
 def frozen(value: Any) -> Any:
@@ -68,7 +72,7 @@ def frozen(value: Any) -> Any:
     return frozenset(value) if isinstance(value, Set) else value
 
 
-def found(kind: str, name: str) -> Registered[Any]:
+def find_plugin(kind: str, name: str) -> Registered[Any]:
     """Return a registered or installed plugin.
 
     Raises:

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from rllm.api.offering import NONE, ThingT, found, frozen, offering, plain_name, registering, summary_of
+from rllm.api.as_classic import AsClassic
+from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
+from rllm.api.classic_call import NORM, reads
+from rllm.api.offering import NONE, ThingT, find_plugin, frozen, offering, plain_name, registering, summary_of
 from rllm.planning.unused_keys import shared_options
-from rllm_core.algorithms.as_classic import AsClassic
-from rllm_core.algorithms.classic import ClassicEstimator, FromClassic, require_classic
-from rllm_core.algorithms.classic_call import NORM, reads
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import Grouping, GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
@@ -39,7 +39,7 @@ def register_rllm_adv_estimator(
 ) -> Callable[[ThingT], ThingT]:
     """Decorator for an estimator in rLLM's classic signature, ``f(rewards, algorithm_config, **kwargs)``.
 
-    See `rllm_core.algorithms.classic.ClassicEstimator` for its arguments and its result.
+    See `rllm.api.classic.ClassicEstimator` for its arguments and its result.
 
     Args:
         name: the value for ``rllm.algorithm.adv_estimator``.
@@ -93,8 +93,8 @@ def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
         )
     name = name.lower()
     registry = Registry.load()
-    found = registry.get("estimator", name)
-    estimator = found.load()
+    registered = registry.get("estimator", name)
+    estimator = registered.load()
     if isinstance(estimator, FromClassic):
         return estimator.function
 
@@ -106,7 +106,7 @@ def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
         params: BaseModel = choose(registry, "estimator", {"name": name, **options}, where, shared).params
         return params
 
-    return cast(ClassicEstimator, AsClassic(found.plugin, estimator, params_of))
+    return cast(ClassicEstimator, AsClassic(registered.plugin, estimator, params_of))
 
 
 def register_rllm_estimator(
@@ -131,7 +131,7 @@ def register_rllm_estimator(
 
 def get_rllm_estimator(name: str) -> AdvantageEstimator:
     """An estimator as ``f(inputs, params) -> Advantages``, whatever signature it is written in."""
-    return cast(AdvantageEstimator, found("estimator", name).load())
+    return cast(AdvantageEstimator, find_plugin("estimator", name).load())
 
 
 def register_rllm_loss(
@@ -160,7 +160,7 @@ def register_rllm_loss(
 
 def get_rllm_loss(name: str) -> PolicyLoss:
     """A policy loss as ``f(inputs, params)``."""
-    return cast(PolicyLoss, found("loss", name).load())
+    return cast(PolicyLoss, find_plugin("loss", name).load())
 
 
 def register_rllm_grouping(
@@ -176,7 +176,7 @@ def register_rllm_grouping(
 
 def get_rllm_grouping(name: str) -> Grouping:
     """Return a grouping as ``f(episodes, params)``."""
-    return cast(Grouping, found("grouping", name).load())
+    return cast(Grouping, find_plugin("grouping", name).load())
 
 
 def register_rllm_rejection(
@@ -193,4 +193,4 @@ def register_rllm_rejection(
 
 def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
     """Return the function that creates a rejection mode from its options."""
-    return cast("Callable[[Any], RejectionMode]", found("rejection", name).load())
+    return cast("Callable[[Any], RejectionMode]", find_plugin("rejection", name).load())

@@ -89,7 +89,7 @@ def build_train_config(
     plan = make_plan(compose(registry, [*files, arguments, _layer(named), *words]), registry)
     from omegaconf import OmegaConf
 
-    config: DictConfig = OmegaConf.create(plan.composed.whole())
+    config: DictConfig = OmegaConf.create(plan.composed.build_saved_config())
     return config
 
 

@@ -309,7 +309,7 @@ def _named_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
     """A value in the configuration that an argument of the trainer would push aside."""
     if plan.composed.is_by_user(key) and plan.composed.value(key) is not None:
-        raise _given_twice(plan.composed.given(key), argument)
+        raise _given_twice(plan.composed.describe(key), argument)
 
 
 def _given_twice(given: str, argument: str) -> ConfigError:

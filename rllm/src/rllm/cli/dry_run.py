@@ -114,6 +114,6 @@ def chosen_keys(plan: RunPlan) -> list[str]:
 
 def show_values(plan: RunPlan, keys: Collection[str]) -> None:
     """Print the values of some keys of a plan with their origins."""
-    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.written)]
+    values = [(".".join(path), json.dumps(value)) for path, value in leaves(plan.composed.printable_tree)]
     rows = [(key, value, plan.composed.origin(key)) for key, value in values if key in keys]
     print_table(("key", "value", "origin"), rows)

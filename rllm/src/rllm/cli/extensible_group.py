@@ -59,7 +59,7 @@ class ExtensibleGroup(LazyGroup):
         key = f"{__name__}.{self.prefix}"
         if key not in ctx.meta:
             own = [self.prefix + name for name in (*self.commands, *self.table)]
-            ctx.meta[key] = PluginCommands.of(discover(), own=own)
+            ctx.meta[key] = PluginCommands.from_discovery(discover(), own=own)
         found: PluginCommands = ctx.meta[key]
         return found
 

@@ -9,7 +9,7 @@ import click
 
 from rllm.cli.tables import print_table
 from rllm_core.plugins.discovery import discover
-from rllm_core.plugins.first_party import Entry, elsewhere
+from rllm_core.plugins.first_party import Entry, list_uninstalled_packages
 from rllm_core.plugins.registry import Registry
 
 
@@ -21,9 +21,9 @@ def missing_distributions(kind: str | None) -> dict[str, Entry]:
     """
     registry = Registry(discovery=discover())
     if kind is None:
-        return elsewhere(registry.discovery.distributions())
+        return list_uninstalled_packages(registry.discovery.distributions())
     registry.all(kind)
-    return elsewhere(registry.discovery.distributions(), [kind])
+    return list_uninstalled_packages(registry.discovery.distributions(), [kind])
 
 
 def print_for_people(missing: Mapping[str, Entry]) -> None:

@@ -25,7 +25,7 @@ class PluginCommands:
     blocked: tuple[Candidate, ...]
 
     @classmethod
-    def of(cls, discovery: Discovery, own: Collection[str]) -> PluginCommands:
+    def from_discovery(cls, discovery: Discovery, own: Collection[str]) -> PluginCommands:
         """Sort the installed commands. `own` contains the names of the core's commands."""
         allowed = [candidate for candidate in discovery.commands if not candidate.blocked_by]
         return cls(

@@ -88,7 +88,7 @@ def commands_in(discovery: Discovery) -> PluginCommands:
     from rllm.cli.main import COMMANDS as OF_THE_CORE
     from rllm.cli.plugin_commands import PluginCommands
 
-    return PluginCommands.of(discovery, OF_THE_CORE)
+    return PluginCommands.from_discovery(discovery, OF_THE_CORE)
 
 
 def _as_json(entry: Registered[Any]) -> dict[str, str | None]:

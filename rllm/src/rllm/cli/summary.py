@@ -10,9 +10,9 @@ from rich.table import Table
 
 from rllm.planning.plan import RunPlan
 from rllm.runs.run_directory import PICTURE
+from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task
-from rllm_core.pipeline.metrics import split_validation_name
 
 if TYPE_CHECKING:
     from rllm.training.loop import TrainingLoop

@@ -80,7 +80,7 @@ class Composed:
         return frozenset(key for key, tier in self.tiers.items() if tier is Tier.SAVED)
 
     @property
-    def written(self) -> dict[str, Any]:
+    def printable_tree(self) -> dict[str, Any]:
         """`tree` as it may be saved and shown. Values from environment variables appear as the user wrote them, such as
         ``${oc.env:KEY}``. Other text that looks like an interpolation is escaped."""
         tree: dict[str, Any] = escape(self.tree)
@@ -89,9 +89,9 @@ class Composed:
                 put_at(tree, path, text)
         return tree
 
-    def whole(self) -> dict[str, Any]:
-        """Return `written` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
-        return as_whole(self.written, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
+    def build_saved_config(self) -> dict[str, Any]:
+        """Return `printable_tree` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
+        return as_whole(self.printable_tree, [*self.user_layers, Layer(UNUSED, picked(self.tree, self.unused))])
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -109,7 +109,7 @@ class Composed:
         """True if a user set the key, or a key inside its mapping, for this run."""
         return any(self.tiers[name] >= Tier.USER for name in self.beneath(key))
 
-    def given(self, key: str) -> str:
+    def describe(self, key: str) -> str:
         """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
         text, _ = self.from_environment.get(path_of(key), (self.value(key), None))
         return wrong_value(path_of(key), text, self.origin(key))
@@ -180,7 +180,7 @@ def _opened(layer: Layer, registry: Registry) -> list[Layer]:
     given = [each for each in stored if each.origin != UNUSED]
     now = _compose(registry, given)
     # If a caller resolved the interpolations of a whole configuration, it contains values instead of interpolations.
-    same = [now.written, now.tree, *(each.tree for each in stored if each not in given)]
+    same = [now.printable_tree, now.tree, *(each.tree for each in stored if each not in given)]
     return [*given, changed_since(layer, same)]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
+from rllm.config.backend_files import profile_file, search_directory
 from rllm.config.layers import Layer, Tier
 from rllm.config.overrides import BACKEND_GROUP
 from rllm.config.paths import split_by
@@ -23,7 +24,6 @@ from rllm.config.yaml_text import yaml_error
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
-from rllm_core.plugins.backend_files import profile_file, search_directory
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 

@@ -121,7 +121,7 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> ConfigLi
     """Return the line for a key that no schema has, with the closest known key or the keys of the section."""
     name, section = path[-1], path[:-1]
     siblings = [key[-1] for key in keys if key[:-1] == section]
-    meant = _meant(name, section, siblings, keys)
+    meant = _suggest_key(name, section, siblings, keys)
     if not section:
         sections = {key[0] for key in keys if len(key) > 1}
         plain = [sibling for sibling in siblings if sibling not in sections]
@@ -133,7 +133,7 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> ConfigLi
     return ConfigLine("unknown-key", _joined(sentence, meant, f"Keys of {place}", siblings if not meant else []))
 
 
-def _meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:
+def _suggest_key(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:
     """A sentence about the key that was probably meant: a sibling, the same name elsewhere, or a similar one there."""
     if "." in name and path_of(name) in keys:
         return f"Write it as nested mappings, or as {name}=VALUE on the command line."

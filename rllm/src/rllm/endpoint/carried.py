@@ -105,7 +105,7 @@ class CarriedMessages:
         said = bool(response.text or response.tool_calls)
         return np.full(max(tokens, int(said)), handle, np.int32)
 
-    def asked(self, prompt_ids: TokenIds) -> Prompt:
+    def find_prompt(self, prompt_ids: TokenIds) -> Prompt:
         """Return the messages for a prompt's ids.
 
         Raises:

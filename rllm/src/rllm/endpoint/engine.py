@@ -56,7 +56,7 @@ class EndpointEngine:
                 "The backend 'endpoint' has no JSON schemas and no log-probs of other tokens.",
                 "Sample without SamplingParams.json_schema and SamplingParams.top_logprobs.",
             )
-        asked = self.renderer.asked(prompt_ids)
+        asked = self.renderer.find_prompt(prompt_ids)
         answer = await self._client.complete(self._body(asked, sampling))
         response, tokens = self._read(answer)
         return Completion(

@@ -139,17 +139,17 @@ class _Overheard(Agent):
 def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> None:
     """Copy the reward and its components from the picked answer. Without a pick, use the lowest, and at most 0."""
 
-    def earned(values: Sequence[float]) -> float:
+    def combine(values: Sequence[float]) -> float:
         return min(0.0, *values) if pick is None else values[pick]
 
     counting = answers if pick is None else answers[pick : pick + 1]
     if any(answer.reward is None for answer in counting):
         judge.reward = None  # the judge's own is missing too
         return
-    judge.reward = earned([0.0 if answer.reward is None else float(answer.reward) for answer in answers])
+    judge.reward = combine([0.0 if answer.reward is None else float(answer.reward) for answer in answers])
     parts: list[Mapping[str, float]] = [answer.info.get(REWARD_COMPONENTS, {}) for answer in answers]
     components = {
-        name: earned([part[name] for part in parts]) for name in parts[0] if all(name in part for part in parts)
+        name: combine([part[name] for part in parts]) for name in parts[0] if all(name in part for part in parts)
     }
     if components:
         judge.info[REWARD_COMPONENTS] = components

@@ -83,8 +83,8 @@ def evaluate(
     games = None if show is None else Games(show)
     with nullcontext() if save is None else saving(save, jobs) as keeper:
         session = Session(jobs, keeper, games)
-        if keeper is not None and session.kept:
-            click.echo(f"{save} has {session.kept} attempts; {session.missing} are missing", err=True)
+        if keeper is not None and session.finished_count:
+            click.echo(f"{save} has {session.finished_count} attempts; {session.missing} are missing", err=True)
         code = 0
         try:
             session.run()

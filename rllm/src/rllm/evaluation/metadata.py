@@ -105,7 +105,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
                 pays=_pays(job),
                 reward_sources=sources_of(job.play.plan.rewards),
                 workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
-                config=json.loads(json.dumps(job.play.plan.composed.written, default=str)),
+                config=json.loads(json.dumps(job.play.plan.composed.printable_tree, default=str)),
             )
             for job in jobs
         },

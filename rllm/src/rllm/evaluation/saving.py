@@ -68,7 +68,7 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
                 "Choose another folder with --save.",
             )
         metadata = now if before is None else merged(before, now, jobs, directory)
-        kept = {job.name: _kept(directory, metadata.environments[job.name], job) for job in jobs}
+        kept = {job.name: _read_earlier_outcomes(directory, metadata.environments[job.name], job) for job in jobs}
         (directory / "episodes").mkdir(exist_ok=True)
         write_metadata(directory, metadata)
         with ExitStack() as stack:
@@ -132,7 +132,7 @@ def read_rollouts(directory: Path, environment: Environment) -> Iterator[SavedRo
             ) from error
 
 
-def _kept(directory: Path, environment: Environment, job: Job) -> list[Outcome]:
+def _read_earlier_outcomes(directory: Path, environment: Environment, job: Job) -> list[Outcome]:
     """Return the outcomes of earlier rollouts, if their tasks are unchanged."""
     place = {task_id: index for index, task_id in enumerate(task_ids(job.tasks))}
     digests: dict[str, str] = {}

@@ -31,7 +31,7 @@ class Session:
         """By environment; grows while it is played."""
 
     @property
-    def kept(self) -> int:
+    def finished_count(self) -> int:
         """Number of rollouts that exist."""
         return sum(map(len, self.outcomes.values()))
 

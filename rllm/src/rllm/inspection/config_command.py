@@ -58,7 +58,7 @@ def show(words: tuple[str, ...], model: str | None, files: tuple[str, ...], orig
     if origin:
         show_values(plan, list(plan.composed.origins))
     else:
-        click.echo(as_yaml(plan.composed.whole()), nl=False)
+        click.echo(as_yaml(plan.composed.build_saved_config()), nl=False)
 
 
 @config.command()

@@ -118,7 +118,7 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
         ours = {theirs: core for core, theirs in row.spelled if isinstance(theirs, str | None)}
         found.values.setdefault(row.rllm, ours.get(value, value) if isinstance(value, str | None) else value)
         found.renamed[key] = row.rllm
-    elif (reason := _refused(key, value)) is not None:
+    elif (reason := _find_rejection_reason(key, value)) is not None:
         found.left_out[key] = reason
     elif (reason := idle_reason(record, key, profile)) is not None:
         found.left_out[key] = _where_it_holds_anyway(key, value, record, profile) or reason
@@ -132,7 +132,7 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
         found.left_out[key] = f"There is no such key. {did_you_mean(key, _all_keys(record, profile))}".strip()
 
 
-def _refused(key: str, value: Any) -> str | None:
+def _find_rejection_reason(key: str, value: Any) -> str | None:
     """Why a value of the core's own keys is taken nowhere, or is always so."""
     about = fields_of(RunConfig).get(path_of(key))
     for mark in about.metadata if about else ():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from rllm.config.backend_files import search_directory
 from rllm_core.contracts.backend import BackendPlugin
 from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.backend_files import search_directory
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalise
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.loading import reason_of

@@ -156,7 +156,7 @@ def _options_in(section: type[BaseModel], path: KeyPath) -> Iterator[Option]:
 
 def _value(path: KeyPath, plan: RunPlan) -> Any:
     """Return the value in the run. For an option that is not set, return the plugin's default."""
-    value = value_at(plan.composed.written, path)
+    value = value_at(plan.composed.printable_tree, path)
     owner = _owner(path, plan)
     return getattr(owner.params, path[-1]) if value is ABSENT and owner else value
 

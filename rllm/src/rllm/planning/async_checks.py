@@ -25,7 +25,7 @@ def staleness_is_whole(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "fractional-staleness",
             THRESHOLD,
-            f"{plan.composed.given(THRESHOLD)}, and it must be a whole number of updates.",
+            f"{plan.composed.describe(THRESHOLD)}, and it must be a whole number of updates.",
             f"Set it to {more} (no token is older than with {threshold:g}), or to {instead}.",
         )
 
@@ -39,12 +39,13 @@ def too_stale(plan: RunPlan, steps: int) -> Iterator[Problem]:
     """Reject a staleness threshold that no step of the run can reach."""
     staleness = plan.config.rllm.async_training.staleness
     if 0 < steps <= staleness:
+        less = {1: "0 for synchronous training", 2: "1"}.get(steps, "1 or 2")
         yield refused(
             "staleness-too-large",
             THRESHOLD,
-            f"{plan.composed.given(THRESHOLD)}, and the run has {steps} steps: all rollouts would use the first "
+            f"{plan.composed.describe(THRESHOLD)}, and the run has {steps} steps: all rollouts would use the first "
             "weights.",
-            f"Set {THRESHOLD} to 1 or 2, or train for more steps.",
+            f"Set {THRESHOLD} to {less}, or train for more steps.",
         )
 
 
@@ -76,7 +77,7 @@ def rollouts_may_overlap(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "no-overlap",
             THRESHOLD,
-            f"{who} does not sample while weights are updated, and {plan.composed.given(THRESHOLD)}.",
+            f"{who} does not sample while weights are updated, and {plan.composed.describe(THRESHOLD)}.",
             f"Remove {SECTION}, or choose a backend or engine with overlap: see `rllm plugins info backend NAME`.",
         )
     elif section.pins_weights and "fixed" not in plan.overlap:

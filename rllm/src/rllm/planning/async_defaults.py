@@ -15,7 +15,7 @@ from rllm.config.layers import Tier
 from rllm.config.paths import path_of, put_at
 from rllm.planning.async_checks import BYPASS, THRESHOLD, TIS
 from rllm.planning.plan import RunPlan
-from rllm.planning.unused_keys import changed
+from rllm.planning.unused_keys import replace_value
 
 
 def with_correction(plan: RunPlan) -> RunPlan:
@@ -46,7 +46,7 @@ def _with_value(composed: Composed, key: str, value: Any) -> Composed:
     put_at(tree, path_of(key), value)
     return replace(
         composed,
-        config=changed(composed.config, path_of(key), value),
+        config=replace_value(composed.config, path_of(key), value),
         tree=tree,
         origins={**composed.origins, key: THRESHOLD},
         tiers={**composed.tiers, key: Tier.PACKAGED},

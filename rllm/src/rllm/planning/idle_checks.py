@@ -53,7 +53,7 @@ def step_rewards_are_read(plan: RunPlan) -> Iterator[Problem]:
             yield unused(
                 "unused-key",
                 key,
-                f"{plan.composed.given(key)} and has no effect: it changes step rewards, and estimator {names} "
+                f"{plan.composed.describe(key)} and has no effect: it changes step rewards, and estimator {names} "
                 "reads only trajectory rewards.",
                 f"Choose an estimator that needs step_rewards{switch}, or remove {key}.",
             )
@@ -71,7 +71,7 @@ def reasoning_has_later_prompt(plan: RunPlan) -> Iterator[Problem]:
         yield unused(
             "unused-key",
             key,
-            f"{plan.composed.given(key)} and has no effect: rllm.agent.max_steps is 1, so a rollout has no later "
+            f"{plan.composed.describe(key)} and has no effect: rllm.agent.max_steps is 1, so a rollout has no later "
             "prompt that could keep the reasoning.",
             f"Raise rllm.agent.max_steps, or remove {key}.",
         )
@@ -85,8 +85,8 @@ def rejection_rejects(plan: RunPlan) -> Iterator[Problem]:
         yield warning(
             "unused-key",
             key,
-            f"{plan.composed.given(key)} and rllm.rejection_sample.mode is none: every group is trained on, as without "
-            "rejection",
+            f"{plan.composed.describe(key)} and rllm.rejection_sample.mode is none: every group is trained on, as "
+            "without rejection",
         )
 
 
@@ -98,7 +98,7 @@ def filtering_masks(plan: RunPlan) -> Iterator[Problem]:
         yield unused(
             "unused-key",
             key,
-            f"{plan.composed.given(key)} and has no effect: every rllm.compact_filtering.mask_* is false.",
+            f"{plan.composed.describe(key)} and has no effect: every rllm.compact_filtering.mask_* is false.",
             f"Set one of them to true, or remove {key}.",
         )
 
@@ -110,7 +110,7 @@ def checkpoints_are_many(plan: RunPlan) -> Iterator[Problem]:
         yield warning(
             "unused-key",
             key,
-            f"{plan.composed.given(key)} and rllm.trainer.save_freq is {trainer.save_freq}: the run makes one "
+            f"{plan.composed.describe(key)} and rllm.trainer.save_freq is {trainer.save_freq}: the run makes one "
             "checkpoint, at its end. Set save_freq to make more",
         )
 
@@ -122,7 +122,7 @@ def dividing_advantages_has_a_divisor(plan: RunPlan) -> Iterator[Problem]:
         yield warning(
             "redundant-key",
             key,
-            f"{plan.composed.given(key)} and changes nothing: every step has its trajectory's advantage anyway, and "
+            f"{plan.composed.describe(key)} and changes nothing: every step has its trajectory's advantage anyway, and "
             "normalize_by_steps is false.",
         )
 
@@ -138,7 +138,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
         yield unused(
             "unused-key",
             key,
-            f"{composed.given(key)} and has no effect: rllm.trainer.val_only is true, and nothing is trained.",
+            f"{composed.describe(key)} and has no effect: rllm.trainer.val_only is true, and nothing is trained.",
             "Remove one of the two. Set rllm.rollout.n_val and sampling.val for validation.",
         )
     if not typed and idle:

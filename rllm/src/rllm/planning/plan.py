@@ -35,7 +35,7 @@ class ByRole(Generic[PluginT]):
     default: PluginT
     by_role: Mapping[str, PluginT] = field(default_factory=dict)
 
-    def of(self, role: str) -> PluginT:
+    def get(self, role: str) -> PluginT:
         return self.by_role.get(role, self.default)
 
     def __iter__(self) -> Iterator[PluginT]:

@@ -65,8 +65,8 @@ def other_losses(plan: RunPlan) -> Iterator[Problem]:
 
 
 def _loss_of(plan: RunPlan, role: str | None) -> LossInForce:
-    chosen = plan.losses.default if role is None else plan.losses.of(role)
-    estimator = plan.estimators.default if role is None else plan.estimators.of(role)
+    chosen = plan.losses.default if role is None else plan.losses.get(role)
+    estimator = plan.estimators.default if role is None else plan.estimators.get(role)
     key = _choosing_key(plan, role)
     names = plan.composed.beneath(key)
     chosen_by_user = plan.composed.by_user | plan.composed.by_user_before

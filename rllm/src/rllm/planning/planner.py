@@ -102,7 +102,7 @@ class _Planner:
 
     def _pick(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
         if isinstance(choice, str):
-            choice = self._meant(kind, choice, where)
+            choice = self._qualify_default(kind, choice, where)
         return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
 
     def _pick_if(self, kind: str, choice: Choice | None, where: str) -> PluginChoice[Any] | None:
@@ -113,7 +113,7 @@ class _Planner:
             choice = dataset_of_file(self._registry, choice, where)
         return self._pick_if("dataset", choice, where)
 
-    def _meant(self, kind: str, name: str, where: str) -> str:
+    def _qualify_default(self, kind: str, name: str, where: str) -> str:
         """Return the name as a user wrote it. A default name always means the core's plugin of that name.
 
         `where` is a place such as ``rllm.trainer.logger[0]``.
@@ -167,7 +167,7 @@ class _Planner:
                 f"{options_key}.name is set to {options['name']!r}, and `name` is not an option.",
                 f"Set {name_key}.",
             )
-        name = self._meant(kind, name, name_key)
+        name = self._qualify_default(kind, name, name_key)
         return choose(self._registry, kind, {"name": name, **options}, name_key, options_at=options_key)
 
     def _environment(self, workflow: PluginChoice[Any]) -> PluginChoice[EnvironmentPlugin[Any]] | None:

@@ -134,7 +134,7 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
     yield from too_few_tasks(plan, count)
     if tasks and composed.is_by_user(BATCH_SIZE) and plan.config.data.train_batch_size > len(tasks):
         text = (
-            f"{composed.given(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each of them once"
+            f"{composed.describe(BATCH_SIZE)}, and there are {len(tasks)} training tasks: a step draws each task once"
         )
         yield warning("step-not-full", BATCH_SIZE, text)
     if tasks and plan.config.rllm.trainer.total_batches < 0:
@@ -144,7 +144,7 @@ def _step_is_filled(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterator[Pro
         yield warning(
             "too-many-minibatches",
             key,
-            f"{composed.given(key)}, and a step makes {count * rollouts} rollouts ({count} tasks, rllm.rollout.n="
+            f"{composed.describe(key)}, and a step makes {count * rollouts} rollouts ({count} tasks, rllm.rollout.n="
             f"{rollouts}): the number of minibatches cannot be larger",
         )
 
@@ -159,5 +159,5 @@ def _validation_has_tasks(plan: RunPlan, tasks: Sequence[Task] | None) -> Iterat
     for key in sorted(composed.by_user):
         value = composed.value(key) if key.startswith(OF_VALIDATION) else None
         if value is not None and not (key == "rllm.trainer.test_freq" and value in NEVER):
-            text = f"{composed.given(key)} and has no effect: there are no validation tasks."
+            text = f"{composed.describe(key)} and has no effect: there are no validation tasks."
             yield unused("unused-key", key, text, _GIVE_SOME)

@@ -50,7 +50,7 @@ def rollouts_are_corrected_once(plan: RunPlan) -> Iterator[Problem]:
             yield refused(
                 "ratio-applied-twice",
                 key,
-                f"{plan.composed.given(key)}, and loss {loss.plugin.name!r}{whose} applies the same ratio to the "
+                f"{plan.composed.describe(key)}, and loss {loss.plugin.name!r}{whose} applies the same ratio to the "
                 "sampler's policy: it would be applied twice.",
                 f"Set {key} to null, or choose another loss with rllm.algorithm.loss_fn or rllm.algorithm.loss_map.",
             )
@@ -129,7 +129,7 @@ def column_sections_are_needed(plan: RunPlan) -> Iterator[Problem]:
             yield unused(
                 "unused-key",
                 key,
-                f"{composed.given(key)} and has no effect: no estimator or loss of this run needs {column}.",
+                f"{composed.describe(key)} and has no effect: no estimator or loss of this run needs {column}.",
                 f"Choose an estimator that needs {column} with rllm.algorithm.adv_estimator, or remove {key}.",
             )
 

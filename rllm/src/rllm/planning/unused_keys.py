@@ -121,7 +121,7 @@ def settle_effects(
     for key in core_keys(composed.config):
         if key.value == key.default:
             continue
-        given, by_user = composed.given(key.dotted), composed.is_by_user(key.dotted)
+        given, by_user = composed.describe(key.dotted), composed.is_by_user(key.dotted)
         if (rejected := key.mark(Rejected)) and key.value == rejected.accepted:
             problems += [warning("redundant-key", key.dotted, f"{given}. {rejected.reason}")] if by_user else []
             continue
@@ -156,7 +156,7 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
     for backend in (entry.plugin for entry in chosen if entry.kind == "backend"):
         for key in sorted(composed.by_user):
             if instead := idle_reason(backend, key, profile):
-                given = composed.given(key)
+                given = composed.describe(key)
                 of_profile = idle_reason(backend, key) is None
                 without_user = packaged_values(backend, profile) if of_profile else composed.in_force
                 if same_value(composed.value(key), value_at(without_user, path_of(key))):
@@ -301,13 +301,13 @@ def _with_defaults(composed: Composed, idle: Sequence[Key]) -> Composed:
         for name in composed.beneath(key.dotted):
             del origins[name], tiers[name]
         origins[key.dotted], tiers[key.dotted] = DEFAULT, Tier.PACKAGED
-        config = changed(config, key.path, key.default)
+        config = replace_value(config, key.path, key.default)
     unused = tuple(key.path for key in idle)
     return replace(composed, config=config, tree=tree, origins=origins, tiers=tiers, unused=unused)
 
 
-def changed(section: ModelT, path: KeyPath, value: Any) -> ModelT:
+def replace_value(section: ModelT, path: KeyPath, value: Any) -> ModelT:
     """A copy of a frozen section with one key changed."""
     head, *rest = path
-    inner = changed(getattr(section, head), tuple(rest), value) if rest else value
+    inner = replace_value(getattr(section, head), tuple(rest), value) if rest else value
     return section.model_copy(update={head: inner})

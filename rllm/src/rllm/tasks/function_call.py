@@ -28,7 +28,7 @@ class FunctionCall:
         """Return the function's result as a reward, and await it if it is a coroutine."""
         try:
             result = self.called(rollout)
-            return self.settled(await result if inspect.isawaitable(result) else result)
+            return self.convert_result(await result if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
             return self.failed(error)
 
@@ -40,7 +40,7 @@ class FunctionCall:
             return call_as_verl(self._function, self._parameters, rollout)
         return self._function(rollout)
 
-    def settled(self, result: Any) -> Any:
+    def convert_result(self, result: Any) -> Any:
         """Convert the function's result to a valid reward."""
         if self._parameters.style == "trl":
             result = result_of_trl(result)

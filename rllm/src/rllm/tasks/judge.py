@@ -35,7 +35,7 @@ class Judge:
     async def __call__(self, rollout: Rollout) -> Score:
         params = self._params
         try:
-            messages = [{"role": "user", "content": self._asked(rollout)}]
+            messages = [{"role": "user", "content": self._build_prompt(rollout)}]
             if params.system_prompt is not None:
                 messages.insert(0, {"role": "system", "content": params.system_prompt})
             async with self._place():
@@ -57,7 +57,7 @@ class Judge:
             self._places[loop] = asyncio.Semaphore(self._params.concurrency)
         return self._places[loop]
 
-    def _asked(self, rollout: Rollout) -> str:
+    def _build_prompt(self, rollout: Rollout) -> str:
         """Return the prompt for the judge. A response that looks like a placeholder stays unchanged in it."""
         texts = {"reply": rollout.response.content, "question": _question(rollout)}
         if self._params.asks_for_answer:

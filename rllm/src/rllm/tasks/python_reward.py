@@ -44,7 +44,7 @@ class InProcess:
         try:
             async with limit:
                 result = await call(self._call.called, rollout, blocking=True)
-                return self._call.settled(await result if inspect.isawaitable(result) else result)
+                return self._call.convert_result(await result if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (a user's code; what went wrong is the feedback)
             return _late(self._deadline) if limit.expired() else self._call.failed(error)
 
@@ -75,7 +75,7 @@ class InProcesses:
             why = f"the task cannot be sent to a process, as it is no JSON ({error}); set its option `processes` to 0"
             return Score(value=None, feedback=why)
         try:
-            return await call(self._asked, question, blocking=True)
+            return await call(self._ask_worker, question, blocking=True)
         except LateError:
             return _late(self._deadline)
         except DiedError as error:
@@ -83,7 +83,7 @@ class InProcesses:
         except NotReadyError as error:
             return Score(value=None, feedback=json.loads(error.said)["message"])
 
-    def _asked(self, question: str) -> Any:
+    def _ask_worker(self, question: str) -> Any:
         return self._pool.ask_line(question, self._deadline)
 
 

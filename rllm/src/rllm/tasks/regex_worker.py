@@ -21,13 +21,13 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
-        found = _found(asked)
+        found = _match_pattern(asked)
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 
 
-def _found(asked: Any) -> Any:
+def _match_pattern(asked: Any) -> Any:
     """Match the whole text and return a bool, or search and return the first group of the last match that has it."""
     if asked["whole"]:
         return re.fullmatch(asked["pattern"], asked["text"], re.DOTALL) is not None

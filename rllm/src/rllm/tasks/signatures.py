@@ -75,7 +75,7 @@ class Parameters:
             return "verl" if set(self.required) <= set(OF_VERL) else None
         return "native" if self.names[:1] == ["rollout"] and set(self.required) <= {"rollout"} else None
 
-    def of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def select_accepted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of `given` that the function accepts."""
         return {name: value for name, value in given.items() if self.takes_any or name in self.names}
 
@@ -98,7 +98,7 @@ def call_as_trl(function: Callable[..., Any], parameters: Parameters, rollout: R
         ],
     }
     check_fits(parameters, rollout.data)
-    return function(**parameters.of(given))
+    return function(**parameters.select_accepted(given))
 
 
 def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: Rollout) -> Any:
@@ -115,7 +115,7 @@ def call_as_verl(function: Callable[..., Any], parameters: Parameters, rollout: 
         "ground_truth": _truth(data),
         "extra_info": data.get("extra_info") or {},
     }
-    return function(**parameters.of(given))
+    return function(**parameters.select_accepted(given))
 
 
 def check_fits(parameters: Parameters, data: Mapping[str, Any]) -> None:

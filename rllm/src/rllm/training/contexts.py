@@ -37,7 +37,7 @@ def tracked_run(plan: RunPlan, directory: RunDirectory) -> TrackedRun:
         directory=directory.path,
         project_name=trainer.project_name,
         experiment_name=trainer.experiment_name,
-        config=plan.composed.written,
+        config=plan.composed.printable_tree,
         origins=plan.composed.origins,
     )
 
@@ -66,8 +66,8 @@ def stage_context(
         rejection_name=rejection.registered.qualified_name,
         rejection=rejection.registered.load()(clamp_tasks_per_batch(rejection.params, tasks)),
         needs=plan.needs,
-        estimator_of=plan.estimators.of,
-        loss_of=plan.losses.of,
+        estimator_of=plan.estimators.get,
+        loss_of=plan.losses.get,
         log=log,
         traces_tokens=plan.recorded == "tokens" and plan.backend.plugin.capabilities.token_trace,
     )

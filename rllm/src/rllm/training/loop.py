@@ -174,7 +174,9 @@ class TrainingLoop:
                 )
                 parts = _Parts(backend, runner, pipeline, rounds, trackers)
                 if self._finished == 0 or self._makes_steps():
-                    self.directory.begin(self.plan.composed.whole(), self.plan.registered(), self.total_steps)
+                    self.directory.begin(
+                        self.plan.composed.build_saved_config(), self.plan.registered(), self.total_steps
+                    )
                 # What is alive now (modules, model, tasks) stays for the whole run: looking through it at every garbage
                 # collection cost 10 to 30 ms of a step of 350 ms.
                 gc.collect()

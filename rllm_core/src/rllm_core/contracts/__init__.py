@@ -8,4 +8,4 @@ A file is imported when one of its names is used. ``__init__.pyi`` lists the nam
 
 from rllm_core.lazy import names_in_stub
 
-__getattr__, __dir__, __all__ = names_in_stub(__name__, __file__)
+__getattr__, __dir__ = names_in_stub(__name__, __file__)

@@ -69,8 +69,8 @@ class KlTerm:
 
     beta: float
     """Weight of the term, greater than 0."""
-    estimator: Literal["k1", "k2", "k3"]
-    """The estimator; see `kl_divergence` of rllm-backend-kit."""
+    estimator: Literal["k1", "k2", "k3", "k3_unbiased"]
+    """The estimator; see `kl_term` of rllm-backend-kit."""
 
 
 @dataclass(frozen=True, kw_only=True)

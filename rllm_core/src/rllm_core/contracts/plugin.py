@@ -19,7 +19,7 @@ GIVES_FACT = {"gives_fact": True}
 class Params(BaseModel):
     """Base class for the options of a plugin. Unknown options are errors. Options never change after the start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class NoParams(Params):

@@ -89,10 +89,10 @@ class Renderer(Protocol):
 class StreamingRenderer(Renderer, Protocol):
     """A renderer that can report which text of a response is final during sampling.
 
-    Without `settled`, streaming clients receive the whole text when the response has ended.
+    Without `parse_partial`, streaming clients receive the whole text when the response has ended.
     """
 
-    def settled(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
+    def parse_partial(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
         """Return the text of a partial response that no later token can change.
 
         `text`, `reasoning` and `content` are prefixes of the values that `parse` returns for any response that begins

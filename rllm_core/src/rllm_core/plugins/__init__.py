@@ -5,4 +5,4 @@ A name is imported when it is used, because listing commands needs this package 
 
 from rllm_core.lazy import names_in_stub
 
-__getattr__, __dir__, __all__ = names_in_stub(__name__, __file__)
+__getattr__, __dir__ = names_in_stub(__name__, __file__)

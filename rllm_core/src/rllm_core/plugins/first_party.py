@@ -87,7 +87,7 @@ def first_party_distributions() -> frozenset[str]:
     return frozenset(_index())
 
 
-def elsewhere(installed: Collection[str], kinds: Collection[str] = ()) -> dict[str, Entry]:
+def list_uninstalled_packages(installed: Collection[str], kinds: Collection[str] = ()) -> dict[str, Entry]:
     """Return our packages that are not installed, by name.
 
     Args:

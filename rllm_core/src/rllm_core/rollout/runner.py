@@ -59,7 +59,7 @@ class RolloutRunner:
         """
 
         async def rollout(task: Task, index: int) -> Episode:
-            async with self._slots.held(order.priority):
+            async with self._slots.reserve_slot(order.priority):
                 return await self.rollout(order, task, index)
 
         rollouts = [

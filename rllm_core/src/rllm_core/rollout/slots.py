@@ -19,9 +19,9 @@ class Slots:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
-    def held(self, priority: int) -> _Held:
+    def reserve_slot(self, priority: int) -> _Reservation:
         """Return a context manager for ``async with`` that occupies a slot. Lower priorities get theirs first."""
-        return _Held(self, priority)
+        return _Reservation(self, priority)
 
     async def acquire(self, priority: int) -> None:
         """Wait for a slot."""
@@ -48,7 +48,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Reservation:
     slots: Slots
     priority: int
 

@@ -194,8 +194,8 @@ class TemplateRenderer:
             malformed_calls=tuple(call for call in calls if isinstance(call, MalformedToolCall)),
         )
 
-    def settled(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
-        """See `StreamingRenderer.settled`.
+    def parse_partial(self, prompt_ids: TokenIds, response_ids: TokenIds, tools: Sequence[Tool] = ()) -> Response:
+        """See `StreamingRenderer.parse_partial`.
 
         If the model has reasoning tokens, a later token can turn all previous text into reasoning. So reasoning is
         final at once, and content is final only when the response has ended.

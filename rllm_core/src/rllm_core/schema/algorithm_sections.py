@@ -49,6 +49,8 @@ class EntropySection(Section):
     )
 
 
+KlEstimator = Literal["k1", "k2", "k3", "k3_unbiased"]
+"""Name of an estimator of the KL divergence. `kl_term` of rllm-backend-kit has the formulas."""
 RejectionRule = Literal[
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm",
@@ -139,8 +141,9 @@ class AlgorithmSection(Section):
     kl_beta: Annotated[float, ReadBy()] = Field(
         0.0, ge=0, description="Weight of the KL divergence from the reference model in the loss."
     )
-    kl_estimator: Annotated[Literal["k1", "k2", "k3"], ReadBy(), no_effect_without("kl_beta")] = Field(
-        "k3", description="Estimator of a token's KL divergence (Schulman 2020, joschu.net/blog/kl-approx.html)."
+    kl_estimator: Annotated[KlEstimator, ReadBy(), no_effect_without("kl_beta")] = Field(
+        "k3",
+        description="A token's KL divergence (joschu.net/blog/kl-approx.html). `k3_unbiased`: times the ratio rho.",
     )
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"] | None, ReadBy()] = Field(
         None, description="Schedule of the learning rate over the run. null means the backend's own key."

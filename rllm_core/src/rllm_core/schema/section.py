@@ -141,7 +141,7 @@ def marked(model: type[BaseModel], meaning: Means) -> Iterator[str]:
 class Section(BaseModel):
     """Base class of all sections. Unknown keys are errors. Values never change after the start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def section(model: type[Section]) -> Any:

@@ -1,8 +1,7 @@
 """The supported APIs. They translate requests to `Asked`, and answers to bytes."""
 
 from rllm_gateway.apis.chat import ChatApi
-from rllm_gateway.apis.completions import CompletionsApi
 from rllm_gateway.apis.messages import MessagesApi
 from rllm_gateway.apis.responses import ResponsesApi
 
-__all__ = ["ChatApi", "CompletionsApi", "MessagesApi", "ResponsesApi"]
+__all__ = ["ChatApi", "MessagesApi", "ResponsesApi"]

@@ -3,7 +3,7 @@
 `CallStore` writes and reads. `CallReader` only reads, also while other processes write.
 """
 
-from rllm_gateway.calls.reader import CallReader, Damage
+from rllm_gateway.calls.reader import CallReader
 from rllm_gateway.calls.rows import (
     CallRow,
     DamagedError,
@@ -25,7 +25,6 @@ __all__ = [
     "CallReader",
     "CallRow",
     "CallStore",
-    "Damage",
     "DamagedError",
     "DeliveryRow",
     "DuplicateError",

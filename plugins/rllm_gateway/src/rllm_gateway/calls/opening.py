@@ -25,7 +25,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     """Open a store for writing, and create it if it does not exist. A commit is on disk when it returns.
 
     Raises:
-        StoreError: the store cannot be created or written, is a different kind of file, or has a newer schema.
+        StoreError: the store cannot be created or written, is a different kind of file, or has a different schema.
     """
     _reject_no_file(path)
     try:
@@ -53,8 +53,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     with failures(path, "opened"):
         connection = _connect(path, "rw")
         with _closed_if_refused(connection):
-            if _require_version(connection, path) < schema.VERSION:
-                _upgrade(connection)
+            _require_version(connection, path)
             # FULL syncs the log with every commit. Otherwise a crash of the machine could lose acknowledged rows.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -62,10 +61,10 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a store for reading only. A store with an older schema is upgraded first.
+    """Open a store for reading only.
 
     Raises:
-        StoreError: the store does not exist, cannot be read, is a different kind of file, or has a newer schema.
+        StoreError: the store does not exist, cannot be read, is a different kind of file, or has a different schema.
     """
     _reject_no_file(path)
     if not path.exists():
@@ -81,12 +80,8 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     with failures(path, "opened"):
         connection = _connect(path, "ro")
         with _closed_if_refused(connection):
-            version = _require_version(connection, path)
-        if version == schema.VERSION:
-            return connection
-    connection.close()
-    connect_to_write(path).close()
-    return connect_to_read(path)
+            _require_version(connection, path)
+    return connection
 
 
 @contextmanager
@@ -158,7 +153,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
 
 
-def _require_version(connection: sqlite3.Connection, path: Path) -> int:
+def _require_version(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != schema.APPLICATION:
@@ -167,23 +162,12 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> int:
             f"{path} is an SQLite database, but not a store of model calls.",
             "Set --store or rllm.sdk.store.path to a store of calls, or to a new file.",
         )
-    if version > schema.VERSION:
+    if version != schema.VERSION:
         raise StoreError(
             "schema-too-new",
-            f"{path} has schema {version}, but this rllm-gateway supports only schemas up to {schema.VERSION}.",
-            "Install a newer version: pip install --upgrade rllm-gateway",
+            f"{path} has schema {version}, but this rllm-gateway reads and writes only schema {schema.VERSION}.",
+            "Install the version of rllm-gateway that wrote it, for example: pip install --upgrade rllm-gateway",
         )
-    return int(version)
-
-
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """Upgrade a store to the current schema in one transaction, unless a different process has just done so."""
-    with transaction(connection):
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for older in range(version, schema.VERSION):
-            for statement in schema.UPGRADES[older]:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 
 def _reject_no_file(path: Path) -> None:

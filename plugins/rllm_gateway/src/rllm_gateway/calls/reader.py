@@ -1,13 +1,11 @@
-"""`CallReader`: read a store of calls, also while other processes write it, and find its damaged records."""
+"""`CallReader`: read a store of calls, also while other processes write it."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,10 +38,10 @@ class CallReader:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a store for reading. A store with an older schema is upgraded.
+        """Open a store for reading.
 
         Raises:
-            StoreError: the store does not exist, cannot be read, or was written by a newer rllm-gateway.
+            StoreError: the store does not exist, cannot be read, or was written by a different version of rllm-gateway.
         """
         return cls(path, connect_to_read(path))
 
@@ -110,19 +108,8 @@ class CallReader:
                 )
             return int(from_json(rows[0][3])["weight_version"])
 
-    def check(self) -> list[Damage]:
-        """Compare every record with its digest, and return the damaged records. Empty if nothing is damaged.
-
-        Records that are written meanwhile are not checked.
-
-        Raises:
-            StoreError: the store cannot be read at all.
-        """
-        with self._reading():
-            return find_damage(self._connection)
-
     def require_whole(self) -> None:
-        """Read the store's pages and indices, without the digests that `check` compares.
+        """Read the store's pages and indices. Digests of rows are not compared.
 
         Raises:
             DamagedError: a page is damaged.
@@ -192,94 +179,3 @@ class CallReader:
                     f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",
                 )
         return [values for _, *values in found]
-
-
-AT_ONCE = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Damage:
-    """A range of consecutive records of a table that are lost or damaged."""
-
-    table: str
-    """``sessions``, ``calls``, ``deliveries``, ``rewards``, ``ends`` or ``requests``."""
-    first: int
-    """Number of the first damaged record. Records of a table are numbered from 1, in the order of their storage."""
-    last: int
-    """Number of the last damaged record."""
-    sessions: tuple[str, ...]
-    """Ids of the sessions that the records belong to, if the index still has them."""
-    reason: str
-    """Description of the damage."""
-
-
-def find_damage(connection: sqlite3.Connection) -> list[Damage]:
-    """Find damaged records. See `CallReader.check`. The caller must have begun a transaction."""
-    return [damage for table in COLUMNS for damage in _damage_of(connection, table)]
-
-
-def _damage_of(connection: sqlite3.Connection, table: str) -> Iterator[Damage]:
-    top = _last_number(connection, table)
-    looked_at = dict(_looked_at(connection, table, 1, top))
-    faults = {number: reason for number, reason in looked_at.items() if reason}
-    owners = dict[int, str]()
-    try:
-        owners = _owners(connection, table)
-    except sqlite3.DatabaseError as error:
-        yield Damage(table=table, first=1, last=top, sessions=(), reason=f"its index cannot be read: {error}")
-    else:
-        # If the index does not have a number, its session was pruned.
-        faults = {number: reason for number, reason in faults.items() if number in owners}
-        faults |= dict.fromkeys(owners.keys() - looked_at.keys(), "it is not there")
-        unknown = looked_at.keys() - owners.keys()
-        faults |= {number: "its index does not have it" for number in unknown if not looked_at[number]}
-    yield from _ranges(table, faults, owners)
-
-
-def _ranges(table: str, faults: Mapping[int, str], owners: Mapping[int, str]) -> Iterator[Damage]:
-    """Merge neighbouring damaged records that have the same reason."""
-    neighbours = groupby(enumerate(sorted(faults)), lambda place: (place[1] - place[0], faults[place[1]]))
-    for (_, reason), places in neighbours:
-        numbers = [number for _, number in places]
-        sessions = tuple(sorted({owners[number] for number in numbers if owners.get(number)}))
-        yield Damage(table=table, first=numbers[0], last=numbers[-1], sessions=sessions, reason=reason)
-
-
-def _looked_at(connection: sqlite3.Connection, table: str, first: int, last: int) -> Iterator[tuple[int, str]]:
-    """Yield each record's number from `first` to `last`, with a description of its damage.
-
-    The description is empty if the record is not damaged. Numbers without a record are skipped.
-    """
-    for start in range(first, last + 1, AT_ONCE):
-        yield from _halved(connection, table, start, min(start + AT_ONCE - 1, last))
-
-
-def _halved(connection: sqlite3.Connection, table: str, first: int, last: int) -> Iterator[tuple[int, str]]:
-    """Check a small range as `_looked_at` does. If it cannot be read at once, split it in halves."""
-    query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} WHERE number BETWEEN ? AND ?"
-    try:
-        rows = connection.execute(query, (first, last)).fetchall()
-    except sqlite3.DatabaseError as error:
-        if first == last:
-            yield first, f"it cannot be read: {error}"
-            return
-        middle = (first + last) // 2
-        yield from _halved(connection, table, first, middle)
-        yield from _halved(connection, table, middle + 1, last)
-        return
-    for number, *values in rows:
-        yield number, "" if agrees(values) else "it is not what was written"
-
-
-def _last_number(connection: sqlite3.Connection, table: str) -> int:
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
-    return int(row[0]) if row else 0
-
-
-def _owners(connection: sqlite3.Connection, table: str) -> dict[int, str]:
-    """Return number -> session id, read from the index only. The id is empty if the table has no sessions."""
-    session = {"sessions": "id", "requests": "''"}.get(table, "session")
-    # Read in the order of the index. The index contains both columns, so SQLite does not read the table itself.
-    order = {"sessions": "id", "requests": "digest"}.get(table, "session")
-    query = f"SELECT number, {session} FROM {table} INDEXED BY {table}_known ORDER BY {order}"
-    return dict(connection.execute(query).fetchall())

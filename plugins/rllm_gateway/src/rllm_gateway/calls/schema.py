@@ -1,4 +1,4 @@
-"""The tables of a store, and their versions."""
+"""The tables of a store, and their version."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Mapping
 APPLICATION = 0x726C6C63
 """Marks the file as a store of calls (SQLite's application_id): ``rllc``."""
 VERSION = 1
-UPGRADES: Mapping[int, tuple[str, ...]] = {}
-"""Schema version -> SQL statements that upgrade a store to the next version. They only add tables or columns, so
-processes with the older version may continue to write."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "sessions": ("id", "run", "key_hash", "opened", "head", "digest"),
@@ -28,7 +25,7 @@ INSERT = {
     "deliveries": "INSERT OR IGNORE INTO deliveries (session, call, head, digest) VALUES (?, ?, ?, ?)",
 }
 
-# AUTOINCREMENT never uses a number again. Damage is reported with the number of the record.
+# AUTOINCREMENT never uses a number again, so numbers are in the order of storage.
 TABLES = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};

@@ -239,11 +239,9 @@ class CallStore(CallReader):
     def open(cls, path: Path) -> Self:
         """Open the store at `path`. If it does not exist, create it and its parent folders.
 
-        A store with an older schema is upgraded.
-
         Raises:
-            StoreError: the store cannot be written, is a different kind of file, or was written by a newer
-                rllm-gateway.
+            StoreError: the store cannot be written, is a different kind of file, or was written by a different version
+                of rllm-gateway.
         """
         writer = GroupWriter(path)
         try:

@@ -5,39 +5,124 @@ when a file is imported. Importing a client takes a second. So this process impo
 agent imports, and forks itself for each rollout. If an import has started threads, which a fork would lose, it starts
 a new Python instead.
 
-Input and output are described in `forking.py`. An order also has ``result``, a file for the function's result.
+It reads lines ``{"start": number, "environment": …, "task": …, "log": …, "result": …}`` and ``{"kill": number}``, and
+writes ``ready``, then ``{"ended": number, "code": …}`` for each start. ``result`` is the file for the function's
+result. It ends with its input, and all agents end with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import importlib
 import importlib.util
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rllm_gateway.running.calling import FAILED, RESULT, call_and_leave
-from rllm_gateway.running.forking import ForkingServer, serve
 from rllm_gateway.running.target import Target, imported_packages
 
+PR_SET_PDEATHSIG = 1
 
-class ForkServer(ForkingServer):
-    """Starts an agent's function in a process that has already imported the agent's packages."""
+
+class ForkServer:
+    """Starts and ends processes that call an agent's function, with the agent's packages already imported."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         importlib.import_module("rllm_gateway.client")  # every agent's process needs it
         _import_installed(target)
         _warm_up()
-        super().__init__()
+        self._numbers: dict[int, int] = {}
+        self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+        self.private: list[int] = []
+        """File descriptors that agents must not inherit."""
+        # A garbage collection in an agent would write to every page that it shares with this process.
+        gc.collect()
+        gc.freeze()
+        # On macOS, system libraries break in a fork that does not execute anything.
+        self.forks = sys.platform == "linux" and _threads() == 1
+        """False if each agent needs a new Python."""
+
+    def start(self, order: Mapping[str, Any]) -> None:
+        """Start an agent."""
+        pid = self._forked(order) if self.forks else self._spawned(order)
+        self._numbers[pid] = order["start"]
+
+    def kill(self, number: int) -> None:
+        """Kill an agent and all processes that it has started. Do nothing if it has already ended."""
+        for pid, known in self._numbers.items():
+            if known == number:
+                _kill_group(pid)
+
+    def kill_all(self) -> None:
+        for pid in self._numbers:
+            _kill_group(pid)
+
+    def reap(self) -> list[tuple[int, int]]:
+        """Return numbers and exit codes of ended agents. A negative code is the signal that killed the agent."""
+        ended: list[tuple[int, int]] = []
+        while self._numbers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            number = self._numbers.pop(pid, None)
+            if number is not None:
+                # Kill the processes that the agent has started and left running.
+                _kill_group(pid)
+                ended.append((number, os.waitstatus_to_exitcode(status)))
+        return ended
+
+    def _forked(self, order: Mapping[str, Any]) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.setpgid(pid, pid)  # the child does the same, because either may run first
+            return pid
+        try:
+            self._become_agent(order, parent)
+        except BaseException:  # noqa: BLE001  (this process must not serve)
+            os._exit(FAILED)
+        return self._play(order)
+
+    def _become_agent(self, order: Mapping[str, Any], parent: int) -> None:
+        with contextlib.suppress(PermissionError):
+            os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for descriptor in self.private:
+            os.close(descriptor)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._libc is not None:
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(FAILED)
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # A function has its task as an argument, not on standard input.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  (the process's own)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+        os.environ.update(order["environment"])
+        # Python seeds its own generator in every fork.
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()
 
     def _play(self, order: Mapping[str, Any]) -> NoReturn:
+        """Call the function in this process, and leave it."""
         code = FAILED
         try:
             code = call_and_leave(self._target, order["task"], Path(order["result"]))
@@ -47,6 +132,7 @@ class ForkServer(ForkingServer):
             os._exit(code)
 
     def _spawned(self, order: Mapping[str, Any]) -> int:
+        """Start the agent in a new Python, because a fork would lose threads. Returns its process id."""
         environment = {**os.environ, **order["environment"], RESULT: order["result"]}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         program = [sys.executable, "-P", "-m", "rllm_gateway.running.calling"]
@@ -99,10 +185,61 @@ def _is_installed(package: str) -> bool:
     return spec is not None and bool(spec.origin) and str(spec.origin).startswith(places)
 
 
+def serve(server: ForkServer, asked: int, responses: int) -> None:
+    """Start and kill agents as the file `asked` orders, until it ends. Write answers to the file `responses`."""
+    woken, waker = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(waker, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker)
+    selector = selectors.PollSelector()  # needs no file descriptor
+    server.private += [asked, responses, woken, waker]
+    selector.register(asked, selectors.EVENT_READ)
+    selector.register(woken, selectors.EVENT_READ)
+    _write(responses, "ready")
+    begun = b""
+    while True:
+        ready = {key.fd for key, _ in selector.select()}
+        if woken in ready:
+            os.read(woken, 4096)
+        for number, code in server.reap():
+            _write(responses, json.dumps({"ended": number, "code": code}))
+        if asked in ready:
+            data = os.read(asked, 1 << 20)
+            if not data:
+                server.kill_all()
+                return
+            *lines, begun = (begun + data).split(b"\n")
+            for line in lines:
+                order = json.loads(line)
+                server.start(order) if "start" in order else server.kill(order["kill"])
+
+
+def _threads() -> int:
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return threading.active_count()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _write(responses: int, line: str) -> None:
+    data = line.encode() + b"\n"
+    while data:
+        data = data[os.write(responses, data) :]
+
+
 def main(place: str, function: str, path: str) -> None:
     """Serve one agent. `path` is ``sys.path`` as a JSON list."""
     sys.path[:] = json.loads(path)
-    serve(ForkServer(Target(place, function)))
+    asked, responses = os.dup(0), os.dup(1)
+    # Packages that print at their import, and agents, write to a log. Their output must not mix with the answers.
+    os.dup2(2, 1)
+    serve(ForkServer(Target(place, function)), asked, responses)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run an agent, each rollout in a separate process: a function, a program, or a program with imported packages."""
+"""Run an agent, each rollout in a separate process: a function or a program."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rllm_core.errors import ConfigError, PluginError, RolloutError
-from rllm_core.notices import warn_once
-from rllm_gateway.running import forking
+from rllm_core.errors import PluginError, RolloutError
 from rllm_gateway.running.target import Target
 from rllm_gateway.session import OpenedSession
 
@@ -87,41 +85,42 @@ def last_lines(log: Path) -> tuple[str, ...]:
 SECONDS_TO_START = 120.0
 
 
-class AgentServer:
-    """Sends orders to a process that starts agents. It starts the process on first use, and again after it has died."""
+class FunctionRunner:
+    """Starts an agent's function through a `fork_server`, which it starts on first use, and again after it has died."""
 
-    def __init__(self, program: Sequence[str], agent: str, directory: Path, remedy: str) -> None:
-        """Start nothing yet.
-
-        Args:
-            program: the program that starts the process, and its arguments.
-            agent: the agent's name, for errors.
-            directory: folder for the process's log.
-            remedy: hint of the error if the process does not start.
-        """
-        self._program = list(program)
-        self._agent = agent
+    def __init__(self, target: Target, directory: Path) -> None:
+        """Start nothing yet. Logs are written to `directory`."""
+        path = json.dumps([*sys.path, os.getcwd()] if "" not in sys.path else sys.path)  # noqa: PTH109
+        server = [sys.executable, "-P", "-m", "rllm_gateway.running.fork_server"]
+        self._program = [*server, target.place, target.function, path]
+        self._target = target
         self._directory = directory
-        self._remedy = remedy
-        self.forks = True
-        """False if the process starts a new Python for each agent."""
         self._numbers = count()
         self._running: dict[int, asyncio.Future[int]] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
-    def new_number(self) -> int:
-        """Return the number of the next agent."""
-        return next(self._numbers)
-
-    async def run(self, number: int, order: Mapping[str, Any]) -> int:
-        """Run an agent to its end, and return its exit code. Cancelled, it kills the agent and its children.
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
+        """Run the agent to its end. If this is cancelled, kill the agent and all processes that it has started.
 
         Raises:
             PluginError: no process can be started.
             RolloutError: the process that starts agents has died.
         """
+        number = next(self._numbers)
+        log, result = self._directory / f"{number}.log", self._directory / f"{number}.json"
+        order = {"environment": dict(environment), "task": dict(task), "log": str(log), "result": str(result)}
+        try:
+            code = await self._ended(number, order)
+            returned = json.loads(result.read_bytes()) if result.exists() else None
+            return Outcome(code, returned, last_lines(log))
+        finally:
+            log.unlink(missing_ok=True)
+            result.unlink(missing_ok=True)
+
+    async def _ended(self, number: int, order: Mapping[str, Any]) -> int:
+        """Return the exit code of an agent after its end."""
         process = await self._started()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._running[number] = future
@@ -174,16 +173,15 @@ class AgentServer:
                 said = await process.stdout.readline()
         except TimeoutError:
             said = b""
-        self.forks = said.strip() == b"ready"
-        if not said.startswith(b"ready"):
+        if said.strip() != b"ready":
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             why = " | ".join(last_lines(errors)) or "it printed nothing"
             raise PluginError(
                 "agent-not-started",
-                f"The process that starts the agent {self._agent} does not start: {why}.",
-                self._remedy,
+                f"The process that starts the agent {self._target} does not start: {why}.",
+                "Import the agent's file in Python to see the error.",
             )
         return process
 
@@ -209,40 +207,6 @@ class AgentServer:
 def _send(process: asyncio.subprocess.Process, order: Mapping[str, Any]) -> None:
     if process.stdin is not None and not process.stdin.is_closing():
         process.stdin.write(json.dumps(order).encode() + b"\n")
-
-
-class FunctionRunner:
-    """Starts an agent's function through a `fork_server`."""
-
-    def __init__(self, target: Target, directory: Path) -> None:
-        """Start nothing yet. Logs are written to `directory`."""
-        path = json.dumps([*sys.path, os.getcwd()] if "" not in sys.path else sys.path)  # noqa: PTH109
-        program = [sys.executable, "-P", "-m", "rllm_gateway.running.fork_server"]
-        remedy = "Import the agent's file in Python to see the error."
-        self._server = AgentServer([*program, target.place, target.function, path], str(target), directory, remedy)
-        self._directory = directory
-
-    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
-        """Run the agent to its end. If this is cancelled, kill the agent and all processes that it has started.
-
-        Raises:
-            PluginError: no process can be started.
-            RolloutError: the process that starts agents has died.
-        """
-        number = self._server.new_number()
-        log, result = self._directory / f"{number}.log", self._directory / f"{number}.json"
-        order = {"environment": dict(environment), "task": dict(task), "log": str(log), "result": str(result)}
-        try:
-            code = await self._server.run(number, order)
-            returned = json.loads(result.read_bytes()) if result.exists() else None
-            return Outcome(code, returned, last_lines(log))
-        finally:
-            log.unlink(missing_ok=True)
-            result.unlink(missing_ok=True)
-
-    async def close(self) -> None:
-        """End all agents."""
-        await self._server.close()
 
 
 class CommandRunner:
@@ -304,66 +268,6 @@ class CommandRunner:
                 f"{self._command[0]} cannot be started: {error}.",
                 "Set rllm.workflow.workflow_args.command to a program that starts, for example [python,my_program.py].",
             ) from error
-
-
-class WarmCommandRunner:
-    """Runs a Python program in forks of a process that has imported its packages."""
-
-    def __init__(self, command: Sequence[str], preload: Sequence[str], directory: Path) -> None:
-        """Start nothing yet. Logs are written to `directory`."""
-        options = count_python_options(command)
-        settings = {"command": [*command], "options": options, "preload": [*preload]}
-        program = [*command[:options], forking.__file__, json.dumps(settings)]
-        remedy = "Correct or remove rllm.workflow.workflow_args.preload. Without it each rollout starts a new Python."
-        self._server = AgentServer(program, " ".join(command), directory, remedy)
-        self._directory = directory
-
-    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
-        """Run the program to its end, as `CommandRunner.run` does.
-
-        Raises:
-            PluginError: the packages cannot be imported.
-            RolloutError: the process that starts programs has died.
-        """
-        number = self._server.new_number()
-        log, output = self._directory / f"{number}.log", self._directory / f"{number}.out"
-        order = {"environment": dict(environment), "task": dict(task), "log": str(log), "output": str(output)}
-        try:
-            code = await self._server.run(number, order)
-            if not self._server.forks:
-                warn_once(
-                    "rllm.workflow.workflow_args.preload has no effect, so each rollout starts a new Python: "
-                    "a package in the list starts threads, or the system is not Linux."
-                )
-            said = last_lines(output)
-            return Outcome(code, _returned(said), last_lines(log) or said)
-        finally:
-            log.unlink(missing_ok=True)
-            output.unlink(missing_ok=True)
-
-    async def close(self) -> None:
-        """End all programs."""
-        await self._server.close()
-
-
-def count_python_options(command: Sequence[str]) -> int:
-    """Return the number of words before the program of a command such as ``python -u my_program.py``.
-
-    Raises:
-        ConfigError: the command does not run a file or a module with Python.
-    """
-    for number, word in enumerate(command):
-        if number and (word == "-m" or word.endswith(".py")):
-            if Path(command[0]).name.startswith("python") and len(command) > number + (word == "-m"):
-                return number
-            break
-        if number and (not word.startswith("-") or word == "-c"):
-            break
-    raise ConfigError(
-        "conflicting-keys",
-        f"rllm.workflow.workflow_args.preload is set, but the command {' '.join(command)!r} is not a Python program.",
-        "Remove `preload`, or set command=[python,my_program.py] or command=[python,-m,my_package].",
-    )
 
 
 async def _killed(process: asyncio.subprocess.Process) -> None:

@@ -65,7 +65,7 @@ class Replay:
         self._build = Pipeline(stages("build_batch"), context)
         (estimation,) = stages("advantages")
         self._estimations: Mapping[str, Pipeline] = {
-            setup.label: Pipeline([estimation], replace(context, estimator_of=setup.estimators.of)) for setup in setups
+            setup.label: Pipeline([estimation], replace(context, estimator_of=setup.estimators.get)) for setup in setups
         }
 
     async def batch(self, global_step: int, rounds: Sequence[Sequence[Episode]]) -> TrainStep:
@@ -192,7 +192,7 @@ def _context(rules: Rules, setup: Setup) -> StageContext:
         rejection=rules.rejection.registered.load()(rules.rejection.params),
         rejection_name=rules.rejection.registered.qualified_name,
         needs=frozenset(),
-        estimator_of=setup.estimators.of,
+        estimator_of=setup.estimators.get,
         loss_of=_no_loss,
         log=_no_log,
     )

@@ -138,7 +138,7 @@ def _own_setup(picker: Picker, instead: Mapping[str, PluginChoice[EstimatorPlugi
 def _same(one: Setup, other: Setup) -> bool:
     """True if every role has the same estimator with the same options."""
     roles = {*one.estimators.by_role, *other.estimators.by_role}
-    pairs = [(one.estimators.of(role), other.estimators.of(role)) for role in roles]
+    pairs = [(one.estimators.get(role), other.estimators.get(role)) for role in roles]
     pairs.append((one.estimators.default, other.estimators.default))
     return all((a.registered.qualified_name, a.params) == (b.registered.qualified_name, b.params) for a, b in pairs)
 

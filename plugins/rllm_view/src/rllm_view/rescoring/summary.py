@@ -64,7 +64,7 @@ def summaries_of(result: Rescored) -> list[RoleSummary]:
 
 def _measure(result: Rescored, index: int, role: str, groups: Sequence[ScoredGroup]) -> SetupMetrics:
     setup, tally = result.setups[index], result.tokens[role]
-    chosen = setup.estimators.of(role)
+    chosen = setup.estimators.get(role)
     advantages = np.concatenate([group.advantages[index] for group in groups])
     advantages = advantages[np.isfinite(advantages)]
     return SetupMetrics(

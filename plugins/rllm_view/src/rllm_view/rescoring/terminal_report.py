@@ -135,7 +135,7 @@ def _print_losses(result: Rescored) -> None:
     rows = [
         (
             role,
-            label_of(estimators[setup].of(role)),
+            label_of(estimators[setup].get(role)),
             loss,
             f"{tally.loss:+.4f}",
             f"{tally.mean_gradient:.4f}",
@@ -154,7 +154,7 @@ def _print_groups(result: Rescored, n_groups: int) -> None:
             f"\nGroup {group.name}: {len(group.members)} trajectories, reward {group.reward_mean:.3f} "
             f"(std {group.reward_std:.3f}), {group.lengths.min()} to {group.lengths.max()} tokens"
         )
-        labels = [label_of(setup.estimators.of(group.role)) for setup in result.setups]
+        labels = [label_of(setup.estimators.get(group.role)) for setup in result.setups]
         print_table(("trajectory", "reward", "tokens", *labels), list(_trajectories(group)))
     left = len(result.groups) - n_groups
     if left > 0:

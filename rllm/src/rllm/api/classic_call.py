@@ -22,7 +22,7 @@ class ClassicCall:
     with_norm: bool
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> ClassicCall:
+    def from_function(cls, function: Callable[..., Any]) -> ClassicCall:
         """Return the first form that the function's parameters allow.
 
         Raises:

@@ -1,7 +1,7 @@
 """rLLM's classic estimator signature, and the conversion of such functions to estimators.
 
 ``f(rewards, algorithm_config, **kwargs) -> (advantages, returns)``: lists with one array per group, and one number per
-trajectory. `rllm_core.algorithms.as_classic` converts in the opposite direction.
+trajectory. `rllm.api.as_classic` converts in the opposite direction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rllm_core.algorithms.classic_call import ClassicCall
+from rllm.api.classic_call import ClassicCall
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
@@ -65,7 +65,7 @@ class FromClassic:
         rewards = [reward.copy() for reward in per_group(inputs.rewards, inputs.group_offsets)]
         config = inputs.algorithm_config
         norm = (config or AlgorithmSection()).norm_adv_by_std_in_grpo
-        position, keywords = ClassicCall.of(self.function).arguments(config, list(inputs.groups), norm)
+        position, keywords = ClassicCall.from_function(self.function).arguments(config, list(inputs.groups), norm)
         result = self.function(rewards, *position, **keywords)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise AdvantageError(
@@ -124,7 +124,7 @@ def require_classic(name: str, function: object) -> None:
         what = f"{function!r:.80}" + (", a coroutine function" if callable(function) else "")
         raise PluginError("bad-estimator-signature", f"estimator {name!r} is {what}.", "Register a plain function.")
     try:
-        ClassicCall.of(function)
+        ClassicCall.from_function(function)
     except TypeError as error:
         raise PluginError(
             "bad-estimator-signature",

@@ -1,13 +1,12 @@
-"""Every figure on examples small enough to count by hand."""
+"""Metrics of a step on examples small enough to count by hand."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from small_episodes import make_episode
 
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import build_batch
@@ -16,21 +15,18 @@ from rllm_core.data.version_spans import VersionSpan
 from rllm_core.pipeline.metrics import (
     advantage_metrics,
     episode_metrics,
-    pass_at_k,
     reward_metrics,
     reward_of,
-    split_validation_name,
     staleness_metrics,
     throughput_metrics,
-    validation_metrics,
 )
 
-MakeRollout = Callable[..., Episode]
 
-
-def test_solve_rates_are_shares_of_attempts_and_of_tasks(rollout: MakeRollout) -> None:
+def test_solve_rates_are_shares_of_attempts_and_of_tasks() -> None:
     solved = {"all": (True, True), "none": (False, False), "some": (True, False), "also none": (False,)}
-    episodes = [rollout(task, i, correct=correct) for task, seen in solved.items() for i, correct in enumerate(seen)]
+    episodes = [
+        make_episode(task, i, correct=correct) for task, seen in solved.items() for i, correct in enumerate(seen)
+    ]
     metrics = episode_metrics(episodes)
     assert metrics["batch/solved"] == pytest.approx(3 / 7)
     assert (metrics["batch/solve_all"], metrics["batch/solve_none"], metrics["batch/solve_partial"]) == (
@@ -41,33 +37,33 @@ def test_solve_rates_are_shares_of_attempts_and_of_tasks(rollout: MakeRollout) -
     assert metrics["batch/episodes"] == 7
 
 
-def test_a_task_of_another_round_is_another_task(rollout: MakeRollout) -> None:
-    first, second = ([rollout("t", index, correct=correct) for index in range(2)] for correct in (True, False))
+def test_a_task_of_another_round_is_another_task() -> None:
+    first, second = ([make_episode("t", index, correct=correct) for index in range(2)] for correct in (True, False))
     metrics = episode_metrics(first, second)
     assert (metrics["batch/solve_all"], metrics["batch/solve_none"], metrics["batch/solve_partial"]) == (0.5, 0.5, 0.0)
     assert (metrics["batch/episodes"], metrics["batch/solved"]) == (4, 0.5)
 
 
-def test_every_way_of_ending_is_a_share_of_attempts(rollout: MakeRollout) -> None:
-    episodes = [rollout("t", index, reason=TerminationReason.TIMEOUT) for index in range(3)]
-    episodes.append(rollout("t", 3, reason=TerminationReason.ERROR))
+def test_every_way_of_ending_is_a_share_of_attempts() -> None:
+    episodes = [make_episode("t", index, reason=TerminationReason.TIMEOUT) for index in range(3)]
+    episodes.append(make_episode("t", 3, reason=TerminationReason.ERROR))
     metrics = episode_metrics(episodes)
     endings = {name: value for name, value in metrics.items() if name.startswith("batch/ended_")}
     expected = {f"batch/ended_{reason.value}": 0.0 for reason in TerminationReason}
     assert endings == expected | {"batch/ended_timeout": 0.75, "batch/ended_error": 0.25}
 
 
-def test_the_environment_s_figures_are_means_over_the_episodes_that_have_them(rollout: MakeRollout) -> None:
-    episodes = [rollout("t", 0, metrics={"guesses": 3, "hits": 1}), rollout("t", 1, metrics={"guesses": 4})]
-    metrics = episode_metrics([*episodes, rollout("t", 2)])
+def test_the_environment_s_figures_are_means_over_the_episodes_that_have_them() -> None:
+    episodes = [make_episode("t", 0, metrics={"guesses": 3, "hits": 1}), make_episode("t", 1, metrics={"guesses": 4})]
+    metrics = episode_metrics([*episodes, make_episode("t", 2)])
     assert {name: value for name, value in metrics.items() if name.startswith("env/")} == {
         "env/guesses": 3.5,
         "env/hits": 1.0,
     }
 
 
-def test_response_lengths_are_tokens_per_trajectory(rollout: MakeRollout) -> None:
-    episodes = [rollout("t", index) for index in range(3)]
+def test_response_lengths_are_tokens_per_trajectory() -> None:
+    episodes = [make_episode("t", index) for index in range(3)]
     for episode, sampled in zip(episodes, ([[1, 2], [3]], [[4, 5, 6, 7, 8]], []), strict=True):
         trajectory = Trajectory("agent")
         for ids in sampled:
@@ -86,7 +82,6 @@ def test_response_lengths_are_tokens_per_trajectory(rollout: MakeRollout) -> Non
 def test_no_episodes_have_no_figures() -> None:
     assert episode_metrics([]) == {}
     assert reward_metrics([]) == {}
-    assert validation_metrics([], 4) == {}
     assert advantage_metrics(build_batch([]).with_columns(advantages=np.zeros(0, np.float32))) == {}
 
 
@@ -129,75 +124,6 @@ def test_advantages_by_role_over_sampled_tokens() -> None:
     }
 
 
-@pytest.mark.parametrize("rollouts", range(1, 8))
-def test_pass_at_k_is_the_share_of_draws_that_hold_a_correct_attempt(rollouts: int) -> None:
-    for correct in range(rollouts + 1):
-        outcomes = [True] * correct + [False] * (rollouts - correct)
-        for k in range(1, rollouts + 1):
-            draws = [any(draw) for draw in itertools.combinations(outcomes, k)]
-            assert pass_at_k(rollouts, correct, k) == pytest.approx(sum(draws) / len(draws), abs=1e-12)
-
-
-def test_pass_at_more_than_there_are_is_whether_any_is_correct() -> None:
-    assert (pass_at_k(2, 1, 5), pass_at_k(2, 0, 5)) == (1.0, 0.0)
-
-
-def test_validation_by_data_source(rollout: MakeRollout) -> None:
-    episodes = [
-        rollout("a", 0, correct=True, rewards=[1.0], source="math", metrics={"guesses": 2}),
-        rollout("a", 1, correct=False, rewards=[0.5], source="math", metrics={"guesses": 4}),
-        rollout("b", 0, correct=False, rewards=[0.0, -0.5], source="math"),
-        rollout("b", 1, correct=False, source="math"),
-        rollout("c", 0, correct=True, rewards=[2.0], source="code"),
-        rollout("c", 1, correct=True, rewards=[None], source="code"),
-        rollout("d", 0, source="empty"),
-    ]
-    assert validation_metrics(episodes, 2) == {
-        "val/math/pass@1": 0.25,
-        "val/math/pass@2": 0.5,
-        "val/math/reward": 0.25,
-        "val/math/guesses": 3.0,
-        "val/code/pass@1": 1.0,
-        "val/code/pass@2": 1.0,
-        "val/code/reward": 2.0,
-        "val/code/missing_rewards": 1.0,
-        "val/empty/pass@1": 0.0,
-        "val/empty/pass@2": 0.0,
-    }
-
-
-def test_rewards_that_are_missing_are_left_out_of_the_mean_and_counted(rollout: MakeRollout) -> None:
-    unusable = [None, float("nan"), float("inf"), float("-inf")]
-    metrics = validation_metrics([rollout("a", rewards=[1.0, 0.0, *unusable]), rollout("b", rewards=[0.5])], 1)
-    assert (metrics["val/default/reward"], metrics["val/default/missing_rewards"]) == (0.5, 4.0)
-    metrics = validation_metrics([rollout("a", rewards=[None])], 1)
-    assert "val/default/reward" not in metrics
-    assert metrics["val/default/missing_rewards"] == 1.0
-
-
-def test_validation_tells_roles_apart_where_there_are_several(rollout: MakeRollout) -> None:
-    episodes = [rollout("a", source="two"), rollout("b", source="two"), rollout("c", rewards=[0.25], source="one")]
-    for episode, judged in zip(episodes[:2], (1.0, None), strict=True):
-        solvers = [Trajectory("solver", reward=1.0), Trajectory("solver", reward=0.5), Trajectory(reward=-1.0)]
-        episode.trajectories += [*solvers, Trajectory("judge", reward=judged)]
-    rewards = {name: value for name, value in validation_metrics(episodes, 1).items() if "reward" in name}
-    assert rewards == {
-        "val/two/reward": pytest.approx(2 / 7),
-        "val/two/reward/solver": 0.75,
-        "val/two/reward/agent": -1.0,
-        "val/two/reward/judge": 1.0,
-        "val/two/missing_rewards": 1.0,
-        "val/one/reward": 0.25,
-    }
-
-
-def test_a_trajectory_without_a_reward_has_that_of_its_last_step(rollout: MakeRollout) -> None:
-    steps = [Step([1], [2], reward=4.0), Step([1], [2], reward=0.25)]
-    episode = rollout("a")
-    episode.trajectories.append(Trajectory("agent", steps))
-    assert validation_metrics([episode], 1) == {"val/default/pass@1": 0.0, "val/default/reward": 0.25}
-
-
 @pytest.mark.parametrize(
     ("reward", "of_steps", "expected"),
     [
@@ -216,19 +142,6 @@ def test_a_reward_is_the_trajectory_s_or_the_last_step_s(
 ) -> None:
     trajectory = Trajectory("agent", [Step([1], [2], reward=value) for value in of_steps], reward)
     assert reward_of(trajectory) == expected
-
-
-@pytest.mark.parametrize("source", ["default", "openai/gsm8k", "a/b/c", "val", "val/x"])
-@pytest.mark.parametrize("metric", ["reward", "reward/judge", "pass@1", "missing_rewards"])
-def test_a_validation_name_is_split_into_data_source_and_figure(source: str, metric: str) -> None:
-    assert split_validation_name(f"val/{source}/{metric}") == (source, metric)
-
-
-def test_one_rollout_gives_pass_at_one_only(rollout: MakeRollout) -> None:
-    assert set(validation_metrics([rollout("a", correct=True, rewards=[1.0])], 1)) == {
-        "val/default/pass@1",
-        "val/default/reward",
-    }
 
 
 def _step(**fields: Any) -> TrainStep:

@@ -10,8 +10,8 @@ from rllm_core.rollout.template_renderer import before_any
 TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
 
 
-def settled(said: bytes, *, tools: bool = False, decoding: object = lossy) -> str:
-    return renderer_of_bytes(decoding).settled([1], list(said), TOOLS if tools else ()).content  # type: ignore[arg-type]
+def parse_partial_content(said: bytes, *, tools: bool = False, decoding: object = lossy) -> str:
+    return renderer_of_bytes(decoding).parse_partial([1], list(said), TOOLS if tools else ()).content  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -19,16 +19,19 @@ def settled(said: bytes, *, tools: bool = False, decoding: object = lossy) -> st
     [(b"so", "so"), ("so é".encode(), "so é"), ("so é".encode()[:-1], "so "), ("😀".encode()[:3], ""), (b"$", "")],
 )
 def test_a_character_waits_for_its_last_byte(said: bytes, content: str) -> None:
-    assert settled(said) == content
+    assert parse_partial_content(said) == content
 
 
 def test_bytes_wait_if_a_later_byte_makes_them_unreadable() -> None:
-    assert settled("a é".encode(), decoding=fallback) == "a "
-    assert settled("a é.".encode(), decoding=fallback) == "a é."
+    assert parse_partial_content("a é".encode(), decoding=fallback) == "a "
+    assert parse_partial_content("a é.".encode(), decoding=fallback) == "a é."
 
 
 def test_the_end_waits_if_the_tokenizer_cleans_up_spaces() -> None:
-    assert settled(b"it is so ' and it has been so for a long time", decoding=cleaned) == "it is so'and it has"
+    assert (
+        parse_partial_content(b"it is so ' and it has been so for a long time", decoding=cleaned)
+        == "it is so'and it has"
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,8 +46,8 @@ def test_the_end_waits_if_the_tokenizer_cleans_up_spaces() -> None:
     ],
 )
 def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> None:
-    assert settled(said, tools=True) == content
-    assert settled(said) == said.decode()
+    assert parse_partial_content(said, tools=True) == content
+    assert parse_partial_content(said) == said.decode()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_call_of_a_tool_that_may_begin_waits(said: bytes, content: str) -> Non
     ids=str,
 )
 def test_thoughts_are_final_before_words(prompt: list[int], response: list[int], reasoning: str, content: str) -> None:
-    found = renderer_of_bytes(thinks=True).settled(prompt, response)
+    found = renderer_of_bytes(thinks=True).parse_partial(prompt, response)
     assert (found.reasoning, found.content) == (reasoning, content)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from expecting import expect_error
+from plain_groups import make_groups
 
-from rllm_core.algorithms.as_classic import AsClassic
+from rllm.api.as_classic import AsClassic
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import AdvantageError, PluginError
-
-MakeGroups = Callable[..., list[TrajectoryGroup]]
 
 
 def classic(function: Any, **record: Any) -> AsClassic:
@@ -64,8 +62,8 @@ def test_the_config_and_options_by_keyword_become_the_estimator_s_options() -> N
     assert seen == [("the config", {"strength": 3})]
 
 
-def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups(make_groups: MakeGroups) -> None:
-    groups = make_groups([[0, 0], [0]], said=[[1, 2], [3]])
+def test_an_estimator_that_looks_at_more_than_rewards_needs_the_groups() -> None:
+    groups = make_groups([[0, 0], [0]], lengths=[[1, 2], [3]])
     rewards = [np.array([1.0, 2.0]), np.array([3.0])]
     with expect_error(AdvantageError, "missing-estimator-input", "'mine'", "response_lengths", "traj_groups="):
         classic(by_length)(rewards)
@@ -78,12 +76,12 @@ def test_a_slip_in_an_estimator_stays_an_attribute_error() -> None:
         classic(lambda inputs, params: inputs.reward_list)([np.ones(1)])
 
 
-def test_a_need_that_only_a_run_can_fill_is_said(make_groups: MakeGroups) -> None:
+def test_a_need_that_only_a_run_can_fill_is_said() -> None:
     with expect_error(AdvantageError, "bad-estimator-signature", "values"):
         classic(doubled, needs=frozenset({"values"}))([np.ones(2)], traj_groups=make_groups([[1, 1]]))
 
 
-def test_parts_of_the_reward_are_for_the_estimator_to_miss(make_groups: MakeGroups) -> None:
+def test_parts_of_the_reward_are_for_the_estimator_to_miss() -> None:
     def without_parts(inputs: AdvantageInput, params: Any) -> Advantages:
         assert inputs.reward_components is None
         return doubled(inputs, params)
@@ -96,7 +94,7 @@ def test_parts_of_the_reward_are_for_the_estimator_to_miss(make_groups: MakeGrou
 
 
 @pytest.mark.parametrize(("rewards", "shape"), [([[1.0, 2.0, 3.0]], "[3]"), ([[1.0], [1.0]], "[1, 1]"), ([], "[]")])
-def test_rewards_that_do_not_fit_the_groups_are_said(make_groups: MakeGroups, rewards: Any, shape: str) -> None:
+def test_rewards_that_do_not_fit_the_groups_are_said(rewards: Any, shape: str) -> None:
     with expect_error(AdvantageError, "bad-estimator-signature", len(rewards), shape, "1", "2"):
         classic(doubled)(rewards, traj_groups=make_groups([[1, 1]]))
 

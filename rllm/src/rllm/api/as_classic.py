@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rllm_core.algorithms.classic import per_group
-from rllm_core.algorithms.classic_call import NORM
+from rllm.api.classic import per_group
+from rllm.api.classic_call import NORM
 from rllm_core.algorithms.columns import columns_of
 from rllm_core.contracts.estimator import ALWAYS_FILLED, AdvantageEstimator, AdvantageInput, EstimatorPlugin
 from rllm_core.data.batch import build_batch

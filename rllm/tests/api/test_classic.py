@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,22 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
+from plain_groups import make_inputs
 
-from rllm_core.algorithms.classic import FromClassic, require_classic
-from rllm_core.algorithms.classic_call import NORM, reads
+from rllm.api.classic import FromClassic, require_classic
+from rllm.api.classic_call import NORM, reads
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError, PluginError
 from rllm_core.schema.algorithm_sections import AlgorithmSection
-
-MakeInputs = Callable[..., AdvantageInput]
 
 
 def estimated(function: Any, inputs: AdvantageInput) -> Advantages:
     return FromClassic("mine", function)(inputs, NoParams())
 
 
-def test_a_classic_function_is_given_rewards_group_by_group_the_config_and_the_groups(make_inputs: MakeInputs) -> None:
+def test_a_classic_function_is_given_rewards_group_by_group_the_config_and_the_groups() -> None:
     seen: list[Any] = []
 
     def remember(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
@@ -46,7 +44,7 @@ def test_a_classic_function_is_given_rewards_group_by_group_the_config_and_the_g
     assert type(kwargs["traj_groups"]) is list
 
 
-def test_its_advantages_come_back_trajectory_by_trajectory(make_inputs: MakeInputs) -> None:
+def test_its_advantages_come_back_trajectory_by_trajectory() -> None:
     def times(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
         return [array * (index + 1) for index, array in enumerate(rewards)], rewards
 
@@ -65,12 +63,12 @@ def test_its_advantages_come_back_trajectory_by_trajectory(make_inputs: MakeInpu
     ],
     ids=["lists of lists", "a list for the pair", "a tuple and a matrix", "float32"],
 )
-def test_whatever_holds_the_numbers_is_taken(make_inputs: MakeInputs, give: Any) -> None:
+def test_whatever_holds_the_numbers_is_taken(give: Any) -> None:
     result = estimated(lambda rewards, config, **kwargs: give(rewards), make_inputs([[1, 2], [3, 4]]))
     assert result.values.tolist() == [1, 2, 3, 4]
 
 
-def test_a_function_may_centre_its_rewards_in_place(make_inputs: MakeInputs) -> None:
+def test_a_function_may_centre_its_rewards_in_place() -> None:
     def centre(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
         for array in rewards:
             array -= array.mean()
@@ -81,7 +79,7 @@ def test_a_function_may_centre_its_rewards_in_place(make_inputs: MakeInputs) -> 
     assert inputs.rewards.tolist() == [1, 3, 5, 9]
 
 
-def test_a_group_of_nobody_has_no_advantages(make_inputs: MakeInputs) -> None:
+def test_a_group_of_nobody_has_no_advantages() -> None:
     result = estimated(lambda rewards, config, **kwargs: (rewards, rewards), make_inputs([]))
     assert result.values.shape == (0,)
 
@@ -102,9 +100,7 @@ def test_a_group_of_nobody_has_no_advantages(make_inputs: MakeInputs) -> None:
         (lambda rewards: ([rewards[0], [[1.0], [1.0, 2.0], []]], rewards), ["advantages", "'t1:agent'"]),
     ],
 )
-def test_what_it_returns_wrong_names_the_estimator_the_group_and_the_shapes(
-    make_inputs: MakeInputs, give: Any, values: list[Any]
-) -> None:
+def test_what_it_returns_wrong_names_the_estimator_the_group_and_the_shapes(give: Any, values: list[Any]) -> None:
     with expect_error(AdvantageError, "bad-estimator-result", "'mine'", *values):
         estimated(lambda rewards, config, **kwargs: give(rewards), make_inputs([[1, 0], [1, 2, 3]]))
 
@@ -146,9 +142,7 @@ def second_with_none(rewards: Any, norm_adv_by_std_in_grpo: bool | None = None, 
 
 
 @pytest.mark.parametrize("function", [second_without_default, second_with_none])
-def test_the_option_of_the_config_in_second_place_is_given_its_value_and_not_the_config(
-    make_inputs: MakeInputs, function: Any
-) -> None:
+def test_the_option_of_the_config_in_second_place_is_given_its_value_and_not_the_config(function: Any) -> None:
     config = AlgorithmSection(norm_adv_by_std_in_grpo=False)
     inputs = replace(make_inputs([[1, 0]]), algorithm_config=config)
     assert estimated(function, inputs).values.tolist() == [1, 0]
