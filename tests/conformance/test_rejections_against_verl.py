@@ -15,6 +15,8 @@ from rllm_backend_kit.rejection import rejected
 from rllm_backend_kit.update_metrics import Means, note_rollout
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 
+from .conftest import sampled
+
 RULES = [
     *(f"{scope}_{estimate}" for scope in ("token", "seq_sum", "seq_mean") for estimate in ("k1", "k2", "k3")),
     *("seq_max_k2", "seq_max_k3"),
@@ -49,7 +51,7 @@ def as_verls(bounds: Any) -> str:
 
 
 @some_or_all
-def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
     shares = []
     for seed in range(batches):
         batch, padded = sampled(seed), sampled(seed).padded
@@ -65,7 +67,7 @@ def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> Non
 
 
 @some_or_all
-def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):
         batch, padded = sampled(seed), sampled(seed).padded
         mode: Literal["token", "sequence"] = "sequence" if seed % 2 else "token"
@@ -91,7 +93,7 @@ def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int
 
 
 @some_or_all
-def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
+def test_opsm_is_trls(trl: Any, batches: int) -> None:
     for seed in range(batches):
         batch = sampled(seed, advantage_per_row=True)
         padded = batch.padded
@@ -102,7 +104,7 @@ def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
 
 
 @some_or_all
-def test_metrics_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+def test_metrics_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):
         batch = sampled(seed)
         inputs = type(batch.inputs)(**vars(batch.inputs) | {"sampling_logprobs": batch.inputs.ref_logprobs})
@@ -118,7 +120,7 @@ def test_metrics_are_verls(verl: Any, sampled: Any, batches: int) -> None:
         assert found["rollout_corr/eff_sample_size"] == pytest.approx(effective, rel=1e-6)
 
 
-def test_veto_and_kpop_are_their_formulas(sampled: Any) -> None:
+def test_veto_and_kpop_are_their_formulas() -> None:
     for seed in range(100):
         batch = sampled(seed)
         old, sampler, _, lengths = columns(batch)
@@ -149,7 +151,7 @@ def test_presets_are_verls(verl: Any, name: str) -> None:
         assert theirs["rollout_is_threshold"] == (cap if floor is None else f"{floor}_{cap}")
 
 
-def test_without_a_rule_or_a_mode_every_weight_is_one(sampled: Any) -> None:
+def test_without_a_rule_or_a_mode_every_weight_is_one() -> None:
     batch = sampled(1)
     correction = RolloutCorrection(mode=None, cap=2.0, floor=0.5, beyond_cap="mask")
     found = rollout_weights(batch.inputs.old_logprobs, batch.inputs.ref_logprobs, batch.inputs.row_ids, correction)
