@@ -106,11 +106,6 @@ def with_view(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def planned() -> Callable[..., RunPlan]:
-    return plan_of
-
-
-@pytest.fixture(scope="session")
 def carry_out() -> Callable[[RunPlan], Trained]:
     """Make the run of a plan."""
 
