@@ -68,6 +68,16 @@ class Trained(Observer):
         return self.steps[-1].generated
 
 
+class Steps(Observer):
+    """Keeps what passes through a loop."""
+
+    def __init__(self) -> None:
+        self.steps: list[TrainStep] = []
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+
+
 Train = Callable[..., Trained]
 
 

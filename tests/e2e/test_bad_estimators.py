@@ -107,8 +107,6 @@ def test_broken_estimator_stops_run(
     assert "Traceback" not in said
 
 
-
-
 def test_a_role_without_groups_is_said_and_the_others_are_trained(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", "--role-estimator", "judge=no_pair", *QUICK]) == 0
     said = capfd.readouterr().err

@@ -14,12 +14,13 @@ from rllm.api.classic import per_group
 from rllm.api.trainer import AgentTrainer
 from rllm_core import register_rllm_adv_estimator
 from rllm_core.algorithms.columns import columns_of
-from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 from rllm_core.plugins import in_process
 from rllm_core.rollout.conversation import Conversation
+
+from .conftest import Steps
 
 ROWS = [{"number": number} for number in range(4)]
 
@@ -57,14 +58,6 @@ class Talker(Workflow):
             trajectory.reward = float(sum(int(step.response_ids.sum()) for step in trajectory.steps) % 7)
             trajectories.append(trajectory)
         return Episode(id=uid, trajectories=trajectories)
-
-
-class Steps(Observer):
-    def __init__(self) -> None:
-        self.steps: list[TrainStep] = []
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.steps.append(step)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,6 @@ from rllm_core import (
     register_rllm_adv_estimator,
     rLLMAdvantageEstimator,
 )
-from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Trajectory
@@ -35,7 +34,7 @@ from rllm_core.plugins import in_process
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
 
-from .conftest import plan_of
+from .conftest import Steps, plan_of
 
 QUICK = {
     "rllm": {"rollout": {"n": 4}, "trainer": {"total_batches": 1, "val_before_train": False, "test_freq": -1}},
@@ -63,14 +62,6 @@ class Answer(Workflow):
                 await conversation.close()
             trajectory.reward = float(int(step.response_ids.sum()) % 5) + self.bonus
         return Episode(id=uid, trajectories=trajectories)
-
-
-class Steps(Observer):
-    def __init__(self) -> None:
-        self.steps: list[TrainStep] = []
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.steps.append(step)
 
 
 @pytest.fixture(autouse=True)
