@@ -119,7 +119,7 @@ $(INSTALLED): $(INSTALLED_PROGRAM) $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	@touch $@
 
 demo: $(INSTALLED_PROGRAM)
-	$(BIN)/rllm train guess --overwrite rllm.trainer.experiment_name=demo
+	$(BIN)/rllm train guess --overwrite rllm.trainer.experiment_name=demo rllm.record=tokens
 	@echo "the command rllm is in $(BIN): \`. $(BIN)/activate\` puts it on the path"
 
 lint: install

@@ -20,7 +20,7 @@ from rllm_gateway.running.target import Target, check_target, sources_of_command
 from rllm_gateway.session import OpenedSession
 
 AGENT = """
-import asyncio, os, signal, subprocess, sys
+import asyncio, json, os, signal, subprocess, sys
 KEY_AT_IMPORT = os.environ.get("OPENAI_API_KEY")
 
 def solve(task):
@@ -44,6 +44,9 @@ def draws(task):
 def fails(task):
     print("looking for it")
     raise KeyError("no answer")
+
+def fails_in_a_library(task):
+    return json.loads("{")
 
 def returns_an_object(task):
     return object()
@@ -155,7 +158,15 @@ def test_a_function_that_takes_a_session_gets_it(run: Any) -> None:
 def test_an_agent_that_fails_is_told_by_its_last_lines(run: Any, function: str, code: int, words: str) -> None:
     outcome = run(function)
     assert outcome.code == code
-    assert words in outcome.failure
+    assert words in "\n".join([outcome.failure, *outcome.last_lines])
+
+
+@pytest.mark.parametrize("function", ["fails", "fails_in_a_library"])
+def test_traceback_of_agent_has_its_line_last_and_no_other_files(run: Any, agent: Path, function: str) -> None:
+    files = [line for line in run(function).last_lines if line.startswith("  File ")]
+    assert len(files) == 1
+    assert str(agent) in files[0]
+    assert function in files[0]
 
 
 def test_a_file_that_fails_on_import_fails_the_attempt(run: Any, agent: Path) -> None:

@@ -152,7 +152,7 @@ def failures_as(
 def described(error: BaseException) -> str:
     """Return an error with the last line of external code in its traceback: ``KeyError: 'answer' (my_env.py, line
     12)``."""
-    place = _place_of(error)
+    place = "" if isinstance(error, RllmError) and error.details else _place_of(error)
     text = f"{error.message} {error.hint}" if isinstance(error, RllmError) else str(error)
     line = " ".join(f"{type(error).__name__}: {text}".split())
     return line.rstrip(": ") + (f" ({place})" if place else "")

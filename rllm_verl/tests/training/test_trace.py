@@ -59,11 +59,11 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
 def test_every_token_is_traced_as_on_the_local_backend(
-    cut: dict[str, int], alone: Any, together: Any, local: Callable[..., UpdateResult], plan: UpdatePlan
+    cut: dict[str, int], alone: Any, two_ranks: Any, local: Callable[..., UpdateResult], plan: UpdatePlan
 ) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     expected = local(batch, plan)
-    for group in (alone, together):
+    for group in (alone, two_ranks):
         updater = make_updater(max_grad_norm=1.0, **SETTINGS, **cut)
         found = updater.update(group.begin_anew(**cut), batch, plan)
         for name, column in in_order(found).items():

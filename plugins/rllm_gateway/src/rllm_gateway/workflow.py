@@ -161,7 +161,7 @@ class AgentWorkflow(Workflow):
         elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
         else:
-            raise RolloutError("agent-failed", f"{outcome.failure}.")
+            raise RolloutError("agent-failed", f"{outcome.failure}.", details="\n".join(outcome.last_lines))
 
     async def _judge(self, task: Mapping[str, Any], returned: Returned, trace: SessionTrace) -> None:
         assert self.episode is not None

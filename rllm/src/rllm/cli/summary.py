@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -22,7 +24,7 @@ NARROWEST = 72
 
 
 def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task], seconds: float) -> None:
-    """Print the last validation, the run folder, and a command that evaluates the model."""
+    """Print the last validation, the run folder, and the commands for the next steps."""
     console = results_console()
     if trainer.last_validation:
         console.print(results_table(plan, trainer.last_validation))
@@ -33,8 +35,17 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
         console.print(f"reward curve: {directory / PICTURE}")
     if (directory / "checkpoints" / "latest").exists():
         environment = plan.config.rllm.env.name
-        lacking = "" if val_tasks else " --data FILE"
-        console.print(f"play with it: rllm eval {environment} --model {directory}/checkpoints/latest{lacking}")
+        lacking = "" if val_tasks else f" --data {_training_data(plan)}"
+        console.print(f"evaluate the model: rllm eval {environment} --model {directory}/checkpoints/latest{lacking}")
+    if plan.recorded != "off":
+        console.print(f"view the run: rllm view {directory}")
+        console.print(f"explain a rollout: rllm why {directory}")
+
+
+def _training_data(plan: RunPlan) -> str:
+    """Return the file of the training tasks as an argument of ``--data``, or FILE if they come from elsewhere."""
+    path = getattr(plan.train_dataset.params, "path", None) if plan.train_dataset else None
+    return shlex.quote(path) if isinstance(path, str) and Path(path).is_file() else "FILE"
 
 
 def results_console() -> Console:

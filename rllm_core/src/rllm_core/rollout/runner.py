@@ -11,7 +11,7 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, TerminationReason
-from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RolloutError, described
+from rllm_core.errors import BackendError, ConfigError, PipelineError, PluginError, RllmError, RolloutError, described
 from rllm_core.rollout.slots import Slots
 from rllm_core.seeding import derive_seed
 
@@ -126,8 +126,9 @@ class RolloutRunner:
         if self._settings.raise_on_error:
             raise RolloutError(
                 "rollout-failed",
-                f"Rollout {uid!r} failed {self._settings.retry_limit} times, last with {reason}.",
+                f"Rollout {uid!r} failed {self._settings.retry_limit} times, last with {reason.removesuffix('.')}.",
                 "Add --debug to see where it failed, or set rllm.workflow.raise_on_error=false to continue without it.",
+                error.details if isinstance(error, RllmError) else "",
             ) from error
         return Episode(
             id=uid,

@@ -9,9 +9,10 @@ import json
 import os
 import runpy
 import sys
-import traceback
+import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from traceback import StackSummary, TracebackException
 from typing import Any
 
 from rllm_gateway.running.target import Target
@@ -19,6 +20,9 @@ from rllm_gateway.running.target import Target
 FAILED = 1
 RESULT = "RLLM_RESULT_FILE"
 """Environment variable with the path of the file to which the process writes the function's result as JSON."""
+_OURS = (str(Path(__file__).parents[1]), runpy.__file__, asyncio.__path__[0], importlib.__path__[0])
+"""Files and folders with the code that calls the agent."""
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int:
@@ -36,10 +40,32 @@ def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int
             return 0
         sys.stderr.write(f"the agent exited with {error.code}\n")
         return FAILED
-    except BaseException:  # noqa: BLE001  (an agent may raise anything, and its traceback is the error of the rollout)
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001  (an agent may raise anything; its traceback is the rollout's error)
+        sys.stderr.write("".join(_agents_traceback(error).format()))
         return FAILED
     return 0
+
+
+def _agents_traceback(error: BaseException) -> TracebackException:
+    """Return the traceback with the frames of the agent's own files only.
+
+    It keeps the frames of installed packages if no frame is the agent's, and always removes ours.
+    """
+    shown = TracebackException.from_exception(error)
+    each: TracebackException | None = shown
+    while each is not None:
+        outside = [frame for frame in each.stack if not _is_below(frame.filename, _OURS)]
+        own = [frame for frame in outside if not _is_below(frame.filename, _INSTALLED)]
+        if own and own[-1] is not each.stack[-1]:
+            # A library raised the error. Its inner errors would hide the agent's line.
+            each.__cause__ = each.__context__ = None
+        each.stack = StackSummary.from_list(own or outside)
+        each = each.__cause__ or each.__context__
+    return shown
+
+
+def _is_below(file: str, folders: tuple[str, ...]) -> bool:
+    return file.startswith(("<frozen", *folders))
 
 
 def _function_of(target: Target) -> Callable[..., Any]:

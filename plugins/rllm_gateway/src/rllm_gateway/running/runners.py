@@ -65,10 +65,10 @@ class Outcome:
 
     @property
     def failure(self) -> str:
-        """Description of the failure: the exit code and the last lines."""
+        """Description of the failure, with the exit code and the last line."""
         ended = f"exit code {self.code}" if self.code >= 0 else f"signal {-self.code}"
-        said = " | ".join(self.last_lines)
-        return f"the agent failed with {ended}" + (f"; its last lines: {said}" if said else "; it wrote nothing")
+        said = f": {self.last_lines[-1].strip()}" if self.last_lines else ", and printed nothing"
+        return f"the agent failed with {ended}{said}"
 
 
 def last_lines(log: Path) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def _uid(run: Run, step: int, word: str) -> str:
         return word
     found = (
         # `task-3:5` means the task `task-3` before `my-task-3`, and attempt 5, not 50.
-        [uid for uid in uids if _attempt(uid) == word]
+        [uid for uid in uids if short_uid(uid) == word]
         or [uid for uid, row in zip(uids, rows, strict=True) if row["task_id"] == word]
         or [uid for uid in uids if uid.rpartition("/")[0].endswith(word)]
         or [uid for uid in uids if word in uid]
@@ -60,6 +60,6 @@ def _uid(run: Run, step: int, word: str) -> str:
     )
 
 
-def _attempt(uid: str) -> str:
-    """``task-3:5`` of ``12.0:task-3:5/0``."""
+def short_uid(uid: str) -> str:
+    """Return the task and the number of the rollout: ``task-3:5`` from ``12.0:task-3:5/0``."""
     return uid.rpartition("/")[0].partition(":")[2]

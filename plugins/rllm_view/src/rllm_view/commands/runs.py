@@ -29,6 +29,7 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
     """
     from rllm_record.run_places import find_runs
     from rllm_view.api.as_json import as_json as to_json
+    from rllm_view.commands.choices import short_path
     from rllm_view.commands.texts import figure
     from rllm_view.reading.run import Run
 
@@ -38,7 +39,7 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
         return
     rows = [
         (
-            str(_short(Path(each.folder))),
+            str(short_path(Path(each.folder))),
             f"{each.steps}" + (f"/{each.total_steps}" if each.total_steps else ""),
             figure(each.reward),
             figure(each.solved),
@@ -50,12 +51,6 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
         for each in summaries
     ]
     print_table(("run", "steps", "reward", "solved", "val pass@1", "estimator", "backend", "record"), rows)
-
-
-def _short(folder: Path) -> Path:
-    """Below the current folder without it: what can be typed."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 @runs.command("compare")

@@ -17,14 +17,22 @@ from rllm_view.commands.episode import RUN, STEP, UID
 @click.option(
     "--top", default=5, show_default=True, type=click.IntRange(min=1), help="Number of strongest tokens to list."
 )
-def why(run: Path, step: int, uid: str, token: int | None, top: int) -> None:
+def why(run: Path | None, step: int | None, uid: str | None, token: int | None, top: int) -> None:
     """Explain why a trajectory was trained on or not, and the causes of its tokens' gradient.
+
+    Without UID, list the trajectories of the step. Without STEP, list the recorded steps. Without RUN, list the runs.
 
     \b
     Examples:
+      rllm why
       rllm why runs/rllm-training/default 12 task-3:5
       rllm why runs/rllm-training/default 12 task-3:5 --token 137
     """
+    if run is None or step is None or uid is None:
+        from rllm_view.commands.choices import list_choices
+
+        list_choices("why", run, step)
+        return
     from rllm_view.commands.explaining import about_token, about_whole
     from rllm_view.commands.finding import account_for
 

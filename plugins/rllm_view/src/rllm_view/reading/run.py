@@ -110,16 +110,16 @@ class Run:
             found.append(f"Lines of {METRICS} that cannot be read: {', '.join(map(str, self.damaged_lines))}.")
         return found
 
-    def require_step(self, step: int) -> None:
-        """Raise RecordError where a step is not recorded."""
+    def require_step(self, step: int | None) -> None:
+        """Raise RecordError if this step is not recorded. None: if no step is recorded."""
         recorded = fate_files(self.record)
-        if step in recorded:
+        if step in recorded or (step is None and recorded):
             return
         if not recorded:
             raise RecordError(
                 "no-record",
                 f"{self.place.directory} has no record.",
-                "Runs keep one where rllm-record is installed, unless rllm.record=off.",
+                "Run `rllm train` again with rllm.record=tokens. It needs rllm-record (`pip install rllm-record`).",
             )
         raise RecordError(
             "no-record", f"Step {step} is not recorded.", f"Recorded: steps {min(recorded)} to {max(recorded)}."

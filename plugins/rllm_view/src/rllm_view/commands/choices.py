@@ -1,0 +1,100 @@
+"""Lists of the runs, steps and trajectories that `rllm why` and `rllm episode` can show, with the command to type."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from rllm.cli import print_table
+from rllm_core.errors import ConfigError
+from rllm_core.notices import harmless
+from rllm_record.run_places import find_runs
+from rllm_view.commands.finding import short_uid
+from rllm_view.commands.texts import figure
+from rllm_view.reading.rollouts import Filter, find_attempts
+from rllm_view.reading.run import Run
+from rllm_view.reading.steps import step_summaries
+
+LISTED = 20
+"""Maximum number of rows in a list."""
+
+
+def list_choices(command: str, folder: Path | None, step: int | None) -> None:
+    """Print the runs in a folder (default: ``runs``), the steps of its only run, or the trajectories of a step.
+
+    Raises:
+        ConfigError: the folder contains no run, or `step` is given and it contains several.
+        RecordError: the step is not recorded.
+    """
+    places = find_runs([folder or Path("runs")])
+    if not places:
+        raise ConfigError(
+            "run-not-found", f"{folder or 'runs'} contains no run.", "Train first, for example `rllm train guess`."
+        )
+    if len(places) > 1:
+        _list_runs(command, [Run(place) for place in places])
+        return
+    run = Run(places[0])
+    run.require_step(step)
+    run.index.refresh()
+    if step is None:
+        _list_steps(command, run)
+    else:
+        _list_trajectories(command, run, step)
+
+
+def short_path(folder: Path) -> Path:
+    """Return a path relative to the current folder if it is below it, so that it can be typed."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _list_runs(command: str, runs: list[Run]) -> None:
+    summaries = sorted((run.summary() for run in runs), key=lambda each: each.modified, reverse=True)
+    rows = [
+        (str(short_path(Path(each.folder))), str(each.recorded_steps), each.content or "none", figure(each.solved))
+        for each in summaries
+    ]
+    print_table(("run", "recorded steps", "record", "solved"), rows[:LISTED])
+    _print_next(command, rows[0][0], len(rows))
+
+
+def _list_steps(command: str, run: Run) -> None:
+    summaries = step_summaries(run.index, run.lines())[::-1]
+    rows = [
+        (
+            str(each.step),
+            str(each.played + each.waited),
+            str(each.trained),
+            str(each.masked + each.dropped),
+            figure(each.reward),
+            figure(each.solved),
+        )
+        for each in summaries
+    ]
+    print_table(("step", "trajectories", "trained", "masked or rejected", "reward", "solved"), rows[:LISTED])
+    _print_next(command, f"{_quote(run)} {rows[0][0]}", len(rows))
+
+
+def _list_trajectories(command: str, run: Run, step: int) -> None:
+    found = find_attempts(run.index, Filter(step=step, order="reward", descending=True, limit=LISTED))
+    short = [short_uid(row.trajectory) for row in found.rows]
+    names = short if len(set(short)) == len(short) else [row.trajectory for row in found.rows]
+    rows = [
+        (harmless(name), row.name, figure(row.reward_used), figure(row.advantage), row.fate)
+        for name, row in zip(names, found.rows, strict=True)
+    ]
+    print_table(("trajectory", "role", "reward", "advantage", "outcome"), rows)
+    _print_next(command, f"{_quote(run)} {step} {shlex.quote(rows[0][0])}", found.total)
+
+
+def _print_next(command: str, arguments: str, total: int) -> None:
+    if total > LISTED:
+        click.echo(f"{total - LISTED} more are not shown.")
+    click.echo(f"\nnext: rllm {command} {arguments}")
+
+
+def _quote(run: Run) -> str:
+    return shlex.quote(str(short_path(run.place.directory)))
