@@ -79,7 +79,7 @@ class Sampled:
         return Sampled(self.inputs, np.append(self.lengths, 0), SimpleNamespace(**padded))
 
 
-def rewarded(seed: int, *, smallest_group: int = 1) -> Rewarded:
+def draw_groups(seed: int, *, smallest_group: int = 1) -> Rewarded:
     random = np.random.default_rng(seed)
     sizes = random.integers(smallest_group, 8, random.integers(2, 7))
     n = int(sizes.sum())
@@ -140,7 +140,7 @@ def rewarded(seed: int, *, smallest_group: int = 1) -> Rewarded:
     return Rewarded(inputs, padded)
 
 
-def sampled(seed: int, *, advantage_per_row: bool = False, n_rows: int | None = None, shortest: int = 1) -> Sampled:
+def draw_rows(seed: int, *, advantage_per_row: bool = False, n_rows: int | None = None, shortest: int = 1) -> Sampled:
     random = np.random.default_rng(seed)
     lengths = random.integers(shortest, 9, random.integers(1, 7) if n_rows is None else n_rows)
     mask = np.arange(int(lengths.max()) + 1) < lengths[:, None]

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 from rllm_backend_kit.loss import kl_term
 
-from .conftest import estimate, one_group, one_token, rewarded, sampled, token_losses
+from .conftest import draw_groups, draw_rows, estimate, one_group, one_token, token_losses
 
 SEEDS = range(8)
 CLOSE = {"rtol": 1e-6, "atol": 1e-8}
@@ -45,7 +45,7 @@ def test_ragged_groups_of_one_and_more_have_trls_advantages(
     trl: Any, name: str, options: Any, theirs: str, settings: Any
 ) -> None:
     for seed in range(25):
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         advantages = estimate(name, batch.inputs, **options)
         # TRL's groups are all of one size, so each is a batch of its own.
         groups = torch.tensor(batch.inputs.rewards)[:, None].split(np.diff(batch.inputs.group_offsets).tolist())
@@ -58,7 +58,7 @@ def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot
     trl: Any, name: str, options: Any, theirs: str, settings: Any
 ) -> None:
     # `on_missing_reward: drop` takes it out of its group. TRL keeps it, outside the baseline, with advantage 0.
-    inputs = rewarded(0, smallest_group=2).inputs
+    inputs = draw_groups(0, smallest_group=2).inputs
     sizes = np.diff(inputs.group_offsets)
     advantages = np.split(estimate(name, inputs, **options).values, inputs.group_offsets[1:-1])
     for size, rewards, values in zip(
@@ -71,7 +71,7 @@ def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot
 
 def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any) -> None:
     for seed in range(100):
-        inputs = rewarded(seed).inputs
+        inputs = draw_groups(seed).inputs
         size = int(np.diff(inputs.group_offsets)[0])
         # TRL's groups have one size, so each batch has groups as large as the first.
         n = len(inputs.rewards) // size * size
@@ -178,7 +178,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 @pytest.mark.parametrize(("name", "options", "mode", "settings"), LOSSES.values(), ids=LOSSES)
 def test_value_and_gradient_are_trls(trl: Any, name: str, options: Any, mode: str, settings: Any) -> None:
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         losses = token_losses(name, batch.inputs, **options)
         expected = theirs(trl.grpo_loss, batch, trl.gamma_weights, **settings)
         assert_close(batch.ours(losses, mode), expected, **CLOSE)
@@ -187,7 +187,7 @@ def test_value_and_gradient_are_trls(trl: Any, name: str, options: Any, mode: st
 @pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
 def test_vespo_weights_are_trls(trl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         padded = batch.padded
         phi = trl.gamma_weights(padded.advantages[:, :1], (padded.new - padded.old).detach(), padded.mask, None)
         expected = (-phi * padded.advantages * padded.new)[padded.mask.bool()]
@@ -196,7 +196,7 @@ def test_vespo_weights_are_trls(trl: Any, batches: int) -> None:
 
 def test_gmpo_is_trls(trl: Any) -> None:
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         losses = token_losses("gmpo", batch.inputs, log_ratio_clip=0.2, log_ratio_clip_high=0.3)
         assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.gmpo_loss, batch), **CLOSE)
 
@@ -205,7 +205,7 @@ def test_gmpo_is_trls(trl: Any) -> None:
 def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbiased"]) -> None:
     unbiased = estimator == "k3_unbiased"
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         divergence = kl_term(batch.inputs, estimator)
         losses = token_losses("ppo", batch.inputs, **CLIP) + 0.5 * divergence
         expected = theirs(trl.grpo_loss, batch, beta=0.5, more={"use_bias_correction_kl": unbiased})

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .conftest import estimate, one_group, rewarded
+from .conftest import draw_groups, estimate, one_group
 
 SEEDS = range(25)
 
@@ -108,7 +108,7 @@ def test_ragged_groups_of_one_and_more_have_verls_advantages(
     verl: Any, name: str, options: Any, theirs: Theirs
 ) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         ours = batch.ours(estimate(name, batch.inputs, **options))
         np.testing.assert_allclose(
             ours, batch.theirs(theirs(verl, batch.padded)), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
@@ -118,7 +118,7 @@ def test_ragged_groups_of_one_and_more_have_verls_advantages(
 @pytest.mark.parametrize(("name", "options", "theirs"), NOT_OF_ONE.values(), ids=NOT_OF_ONE)
 def test_ragged_groups_have_verls_advantages(verl: Any, name: str, options: Any, theirs: Theirs) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed, smallest_group=2)
+        batch = draw_groups(seed, smallest_group=2)
         ours = batch.ours(estimate(name, batch.inputs, **options))
         np.testing.assert_allclose(
             ours, batch.theirs(theirs(verl, batch.padded)), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
@@ -127,7 +127,7 @@ def test_ragged_groups_have_verls_advantages(verl: Any, name: str, options: Any,
 
 def test_gdpo_has_verls_advantages(verl: Any) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         ours = batch.ours(estimate("gdpo", batch.inputs, dialect="verl", weights={"format": 0.5}))
         # verl computes this one in float32 whatever it is given.
         np.testing.assert_allclose(
@@ -137,7 +137,7 @@ def test_gdpo_has_verls_advantages(verl: Any) -> None:
 
 def test_targets_of_the_critic_are_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         padded = batch.padded
         _, theirs = verl.compute_gae_advantage_return(padded.rewards, padded.values, padded.mask, 0.9, 0.8)
         ours = estimate("gae", batch.inputs, gamma=0.9, lam=0.8).returns[batch.inputs.loss_mask]

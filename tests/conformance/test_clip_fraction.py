@@ -13,7 +13,7 @@ from rllm_core import builtin
 from rllm_core.contracts.loss import LossInput
 from rllm_estimators.plugin import rllm_losses
 
-from .conftest import one_token, sampled
+from .conftest import draw_rows, one_token
 
 SEEDS = range(8)
 CLIP = {"eps_clip": 0.2, "eps_clip_high": 0.3}
@@ -62,7 +62,7 @@ def test_the_share_of_clipped_tokens_is_verls(
 ) -> None:
     shares = []
     for seed in SEEDS:
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         metrics = theirs(verl, verl_name, batch, settings)
         shares.append(clipped(name, batch.inputs, **options).float().mean().item())
         expected = metrics["actor/pg_clipfrac"] + metrics["actor/pg_clipfrac_lower"]

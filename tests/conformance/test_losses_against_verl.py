@@ -15,7 +15,7 @@ from rllm_backend_kit.loss import kl_divergence, rollout_weights, value_loss
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.updates.aggregation import token_weights
 
-from .conftest import one_token, sampled, token_losses
+from .conftest import draw_rows, one_token, token_losses
 
 SEEDS = range(8)
 WIDTH = 16
@@ -73,7 +73,7 @@ def test_value_and_gradient_are_verls(
     verl: Any, name: str, options: dict[str, Any], verl_name: str, settings: dict[str, Any], mode: str
 ) -> None:
     for seed in SEEDS:
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         assert_close(
             batch.ours(token_losses(name, batch.inputs, **options), mode),
             theirs(verl, verl_name, batch, mode, settings),
@@ -86,7 +86,7 @@ def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
     verl: Any, name: str, options: Any, verl_name: str, settings: Any
 ) -> None:
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         assert_close(
             batch.ours(token_losses(name, batch.inputs, **options), "seq-mean-token-mean"),
             theirs(verl, verl_name, batch, "token-mean", settings),
@@ -94,12 +94,12 @@ def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
         )
 
 
-def centred_row(sampled: Any, seed: int) -> Any:
+def centred_row(seed: int) -> Any:
     """A row whose advantages have mean 0: there the covariance of our row is that of verl's batch.
 
     Long enough for one to be positive, as we choose no other.
     """
-    batch = sampled(seed, n_rows=1, shortest=4)
+    batch = draw_rows(seed, n_rows=1, shortest=4)
     mask = batch.padded.mask.bool()
     mean = batch.inputs.advantages.mean()
     batch.inputs.advantages.sub_(mean)
@@ -109,7 +109,7 @@ def centred_row(sampled: Any, seed: int) -> Any:
 
 def test_kl_cov_of_a_row_with_centred_advantages_is_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = centred_row(sampled, seed)
+        batch = centred_row(seed)
         share = 1 / int(batch.lengths[0])
         settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=share, ppo_kl_coef=0.7)}
         losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=share, ppo_kl_coef=0.7)
@@ -118,7 +118,7 @@ def test_kl_cov_of_a_row_with_centred_advantages_is_verls(verl: Any) -> None:
 
 def test_clip_cov_that_cuts_every_candidate_of_a_centred_row_is_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = centred_row(sampled, seed)
+        batch = centred_row(seed)
         bounds = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 0.9}
         settings = {**VERL_CLIP, "policy_loss": SimpleNamespace(**bounds)}
         losses = token_losses("clip_cov", batch.inputs, **bounds, **CLIP)
@@ -141,7 +141,7 @@ def test_aggregation_is_verls_also_with_rows_of_nothing(verl: Any, mode: str) ->
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_divergence_and_its_gradient_are_verls(verl: Any, estimator: Literal["k1", "k2", "k3"]) -> None:
     for seed in SEEDS:
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         divergence = kl_divergence(batch.inputs.logprobs, batch.inputs.ref_logprobs, estimator)
         expected = verl.kl_penalty(batch.padded.new, batch.padded.ref, estimator)[batch.padded.mask.bool()]
         assert_close(divergence, expected)
@@ -157,7 +157,7 @@ def test_rollout_weights_are_verls(
 ) -> None:
     correction = RolloutCorrection(mode=level, cap=cap, floor=floor, beyond_cap="truncate" if floor == 0 else "mask")
     for seed in SEEDS:
-        inputs, padded = sampled(seed).inputs, sampled(seed).padded
+        inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
         weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
         expected, _ = verl.compute_rollout_correction_weights(padded.old - padded.ref, padded.mask, level, threshold)
         assert_close(weights, expected[padded.mask.bool()])
@@ -166,7 +166,7 @@ def test_rollout_weights_are_verls(
 @pytest.mark.parametrize("clip", [0.2, FAR])
 def test_value_loss_is_verls(verl: Any, clip: float) -> None:
     for seed in SEEDS:
-        padded = sampled(seed).padded
+        padded = draw_rows(seed).padded
         mask = padded.mask.bool()
         expected, _ = verl.compute_value_loss(padded.new, padded.advantages, padded.old, padded.mask, clip)
         losses = value_loss(padded.new[mask], padded.advantages[mask], padded.old[mask], None if clip == FAR else clip)
@@ -219,7 +219,7 @@ def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(verl: Any)
 
 def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(verl: Any) -> None:
     # Chosen over whatever shares a micro-batch, the same tokens would have another gradient in another cut.
-    batch = sampled(3, n_rows=4)
+    batch = draw_rows(3, n_rows=4)
     settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=0.25, ppo_kl_coef=1.0)}
     _, theirs_gradient = theirs(verl, "kl_cov", batch, "token-mean", settings)
     losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=0.25, ppo_kl_coef=1.0)

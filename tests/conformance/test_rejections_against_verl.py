@@ -15,7 +15,7 @@ from rllm_backend_kit.rejection import rejected
 from rllm_backend_kit.update_metrics import Means, note_rollout
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 
-from .conftest import sampled
+from .conftest import draw_rows
 
 RULES = [
     *(f"{scope}_{estimate}" for scope in ("token", "seq_sum", "seq_mean") for estimate in ("k1", "k2", "k3")),
@@ -54,7 +54,7 @@ def as_verls(bounds: Any) -> str:
 def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
     shares = []
     for seed in range(batches):
-        batch, padded = sampled(seed), sampled(seed).padded
+        batch, padded = draw_rows(seed), draw_rows(seed).padded
         first = seed % len(RULES)
         rules = thresholds(seed, [RULES[first], RULES[(first + 1 + seed % 7) % len(RULES)]])
         masks = apply_rules(batch, rules)
@@ -69,7 +69,7 @@ def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
 @some_or_all
 def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch, padded = sampled(seed), sampled(seed).padded
+        batch, padded = draw_rows(seed), draw_rows(seed).padded
         mode: Literal["token", "sequence"] = "sequence" if seed % 2 else "token"
         correction = RolloutCorrection(
             mode=mode, cap=1.3, floor=0.0, beyond_cap="truncate", reject={"seq_mean_k1": (0.8, 1.2)}
@@ -95,7 +95,7 @@ def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
 @some_or_all
 def test_opsm_is_trls(trl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         padded = batch.padded
         kept = trl.off_policy_mask(padded.advantages[:, :1], padded.old, padded.ref, padded.mask, 0.1)
         expected = (kept.bool() | torch.zeros_like(padded.mask, dtype=torch.bool))[padded.mask.bool()]
@@ -106,7 +106,7 @@ def test_opsm_is_trls(trl: Any, batches: int) -> None:
 @some_or_all
 def test_metrics_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         inputs = type(batch.inputs)(**vars(batch.inputs) | {"sampling_logprobs": batch.inputs.ref_logprobs})
         means = Means()
         note_rollout(means, inputs)
@@ -122,7 +122,7 @@ def test_metrics_are_verls(verl: Any, batches: int) -> None:
 
 def test_veto_and_kpop_are_their_formulas() -> None:
     for seed in range(100):
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         old, sampler, _, lengths = columns(batch)
         ends = [0, *np.cumsum(lengths).tolist()]
         masks = apply_rules(batch, {"veto": [0.6, 1.9], "kpop": 0.05})
@@ -152,7 +152,7 @@ def test_presets_are_verls(verl: Any, name: str) -> None:
 
 
 def test_without_a_rule_or_a_mode_every_weight_is_one() -> None:
-    batch = sampled(1)
+    batch = draw_rows(1)
     correction = RolloutCorrection(mode=None, cap=2.0, floor=0.5, beyond_cap="mask")
     found = rollout_weights(batch.inputs.old_logprobs, batch.inputs.ref_logprobs, batch.inputs.row_ids, correction)
     assert (found == 1).all()

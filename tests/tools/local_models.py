@@ -27,7 +27,7 @@ from rllm_local.settings import CriticSection, TrainingSection
 from rllm_local.update import Updater
 
 
-def sharpened(model: Any) -> Any:
+def sharpen(model: Any) -> Any:
     """Weights as small as they often are at first attend to everything alike; with larger ones every token matters."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -43,7 +43,7 @@ def tiny_tokenizer() -> Any:
 
 
 def build_tiny(seed: int) -> Any:
-    return sharpened(tiny.build_model(len(tiny_tokenizer()), seed))
+    return sharpen(tiny.build_model(len(tiny_tokenizer()), seed))
 
 
 def full_logits(model: Any, ids: Sequence[int] | np.ndarray) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from local_models import build_tiny, sharpened
+from local_models import build_tiny, sharpen
 
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local import engine as engine_module, tiny
@@ -56,7 +56,7 @@ def grouped_model(tokenizer: Any) -> Any:
         pad_token_id=0,
         eos_token_id=2,
     )
-    return sharpened(LlamaForCausalLM(config))
+    return sharpen(LlamaForCausalLM(config))
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def qwen_model(tokenizer: Any) -> Any:
         pad_token_id=0,
         eos_token_id=2,
     )
-    return sharpened(Qwen3ForCausalLM(config))
+    return sharpen(Qwen3ForCausalLM(config))
 
 
 @pytest.fixture(scope="session")

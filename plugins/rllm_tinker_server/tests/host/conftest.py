@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from local_models import build_tiny, sharpened, tiny_tokenizer
+from local_models import build_tiny, sharpen, tiny_tokenizer
 
 from rllm_local.model import LoadedModel
 from rllm_tinker_server.host import Host
@@ -43,7 +43,7 @@ def build_untied() -> Any:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return sharpened(Qwen3ForCausalLM(config))
+        return sharpen(Qwen3ForCausalLM(config))
 
 
 def make_host(model: Any = None, *, name: str = "tiny", **settings: Any) -> Host:
