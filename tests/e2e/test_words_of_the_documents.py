@@ -237,7 +237,7 @@ def test_what_fits_no_form_is_refused_when_it_is_registered() -> None:
             register_rllm_adv_estimator("mine")(function)
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo", "opo"])
+@pytest.mark.parametrize("name", ["grpo", "opo"])
 def test_an_estimator_may_stand_on_another_and_hand_on_what_it_was_given(name: str) -> None:
     @register_rllm_adv_estimator("standing")
     def standing(rewards: Any, algorithm_config: Any, **kwargs: Any) -> Any:
