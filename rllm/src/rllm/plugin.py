@@ -1,4 +1,4 @@
-"""The program's plugins: environments, rewards, samplers, a dataset, workflows, trackers, `rllm sft`, and `endpoint`."""
+"""The program's plugins: environments, rewards, samplers, a dataset, workflows, trackers, `rllm sft`, `endpoint`."""
 
 from __future__ import annotations
 
