@@ -81,7 +81,7 @@ def records() -> dict[str, EstimatorPlugin[Any]]:
 @pytest.fixture(scope="session")
 def call(records: dict[str, EstimatorPlugin[Any]]) -> Call:
     """Estimate by name, with these options."""
-    functions = {name: record.load() for name, record in records.items()}
+    functions = {name: record.load() for name, record in records.items() if not record.keeps_state}
 
     def estimate(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
         result: Advantages = functions[name](inputs, records[name].params(**options))
