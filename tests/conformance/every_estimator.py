@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo_verl_plain": ("grpo", {"dialect": "verl", "norm_adv_by_std_in_grpo": False}),
     "grpo_passk_plain": ("grpo_passk", {"norm_adv_by_std_in_grpo": False}),
     "maxrl_skyrl": ("maxrl", {"dialect": "skyrl"}),
+    "mix": ("mix", {"parts": ["rllm-core/grpo", "rllm-estimators/spo"], "weights": [0.5, 0.5]}),
     "otb_corrected": ("otb", {"tis_mode": "token"}),
     "reinforce_plus_plus_baseline_verl": ("reinforce_plus_plus_baseline", {"dialect": "verl"}),
     "reinforce_plus_plus_of_steps": ("reinforce_plus_plus", {"use_step_rewards": True}),
@@ -37,8 +38,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "step_reinforce_plain": ("step_reinforce", {"norm_adv_by_std_in_grpo": False}),
     "tir_otb_corrected": ("tir_otb", {"tis_mode": "sequence"}),
 }
-WITHOUT_A_CENTRE = {"gae", "gae_whitened", "reinforce", "remax"}
-"""Not compared with other trajectories, so equal rewards are nothing special to them."""
+WITHOUT_A_CENTRE = {"gae", "gae_whitened", "rae", "reinforce", "remax"}
+"""Not compared with other trajectories of the batch, so equal rewards are nothing special to them."""
 TOKEN_BASELINES = {"otb", "otb_corrected", "tir_otb", "tir_otb_corrected"}
 READ_LENGTHS = {
     *TOKEN_BASELINES,

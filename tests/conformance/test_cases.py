@@ -54,7 +54,9 @@ def test_every_estimator_takes_part() -> None:
         for dialect in record.params.model_fields["dialect"].annotation.__args__
     }
     params = [(name, RECORDS[name].params(**options)) for name, options in VARIANTS.values()]
-    assert set(C2) == {*C1, "reinforce", "gae"} == set(VARIANTS) - {"gae_whitened"}, "which differs from token to token"
+    assert set(C2) == {*C1, "reinforce", "gae", "rae"} == set(VARIANTS) - {"gae_whitened"}, (
+        "which differs from token to token"
+    )
     assert dialects == {(name, own.dialect) for name, own in params if hasattr(own, "dialect")}
 
 
@@ -94,6 +96,8 @@ C1 = {
     "grpo_length": 0.999998,
     "hierarchical_grpo": 0.999998,
     "liteppo": 0.865875,
+    "mix": 0.933011,
+    "spo": 0.866025,
     "grpo_passk": 0.0,  # no single best
     "grpo_passk_plain": 0.0,
 }
@@ -134,6 +138,9 @@ C2 = {
     "grpo_length": [0.999999, 0.999998, -0.999998],
     "hierarchical_grpo": [0.999999, 0.999998, -0.999998],
     "liteppo": [0, 0.865875, -0.865875],
+    "mix": [0.788674, 0.788674, -1.077350],
+    "rae": [0.904917, 0.904917, -0.095083],
+    "spo": [0.577350, 0.577350, -1.154701],
     "grpo_passk": [0, 1.414212, 0],
     "grpo_passk_plain": [0, 1, 0],
     "maxrl": [0, 1, -1],
@@ -384,14 +391,14 @@ def test_c10_the_epsilon_decides_where_rewards_hardly_differ(label: str) -> None
 
 # C11 and C12: next to nothing, and nothing.
 
-ALONE = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")} | {"gdpo", "gae_whitened"}
+ALONE = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")} | {"gdpo", "gae_whitened", "spo"}
 """Compared with the rest of the role, of which there is none; verl raises ValueError where it whitens."""
 
 
 @every
 def test_c11_a_single_token(label: str) -> None:
     (value,) = flat(advantages(label, [[rollout(0.75, ((1, 1),))]]))
-    singles = {"remax": 0.25, "gpg": 0.75}
+    singles = {"remax": 0.25, "gpg": 0.75, "mix": 0.375, "rae": 0.7125}
     zero = label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"
     assert value == pytest.approx(singles.get(label, 0.0 if zero else 0.75), abs=1e-6)
 
