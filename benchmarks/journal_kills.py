@@ -53,7 +53,7 @@ class Runs:
         whole = self._run_directory("whole")
         self._whole = Ended(
             digest=_digest(whole),
-            tasks=[line["tasks"] for line in _said(whole) if "step" in line],
+            tasks=[line["tasks"] for line in _read_lines(whole) if "step" in line],
             seconds=time.monotonic() - began,
         )
 
@@ -65,7 +65,7 @@ class Runs:
         directory = self._run_directory(name)
         killed = True
         while killed:
-            first, kept = _finished(directory), _kept(directory)
+            first, kept = _finished(directory), _read_call_seeds(directory)
             # One that is killed early says nothing: what the last start said is not its own.
             (directory / SAID).unlink(missing_ok=True)
             process = self._started(self._settings(name))
@@ -82,7 +82,7 @@ class Runs:
         return "newest" if self._latest else "pinned"
 
     def _wrong_with_start(self, directory: Path, first: int, kept: set[int], tasks: dict[int, Any]) -> Iterator[str]:
-        said = _said(directory)
+        said = _read_lines(directory)
         sampled = [line["sampled"] for line in said if "sampled" in line]
         steps = [line for line in said if "step" in line]
         if again := kept & set(sampled):
@@ -144,7 +144,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
-def _said(directory: Path) -> list[dict[str, Any]]:
+def _read_lines(directory: Path) -> list[dict[str, Any]]:
     return _lines(directory / SAID)
 
 
@@ -158,7 +158,7 @@ def _digest(directory: Path) -> str:
     return hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def _kept(directory: Path) -> set[int]:
+def _read_call_seeds(directory: Path) -> set[int]:
     """Seeds of the calls in the journal."""
     bodies = [body for path in directory.glob("journal/*.calls") for body in read_frames(path).records]
     calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]

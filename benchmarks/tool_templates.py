@@ -50,11 +50,11 @@ def result(make: Any, path: Path) -> tuple[str, str]:
         check_tool_calls(renderer, "")
     except ConfigError as error:
         return REFUSED, error.message.partition("for this model: ")[2] or error.message
-    problem = played(renderer)
+    problem = find_problem(renderer)
     return (SUPPORTED, type(renderer).__name__) if problem is None else (WRONG, problem)
 
 
-def played(renderer: Renderer) -> str | None:
+def find_problem(renderer: Renderer) -> str | None:
     """A call, two results, and a question more; what of it a model would not see, or None."""
     prompt = renderer.prompt(ASKED, TOOLS)
     response = _call(renderer, prompt)

@@ -89,7 +89,7 @@ def workload(directory: Path, steps: int, minibatches: int) -> Workload:
 def steps(number: int, minibatches: int) -> None:
     with tempfile.TemporaryDirectory(prefix="rllm-verl-") as directory:
         work = workload(Path(directory), number, minibatches)
-        costs = step_costs(work.written(), number, Path(directory))
+        costs = step_costs(work.to_json(), number, Path(directory))
     ours, theirs = costs["ours"], costs["theirs"]
     print(
         f"{len(ours)} steps of each trainer, in turns: {work.prompts * work.rollouts} rows in {minibatches} "

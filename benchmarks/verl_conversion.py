@@ -82,7 +82,7 @@ def in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, f
 def against_padding(n: int, limits: RowLimits, rounds: int) -> dict[str, float]:
     """Seconds for the same `n` rows: ours and padded, each from arrays and from lists."""
     rows = list_rows(n, limits)
-    arrays, batch = [ArrayRow.of(row) for row in rows], batch_of(rows)
+    arrays, batch = [ArrayRow.from_lists(row) for row in rows], batch_of(rows)
     return in_turns(
         {
             "ours": lambda: converted(batch, 1),

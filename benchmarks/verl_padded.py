@@ -49,7 +49,7 @@ class ArrayRow:
     response_logprobs: NDArray[np.float32]
 
     @classmethod
-    def of(cls, row: ListRow) -> ArrayRow:
+    def from_lists(cls, row: ListRow) -> ArrayRow:
         return cls(
             np.array(row.prompt_ids, np.int32),
             np.array(row.response_ids, np.int32),

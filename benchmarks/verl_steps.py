@@ -44,7 +44,7 @@ class StepCost:
     tokens: float
 
     @classmethod
-    def of(cls, said: Mapping[str, float], spans: Sequence[tuple[float, float]]) -> Self:
+    def from_lines(cls, said: Mapping[str, float], spans: Sequence[tuple[float, float]]) -> Self:
         """From what a side says of a step (see ``verl_sides/turns.py``) and all spans of its training engine."""
         began, ended = said["began"], said["ended"]
         compute = sum(end - start for start, end in spans if began <= start < ended)
@@ -86,7 +86,7 @@ class Side:
         if self._process.poll() is not None:
             self._fail(f"ended with status {self._process.returncode}")
 
-    def said(self) -> dict[str, Any]:
+    def read_line(self) -> dict[str, Any]:
         """What it says of the step that it has made."""
         assert self.line is not None
         try:
@@ -144,13 +144,13 @@ def step_costs(workload: str, steps: int, directory: Path) -> dict[str, list[Ste
         for _ in range(steps - 1):
             for name, side in sides.items():
                 side.go_on()
-                said[name].append(side.said())
+                said[name].append(side.read_line())
         for side in sides.values():
             side.go_on()
         for side in sides.values():
             side.end()
         return {
-            name: [StepCost.of(step, side.spans()) for step in said[name][WARM_UP - 1 :]]
+            name: [StepCost.from_lines(step, side.spans()) for step in said[name][WARM_UP - 1 :]]
             for name, side in sides.items()
         }
 
@@ -173,7 +173,7 @@ def _sides(workload: str, directory: Path) -> Iterator[dict[str, Side]]:
             connections.append(connection)
             side.line = connection.makefile("rw")
         for side in sides.values():
-            side.said()
+            side.read_line()
         for connection in connections:
             connection.settimeout(STEP_SECONDS)
         yield sides

@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "reference" / "errors.md"
 
 
 @cache
-def found() -> list[ErrorCall]:
+def read_error_calls() -> list[ErrorCall]:
     """Every call that makes an error, read once: it takes seconds."""
     return list(error_calls())
 
@@ -26,7 +26,7 @@ def test_page_equals_source() -> None:
 
 
 def test_every_error_has_literal_code() -> None:
-    without = [f"{each.module}: {ast.unparse(each.call)}" for each in found() if not _has_code(each.call)]
+    without = [f"{each.module}: {ast.unparse(each.call)}" for each in read_error_calls() if not _has_code(each.call)]
     assert without == []
 
 
@@ -47,7 +47,7 @@ def _is_code(node: ast.expr) -> bool:
 
 
 def test_codes_are_few_enough_to_search_for() -> None:
-    codes = {code for each in found() for code in each.texts(0, "code") if CODE.fullmatch(code)}
+    codes = {code for each in read_error_calls() for code in each.texts(0, "code") if CODE.fullmatch(code)}
     assert 100 < len(codes) < 350
 
 

@@ -31,7 +31,7 @@ class Workload:
     def read(cls, text: str) -> Self:
         return cls(**json.loads(text))
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @property

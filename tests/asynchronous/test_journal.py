@@ -28,7 +28,7 @@ CUTS = [0.45, *(pytest.param(share, marks=pytest.mark.long) for share in (0.05, 
 """Shares of the seconds that an undisturbed run takes."""
 
 
-def played(made: Any) -> list[set[str]]:
+def list_task_ids(made: Any) -> list[set[str]]:
     return [{episode.task_id for episode in step.generated} for step in made.steps]
 
 
@@ -71,7 +71,7 @@ def test_newest_loses_and_doubles_no_task(run: Any, cut: float) -> None:
     whole = run(settings, "whole")
     first, rest = run(settings, cut_after=cut * whole.seconds), run(settings, resume=True)
     kept = first.steps[: 8 - len(rest.steps)]
-    assert played(first)[: len(kept)] + played(rest) == played(whole)
+    assert list_task_ids(first)[: len(kept)] + list_task_ids(rest) == list_task_ids(whole)
     assert all(step.metrics["staleness/max"] <= 2 for step in rest.steps)
 
 

@@ -48,7 +48,7 @@ def timed(run: Any, settings: dict[str, Any]) -> tuple[Any, float]:
     return run(settings, "whole"), time.monotonic() - begun
 
 
-def kept(directory: Path) -> set[int]:
+def read_call_seeds(directory: Path) -> set[int]:
     """Seeds of the calls in the journal."""
     bodies = [body for path in (directory / "journal").glob("*.calls") for body in read_frames(path).records]
     calls = [decoded(body) for body in bodies if not body.startswith(CONFIG)]
@@ -70,7 +70,7 @@ def test_a_killed_run_loses_and_doubles_nothing(run: Any, killed_run: Any, numbe
     settings = {**SETTINGS, **ahead(1 + number % 3, partial=True)}
     whole, seconds = timed(run, settings)
     killed_run(settings, random.Random(-number).uniform(0, seconds))
-    known = kept(whole.directory.with_name("one"))
+    known = read_call_seeds(whole.directory.with_name("one"))
     rest = run(settings, resume=True)
     assert not known & set(rest.backend.engine.answered)
     left = len(rest.steps)

@@ -23,7 +23,7 @@ SECTION = "rllm.async_training"
 CORRECTION = "rllm.algorithm.rollout_correction"
 
 
-def _refused(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
+def _read_refusal(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         planned(settings)
     return caught.value
@@ -41,7 +41,7 @@ def _refused(planned: Plan, settings: Mapping[str, Any]) -> ConfigError:
 )
 def test_a_bound_that_means_nothing(planned: Plan, staleness: float, code: str, value: str) -> None:
     key = f"{SECTION}.staleness_threshold"
-    check_error(_refused(planned, {f"{SECTION}.enable": True, key: staleness}), code, key, staleness, value)
+    check_error(_read_refusal(planned, {f"{SECTION}.enable": True, key: staleness}), code, key, staleness, value)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_a_fraction_of_an_update_names_the_whole_numbers_beside_it(
     planned: Plan, staleness: float, above: str, below: str
 ) -> None:
     settings = {f"{SECTION}.enable": True, f"{SECTION}.staleness_threshold": staleness}
-    check_values(_refused(planned, settings).hint, f" {above}", f" {staleness}", f" {below}")
+    check_values(_read_refusal(planned, settings).hint, f" {above}", f" {staleness}", f" {below}")
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_staleness_hint_suggests_accepted_value(planned: Plan, steps: int) -> None:
     settings = {f"{SECTION}.enable": True, "rllm.trainer.total_batches": steps}
-    hint = _refused(planned, settings | {f"{SECTION}.staleness_threshold": 3}).hint
+    hint = _read_refusal(planned, settings | {f"{SECTION}.staleness_threshold": 3}).hint
     suggested = [int(value) for value in re.findall(r"\b\d\b", hint)]
     assert suggested
     for value in suggested:
@@ -84,7 +84,7 @@ def test_a_bound_beyond_the_epochs_is_seen_when_the_tasks_are_known(run: Any) ->
 def test_keys_of_rllm_that_nothing_acts_on_say_what_to_do_instead(
     planned: Plan, key: str, value: object, instead: str
 ) -> None:
-    error = _refused(planned, {**ahead(1), f"{SECTION}.{key}": value})
+    error = _read_refusal(planned, {**ahead(1), f"{SECTION}.{key}": value})
     assert f"`{SECTION}.{key}`" in error.message
     assert instead in error.hint
 
@@ -103,12 +103,12 @@ def test_all_keys_of_rllm_may_stand_at_their_defaults(planned: Plan) -> None:
 
 @pytest.mark.parametrize("key", ["staleness_threshold", "partial_rollout"])
 def test_a_key_without_the_switch_has_no_effect(planned: Plan, key: str) -> None:
-    error = _refused(planned, {f"{SECTION}.{key}": True if key == "partial_rollout" else 2})
+    error = _read_refusal(planned, {f"{SECTION}.{key}": True if key == "partial_rollout" else 2})
     assert "has no effect" in error.message
 
 
 def test_newest_weights_mean_nothing_where_rollouts_and_updates_take_turns(planned: Plan) -> None:
-    error = _refused(planned, {f"{SECTION}.enable": True, f"{SECTION}.partial_rollout": True})
+    error = _read_refusal(planned, {f"{SECTION}.enable": True, f"{SECTION}.partial_rollout": True})
     check_error(error, "unused-key", f"{SECTION}.partial_rollout", "staleness_threshold is 0")
 
 
@@ -137,7 +137,7 @@ def test_what_a_backend_cannot_do(
     planned: Plan, world: Registry, overlap: tuple[Any, ...], partial: bool, code: str
 ) -> None:
     scripted_world.add_to(world, "limited", frozenset(overlap))
-    check_error(_refused(planned, {**ahead(1, partial), "rllm.backend": "limited"}), code, "'limited'")
+    check_error(_read_refusal(planned, {**ahead(1, partial), "rllm.backend": "limited"}), code, "'limited'")
 
 
 def test_a_run_that_only_validates_may_have_it_in_its_file(planned: Plan) -> None:
@@ -178,7 +178,7 @@ INSERTED = {"rllm.pipeline.insert": [{"stage": "mine", "after": "generate"}]}
 
 def test_a_stage_among_those_that_play_must_say_that_it_may(planned: Plan, stage: Any) -> None:
     stage()
-    error = _refused(planned, {**ahead(1), **INSERTED})
+    error = _read_refusal(planned, {**ahead(1), **INSERTED})
     check_error(error, "stage-order", "'mine'", "'greedy_baseline'")
 
 
@@ -233,7 +233,7 @@ def test_a_loss_without_a_ratio_needs_the_correction(planned: Plan, loss: str) -
     planned({**ahead(1), "rllm.algorithm.loss_fn": loss})
     for key, value, other in (("tis_mode", None, "bypass_mode"), ("bypass_mode", True, "tis_mode")):
         without = {f"{CORRECTION}.{key}": value}
-        error = _refused(planned, {**ahead(1), "rllm.algorithm.loss_map": {"judge": loss}, **without})
+        error = _read_refusal(planned, {**ahead(1), "rllm.algorithm.loss_map": {"judge": loss}, **without})
         check_error(error, "loss-without-ratio", repr(loss), "'judge'")
         assert f"{CORRECTION}.{key}" in error.hint
         assert other not in error.hint

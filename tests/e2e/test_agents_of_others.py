@@ -103,7 +103,7 @@ def trained(train: Any, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def played(train: Any, serving: dict[str, Any], tmp_path: Path) -> Callable[..., Any]:
+def train_agent(train: Any, serving: dict[str, Any], tmp_path: Path) -> Callable[..., Any]:
     """The same, with the gateway of all tests."""
 
     def run(code: str, **settings: Any) -> Any:
@@ -162,24 +162,24 @@ def test_a_game_is_learnt_through_the_gateway_with_the_same_curve(train: Any, tm
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-3, atol=1e-6)
 
 
-def test_the_number_that_an_agent_returns_is_its_reward(played: Any) -> None:
-    episodes = played("def solve(task):\n    ask()\n    return 0.25\n").episodes
+def test_the_number_that_an_agent_returns_is_its_reward(train_agent: Any) -> None:
+    episodes = train_agent("def solve(task):\n    ask()\n    return 0.25\n").episodes
     assert [episode.trajectories[0].reward for episode in episodes] == [0.25] * 2
     assert {episode.termination_reason for episode in episodes} == {TerminationReason.ENV_DONE}
     assert all(episode.metrics["gateway/trained_tokens"] > 0 for episode in episodes)
 
 
-def test_an_agent_may_post_its_reward(played: Any) -> None:
+def test_an_agent_may_post_its_reward(train_agent: Any) -> None:
     code = """
         from rllm_gateway import client
         async def solve(task, session):
             ask()
             session.reward(0.5)
     """
-    assert {episode.trajectories[0].reward for episode in played(code).episodes} == {0.5}
+    assert {episode.trajectories[0].reward for episode in train_agent(code).episodes} == {0.5}
 
 
-def test_roles_are_trajectories_with_rewards_of_their_own(played: Any) -> None:
+def test_roles_are_trajectories_with_rewards_of_their_own(train_agent: Any) -> None:
     code = """
         from rllm_gateway.client import get_chat_client, session
         def solve(task):
@@ -190,14 +190,14 @@ def test_roles_are_trajectories_with_rewards_of_their_own(played: Any) -> None:
                     )
             return {"reward": {"solver": 1.0, "judge": 0.0}}
     """
-    for episode in played(code).episodes:
+    for episode in train_agent(code).episodes:
         assert [(each.name, each.reward) for each in episode.trajectories] == [("solver", 1.0), ("judge", 0.0)]
 
 
-def test_rewards_of_the_run_look_at_what_the_agent_answers(played: Any, tmp_path: Path) -> None:
+def test_rewards_of_the_run_look_at_what_the_agent_answers(train_agent: Any, tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("def score(rollout):\n    return float(rollout.response.content == 'fish')\n")
     code = "def solve(task):\n    ask()\n    return 'fish'\n"
-    episodes = played(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
+    episodes = train_agent(code, **{"rllm.reward": ["python:rewards.py:score"]}).episodes
     assert {(episode.trajectories[0].reward, episode.is_correct) for episode in episodes} == {(1.0, True)}
 
 
@@ -223,25 +223,25 @@ def test_a_reward_of_the_run_sees_what_it_sees_with_a_built_in_workflow(
     assert seen[0] == seen[1]
 
 
-def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(played: Any) -> None:
+def test_an_agent_that_gives_no_reward_ends_the_run_with_the_reason(train_agent: Any) -> None:
     with expect_error(RllmError, "missing-reward", "reward"):
-        played("def solve(task):\n    ask()\n")
+        train_agent("def solve(task):\n    ask()\n")
 
 
-def test_an_agent_that_fails_is_an_attempt_that_failed_with_its_last_lines(played: Any) -> None:
+def test_an_agent_that_fails_is_an_attempt_that_failed_with_its_last_lines(train_agent: Any) -> None:
     code = """
         def solve(task):
             ask()
             raise LookupError("nothing there")
     """
     settings = {"rllm.workflow.raise_on_error": False, "rllm.workflow.retry_limit": 1}
-    trained = played(code, **settings)
+    trained = train_agent(code, **settings)
     episodes = trained.episodes
     assert {episode.termination_reason for episode in episodes} == {TerminationReason.ERROR}
     assert "LookupError: nothing there" in episodes[0].error
 
 
-def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, tmp_path: Path) -> None:
+def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(train_agent: Any, tmp_path: Path) -> None:
     code = """
         def solve(task):
             ask()
@@ -252,17 +252,17 @@ def test_an_agent_that_hangs_keeps_what_was_sampled_and_is_killed(played: Any, t
         "rllm.workflow.workflow_args.timeout": 5,
         "rllm.compact_filtering.mask_timeout": True,
     }
-    episodes = played(code, **settings).episodes
+    episodes = train_agent(code, **settings).episodes
     assert {episode.termination_reason for episode in episodes} == {TerminationReason.TIMEOUT}
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {1}
 
 
-def test_an_agent_that_never_asks_is_warned_of(played: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    played("def solve(task): return 1.0", **{"rllm.algorithm.on_missing_reward": "drop"})
+def test_an_agent_that_never_asks_is_warned_of(train_agent: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    train_agent("def solve(task): return 1.0", **{"rllm.algorithm.on_missing_reward": "drop"})
     check_values(capfd.readouterr().err, "warning: ", "agent", "gateway")
 
 
-def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
+def test_an_agent_without_calls_left_ends_with_its_turns(train_agent: Any) -> None:
     code = """
         def solve(task):
             for number in range(9):
@@ -270,30 +270,30 @@ def test_an_agent_without_calls_left_ends_with_its_turns(played: Any) -> None:
             return 1.0
     """
     settings = {"rllm.agent.max_steps": 2, "rllm.compact_filtering.mask_max_turns_exceeded": True}
-    episodes = played(code, **settings).episodes
+    episodes = train_agent(code, **settings).episodes
     assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
 
 
-def test_an_agent_without_calls_for_all_choices_ends_with_its_turns(played: Any) -> None:
+def test_an_agent_without_calls_for_all_choices_ends_with_its_turns(train_agent: Any) -> None:
     code = """
         def solve(task):
             for number in range(9):
                 ask(str(number), n=2)
     """
-    episodes = played(code, **{"rllm.agent.max_steps": 3}).episodes
+    episodes = train_agent(code, **{"rllm.agent.max_steps": 3}).episodes
     assert {episode.termination_reason for episode in episodes} == {TerminationReason.MAX_TURNS_EXCEEDED}
     assert {len(episode.trajectories[0].steps) for episode in episodes} == {2}
 
 
 @pytest.mark.parametrize("words", [500, 5000], ids=["rendered", "too long to be rendered"])
-def test_a_prompt_without_room_ends_the_attempt(played: Any, words: int) -> None:
+def test_a_prompt_without_room_ends_the_attempt(train_agent: Any, words: int) -> None:
     code = f"""
         def solve(task):
             ask("one")
             ask("word " * {words})
     """
-    episodes = played(code, **{"data.max_prompt_length": 40}).episodes
+    episodes = train_agent(code, **{"data.max_prompt_length": 40}).episodes
     assert {each.termination_reason for each in episodes} == {TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED}
 
 
@@ -318,7 +318,7 @@ def test_a_program_is_an_agent(train: Any, serving: dict[str, Any], tmp_path: Pa
     assert {episode.trajectories[0].reward for episode in episodes} == {0.75}
 
 
-def test_sub_agents_are_rows_of_one_trajectory(played: Any) -> None:
+def test_sub_agents_are_rows_of_one_trajectory(train_agent: Any) -> None:
     code = """
         from concurrent.futures import ThreadPoolExecutor
         def solve(task):
@@ -329,13 +329,13 @@ def test_sub_agents_are_rows_of_one_trajectory(played: Any) -> None:
             chat([*said, {"role": "user", "content": "so"}])
             return 1.0
     """
-    for episode in played(code).episodes:
+    for episode in train_agent(code).episodes:
         (trajectory,) = episode.trajectories
         assert len(trajectory.tokens.segment_starts) == 4
         assert episode.metrics["gateway/rows"] == 4
 
 
-def test_a_session_of_the_client_says_the_same_for_all_calls_inside(played: Any) -> None:
+def test_a_session_of_the_client_says_the_same_for_all_calls_inside(train_agent: Any) -> None:
     code = """
         from rllm_gateway.client import get_chat_client, session
         def solve(task):
@@ -346,11 +346,11 @@ def test_a_session_of_the_client_says_the_same_for_all_calls_inside(played: Any)
                     )
             return 1.0
     """
-    for episode in played(code, **{"rllm.sdk.processing.groupby_key": "part"}).episodes:
+    for episode in train_agent(code, **{"rllm.sdk.processing.groupby_key": "part"}).episodes:
         assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/agent/x", "/agent/y"]
 
 
-def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> None:
+def test_a_key_of_the_metadata_names_and_splits_trajectories(train_agent: Any) -> None:
     code = """
         def solve(task):
             ask("one", metadata={"role": "planner", "part": "x"})
@@ -358,7 +358,7 @@ def test_a_key_of_the_metadata_names_and_splits_trajectories(played: Any) -> Non
             return 1.0
     """
     keys = {"rllm.sdk.processing.groupby_key": "part", "rllm.sdk.processing.traj_name_key": "role"}
-    for episode in played(code, **keys).episodes:
+    for episode in train_agent(code, **keys).episodes:
         assert [each.uid.removeprefix(episode.id) for each in episode.trajectories] == ["/planner/x", "/agent/y"]
 
 
@@ -461,14 +461,14 @@ def programs_with(words: str) -> list[int]:
     return found
 
 
-def test_a_gateway_that_outlives_runs_serves_one_after_the_other(played: Any, serving: dict[str, Any]) -> None:
+def test_a_gateway_that_outlives_runs_serves_one_after_the_other(train_agent: Any, serving: dict[str, Any]) -> None:
     code = "def solve(task):\n    ask()\n    return 1.0\n"
     for _ in range(2):
-        assert {episode.trajectories[0].reward for episode in played(code).episodes} == {1.0}
+        assert {episode.trajectories[0].reward for episode in train_agent(code).episodes} == {1.0}
     for gateway in programs_with("gateway\0serve"):
         assert "torch" not in Path(f"/proc/{gateway}/maps").read_text(), "its memory has the libraries of torch"
     with expect_error(RllmError, "gateway-rejected-run", serving["rllm.sdk.proxy.port"] + RUN_PORT):
-        played(code, **{"rllm.sdk.proxy.admin_token": "guessed"})
+        train_agent(code, **{"rllm.sdk.proxy.admin_token": "guessed"})
 
 
 def test_calls_are_in_the_run_folder_and_replaced_with_it(

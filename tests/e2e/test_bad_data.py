@@ -33,7 +33,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(rllm: Rllm, words: str) -> str:
+def read_refusal(rllm: Rllm, words: str) -> str:
     done = rllm(*shlex.split(words))
     assert done.returncode == 2, done.stderr
     check_one_error(done.stderr)
@@ -60,7 +60,7 @@ def test_a_column_that_is_not_there_is_found_before_anything_is_loaded(
     command: str, words: str, code: str, values: list[str], directory: Path, rllm_here: Rllm
 ) -> None:
     (directory / "trl.py").write_text("def score(completions, solution):\n    return [1.0]\n")
-    check_printed(refused(rllm_here, f"{command} --data train.jsonl {words}"), code, *values)
+    check_printed(read_refusal(rllm_here, f"{command} --data train.jsonl {words}"), code, *values)
     assert not (directory / "runs").exists()
 
 
@@ -69,14 +69,14 @@ def test_a_row_without_an_answer_is_no_obstacle_where_missing_rewards_are_passed
 ) -> None:
     write(directory / "train.jsonl", [{"question": "1+1"}, *ROWS])
     words = f"{DRY} train.jsonl --reward exact"
-    assert "has no 'answer'" in refused(rllm_here, words)
+    assert "has no 'answer'" in read_refusal(rllm_here, words)
     assert rllm_here(*shlex.split(words), "rllm.algorithm.on_missing_reward=drop").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.parquet", "train.csv", "train.json"])
 def test_an_empty_file_is_said_by_a_dry_run(name: str, directory: Path, rllm_here: Rllm) -> None:
     (directory / name).write_text("")
-    said = refused(rllm_here, f"{DRY} {name} --reward exact")
+    said = read_refusal(rllm_here, f"{DRY} {name} --reward exact")
     check_printed(said, "no-rows", name)
 
 
@@ -84,7 +84,7 @@ def test_a_parquet_without_rows_is_said_by_a_dry_run(directory: Path, rllm_here:
     pyarrow.parquet.write_table(
         pyarrow.table({"question": pyarrow.array([], pyarrow.string())}), directory / "no.parquet"
     )
-    assert "no.parquet contains no rows." in refused(rllm_here, f"{DRY} no.parquet --reward exact")
+    assert "no.parquet contains no rows." in read_refusal(rllm_here, f"{DRY} no.parquet --reward exact")
 
 
 def test_a_parquet_of_structs_and_arrays_trains(directory: Path, rllm_here: Rllm) -> None:
@@ -120,7 +120,7 @@ def test_a_row_in_both_splits_is_counted_in_a_warning(directory: Path, rllm_here
 def test_a_hub_out_of_reach_ends_the_run_and_a_dry_run_does_not_ask(directory: Path, rllm_here: Rllm) -> None:
     # The deadline of ten seconds: plugins/rllm_data/tests/test_hub.py.
     words = "train question --data hf:someone/something --reward exact"
-    check_printed(refused(rllm_here, words), "service-unreachable", "'someone/something'")
+    check_printed(read_refusal(rllm_here, words), "service-unreachable", "'someone/something'")
     assert rllm_here(*shlex.split(words), "--dry-run").returncode == 0
 
 

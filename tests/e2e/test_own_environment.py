@@ -35,7 +35,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def changed(code: str, diff: str) -> str:
+def apply_diff(code: str, diff: str) -> str:
     """The code with each removed line of a diff replaced by the added one that follows it, if any."""
     for removed, added in re.findall(r"^-(.*\n)(?:\+(.*\n))?", diff, re.MULTILINE):
         assert code.count(removed) == 1, removed
@@ -57,7 +57,7 @@ def test_the_guide_runs_from_top_to_bottom(
     for file, text in ((environment_file, environment), (options_file, options), (test_file, tests)):
         assert file.exists()
         file.write_text(text)
-    record_file.write_text(changed(record_file.read_text(), diff))
+    record_file.write_text(apply_diff(record_file.read_text(), diff))
 
     assert install == ["install", "-e", "./my-number[test]"]
     command = (sys.executable, "-m", "pip", "install", *OFFLINE, "./my-number")

@@ -62,7 +62,7 @@ def test_names_and_defaults_are_those_of_the_table() -> None:
     assert {name: defaults[name] for name in TABLE} == TABLE
 
 
-def said(episode: Episode) -> str:
+def read_first_prompt(episode: Episode) -> str:
     """What the model of an episode saw before its first words."""
     from rllm_local.tiny import build_tokenizer
 
@@ -85,9 +85,9 @@ def test_the_agent_chosen_by_name_acts(train: Any) -> None:
 
 @shows("rllm.agent.agent_args")
 def test_options_reach_the_agent(train: Any) -> None:
-    assert "<system>" not in said(train("sum").episodes[0])
+    assert "<system>" not in read_first_prompt(train("sum").episodes[0])
     run = train("sum", {"rllm.agent.agent_args.system_prompt": "number"})
-    assert said(run.episodes[0]).startswith("<system>number<end>")
+    assert read_first_prompt(run.episodes[0]).startswith("<system>number<end>")
 
 
 @shows("rllm.agent.max_steps")
@@ -136,7 +136,7 @@ def test_options_reach_the_environment(train: Any) -> None:
     run = train(
         "sum", {"rllm.env.env_args": {"prompt": "is {a} plus {b}", "largest": 2}, "rllm.trainer.total_epochs": 1}
     )
-    assert said(run.episodes[0]).startswith("is ")
+    assert read_first_prompt(run.episodes[0]).startswith("is ")
     assert len(run.steps) == 5, "nine tasks, two at a time"
 
 
@@ -170,7 +170,7 @@ def test_the_workflow_s_options_may_choose_the_environment(train: Any) -> None:
     options = {"env_cls": "sum", "env_args": {"prompt": "plus", "largest": 1}}
     run = train(None, {"rllm.workflow.workflow_args": options, "data.max_response_length": 1})
     assert {episode.data_source for episode in run.episodes} == {"sum"}
-    assert said(run.episodes[0]) == "plus"
+    assert read_first_prompt(run.episodes[0]) == "plus"
     with pytest.raises(ConfigError, match=r"workflow_args\.env_cls and rllm\.env\.name are both set"):
         train("guess", {"rllm.workflow.workflow_args": options})
 

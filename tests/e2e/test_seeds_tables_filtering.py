@@ -153,7 +153,7 @@ def test_a_filter_that_does_not_exist_cannot_be_switched_off(train: Any) -> None
 # Filtering and rejecting
 
 
-def kept(plan: RunPlan) -> set[str]:
+def list_kept_reasons(plan: RunPlan) -> set[str]:
     """Ways of ending of the attempts that the filter of a run lets through."""
     steps = [Step([1], [2], [-0.5])]
     episodes = [
@@ -171,8 +171,11 @@ def test_each_mask_decides_about_one_way_of_ending(
     name: str, planned: Callable[..., RunPlan], worlds: Registry
 ) -> None:
     switch = {"rllm.compact_filtering.enable": True}
-    assert kept(planned({}, worlds)) == {reason.value for reason in TerminationReason}
-    before, after = kept(planned(switch, worlds)), kept(planned({**switch, name: not MASKS[name]}, worlds))
+    assert list_kept_reasons(planned({}, worlds)) == {reason.value for reason in TerminationReason}
+    before, after = (
+        list_kept_reasons(planned(switch, worlds)),
+        list_kept_reasons(planned({**switch, name: not MASKS[name]}, worlds)),
+    )
     assert before ^ after == {name.rpartition(".mask_")[2]}
 
 

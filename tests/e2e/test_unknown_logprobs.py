@@ -39,9 +39,9 @@ class Echo(Workflow):
         finally:
             await conversation.close()
         reward = float(np.mean(said.response_ids % 2 == 0))
-        return Episode(id=uid, trajectories=[Trajectory("agent", [self._kept(task["say"], said)], reward)])
+        return Episode(id=uid, trajectories=[Trajectory("agent", [self._drop_known(task["say"], said)], reward)])
 
-    def _kept(self, prompt: str, said: Step) -> Step:
+    def _drop_known(self, prompt: str, said: Step) -> Step:
         renderer = self.rollout_engine.renderer
         match self._known:
             case "log-probs":

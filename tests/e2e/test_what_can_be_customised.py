@@ -200,13 +200,13 @@ def test_loss_functions(run: Run) -> None:
     class TwiceParams(Params):
         factor: float = Field(2.0, description="Multiplies the loss.")
 
-    def twice(inputs: LossInput, params: TwiceParams) -> Any:
+    def double_loss(inputs: LossInput, params: TwiceParams) -> Any:
         return -params.factor * inputs.advantages * inputs.logprobs
 
     def ones(inputs: AdvantageInput, params: NoParams) -> Advantages:
         return Advantages(values=np.ones(len(inputs.rewards)))
 
-    loss_plugin = LossPlugin(name="twice", summary="For tests.", params=TwiceParams, load=lambda: twice)
+    loss_plugin = LossPlugin(name="twice", summary="For tests.", params=TwiceParams, load=lambda: double_loss)
     estimator = EstimatorPlugin(name="ones", load=lambda: ones, **COMMON)
     settings = {"rllm.algorithm.adv_estimator": "ones", "rllm.algorithm.entropy": {"coeff": 0.0, "final_coeff": 0.0}}
     once = run({**settings, "rllm.algorithm.loss_fn": "reinforce"}, estimator)

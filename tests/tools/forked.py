@@ -48,11 +48,11 @@ class ForkedProcess:
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(self.args, timeout, *self._written())
+                raise subprocess.TimeoutExpired(self.args, timeout, *self._read_output())
             time.sleep(BETWEEN_LOOKS)
-        return self._written()
+        return self._read_output()
 
-    def _written(self) -> tuple[str, str]:
+    def _read_output(self) -> tuple[str, str]:
         return (self.output / "stdout").read_text(), (self.output / "stderr").read_text()
 
 

@@ -20,7 +20,7 @@ H100 = Gpu(name="NVIDIA H100", capability=(9, 0), total=80 * GIB, free=79 * GIB,
 TWO = Machine(gpus=(H100, H100), torch="2.11.0", cuda="13.0", visible=2, nccl="2.28.9")
 
 
-def _said(machine: Machine) -> Mapping[str, str]:
+def _find_problems(machine: Machine) -> Mapping[str, str]:
     """Errors and warnings by subject, with what to do."""
     return {
         each.subject: f"{each.severity}[{each.code}]: {each.problem}; {each.remedy}"
@@ -30,7 +30,7 @@ def _said(machine: Machine) -> Mapping[str, str]:
 
 
 def test_nothing_is_wrong_with_two_free_gpus() -> None:
-    assert not _said(TWO)
+    assert not _find_problems(TWO)
     notes = [f"{each.subject}: {each.problem}" for each in examine_machine(TWO)]
     assert notes == [
         "NCCL: version 2.28.9, of torch 2.11.0 with CUDA 13.0",
@@ -40,12 +40,12 @@ def test_nothing_is_wrong_with_two_free_gpus() -> None:
 
 
 def test_a_machine_without_a_driver_says_what_was_looked_at() -> None:
-    said = _said(Machine(no_driver="nvidia-smi is missing", torch="2.13.0+cpu"))
+    said = _find_problems(Machine(no_driver="nvidia-smi is missing", torch="2.13.0+cpu"))
     check_printed(said["GPU"], "no-gpu", "nvidia-smi is missing", "docker run --gpus all")
 
 
 def test_a_build_of_torch_for_cpus_is_named_with_the_lines_that_replace_it() -> None:
-    said = _said(replace(TWO, torch="2.13.0+cpu", cuda=None, visible=0, nccl=None))
+    said = _find_problems(replace(TWO, torch="2.13.0+cpu", cuda=None, visible=0, nccl=None))
     commands = ("pip uninstall torch", "pip install --force-reinstall 'torch==2.13.0'")
     check_printed(said["torch"], "torch-without-cuda", "2.13.0+cpu", *commands)
 
@@ -60,31 +60,35 @@ def test_a_build_of_torch_for_cpus_is_named_with_the_lines_that_replace_it() -> 
     ],
 )
 def test_a_driver_that_is_too_old_for_torchs_cuda_is_an_error(cuda: str, driver: str, values: list[str]) -> None:
-    said = _said(replace(TWO, cuda=cuda, gpus=(replace(H100, driver=driver),) * 2))
+    said = _find_problems(replace(TWO, cuda=cuda, gpus=(replace(H100, driver=driver),) * 2))
     assert bool(values) == ("torch" in said)
     if values:
         check_printed(said["torch"], "old-driver", *values)
 
 
 def test_gpus_that_torch_does_not_see_are_counted() -> None:
-    assert _said(replace(TWO, visible=1))["torch"].startswith("warning[gpus-not-visible]: sees 1 of 2 ")
-    assert _said(replace(TWO, visible=0, nccl=None))["torch"].startswith("error[gpus-not-visible]: sees 0 of 2 ")
+    assert _find_problems(replace(TWO, visible=1))["torch"].startswith("warning[gpus-not-visible]: sees 1 of 2 ")
+    assert _find_problems(replace(TWO, visible=0, nccl=None))["torch"].startswith(
+        "error[gpus-not-visible]: sees 0 of 2 "
+    )
 
 
 def test_several_gpus_need_nccl() -> None:
-    check_printed(_said(replace(TWO, nccl=None))["NCCL"], "no-nccl", "torch")
-    assert "NCCL" not in _said(replace(TWO, gpus=(H100,), visible=1, nccl=None))
+    check_printed(_find_problems(replace(TWO, nccl=None))["NCCL"], "no-nccl", "torch")
+    assert "NCCL" not in _find_problems(replace(TWO, gpus=(H100,), visible=1, nccl=None))
 
 
 def test_memory_that_somebody_else_has_is_said_of_its_device() -> None:
-    said = _said(replace(TWO, gpus=(H100, replace(H100, free=40 * GIB))))
+    said = _find_problems(replace(TWO, gpus=(H100, replace(H100, free=40 * GIB))))
     assert list(said) == ["GPU 1"]
     assert said["GPU 1"].startswith("warning[gpu-memory-in-use]: ")
     check_values(said["GPU 1"], "40.0 of 80.0 GiB", "`nvidia-smi`")
 
 
 def test_an_old_device_has_no_bfloat16() -> None:
-    assert "7.0, and bfloat16 needs 8.0" in _said(replace(TWO, gpus=(replace(H100, capability=(7, 0)),)))["GPU 0"]
+    assert (
+        "7.0, and bfloat16 needs 8.0" in _find_problems(replace(TWO, gpus=(replace(H100, capability=(7, 0)),)))["GPU 0"]
+    )
 
 
 def test_the_drivers_answer_is_read() -> None:

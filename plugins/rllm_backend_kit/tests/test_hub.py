@@ -21,7 +21,7 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names that a hub without a network is asked for."""
     names: list[str] = []
 
@@ -34,13 +34,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_without_a_network_the_cache_is_all_there_is_and_the_hub_is_asked_once(asked: list[str]) -> None:
+def test_without_a_network_the_cache_is_all_there_is_and_the_hub_is_asked_once(asked_names: list[str]) -> None:
     assert hub.only_cached("some-org/some-model")
     assert hub.only_cached("some-org/some-model")
-    assert asked == ["some-org/some-model"]
+    assert asked_names == ["some-org/some-model"]
 
 
-def test_a_network_that_comes_back_is_found(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_comes_back_is_found(asked_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.only_cached("some-org/some-model")
     monkeypatch.setattr(hub, "REMEMBERED", 0.0)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: None)
@@ -48,12 +48,12 @@ def test_a_network_that_comes_back_is_found(asked: list[str], monkeypatch: pytes
 
 
 def test_a_folder_and_an_offline_hub_are_not_asked_for(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    asked_names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert not hub.only_cached(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert hub.only_cached("some-org/some-model")
-    assert not asked
+    assert not asked_names
 
 
 def test_what_is_wrong_with_a_name_is_left_to_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from rllm_data import hub
 from .conftest import Read
 
 
-def said(read: Read, **options: Any) -> str:
+def read_message(read: Read, **options: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         read("openai/gsm8k", **options)
     text = caught.value.printed()
@@ -26,7 +26,7 @@ def said(read: Read, **options: Any) -> str:
 
 
 def test_a_hub_out_of_reach_is_said(read: Read) -> None:
-    check_printed(said(read), "service-unreachable", "'openai/gsm8k'", "HF_HUB_OFFLINE=1")
+    check_printed(read_message(read), "service-unreachable", "'openai/gsm8k'", "HF_HUB_OFFLINE=1")
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_hub_that_hangs_is_given_up_at_the_deadline(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub.DEADLINE < 10
     monkeypatch.setattr(hub, "DEADLINE", 0.1)
-    check_printed(said(read), "service-unreachable", "'openai/gsm8k'", "0 s")
+    check_printed(read_message(read), "service-unreachable", "'openai/gsm8k'", "0 s")
 
 
 def test_offline_the_hub_is_not_asked(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: pytest.fail("the hub is asked"))
-    check_printed(said(read), "dataset-unreadable", "'openai/gsm8k'", "HF_HUB_OFFLINE", "`config`")
+    check_printed(read_message(read), "dataset-unreadable", "'openai/gsm8k'", "HF_HUB_OFFLINE", "`config`")
 
 
 def test_a_data_set_of_the_hub_is_read_by_its_configuration_and_split(

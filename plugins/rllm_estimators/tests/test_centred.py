@@ -93,7 +93,7 @@ REWARD = st.integers(-80, 80).map(lambda eighths: eighths / 8)
 GROUPS = st.lists(st.lists(st.tuples(REWARD, st.integers(0, 5)), max_size=8), max_size=6)
 
 
-def told(rewards: Rewards, lengths: Lengths) -> list[list[dict[str, Any]]]:
+def make_groups(rewards: Rewards, lengths: Lengths) -> list[list[dict[str, Any]]]:
     return [
         [{"reward": reward, "turns": [(1, length)]} for reward, length in zip(group, said, strict=True)]
         for group, said in zip(rewards, lengths, strict=True)
@@ -107,7 +107,7 @@ def test_ragged_groups_give_what_a_loop_over_groups_gives(
 ) -> None:
     rewards = [[reward for reward, _ in group] for group in groups]
     lengths = [[length for _, length in group] for group in groups]
-    result = call(name, make_inputs(told(rewards, lengths)), **options)
+    result = call(name, make_inputs(make_groups(rewards, lengths)), **options)
     assert result.level == "trajectory"
     assert result.values.tolist() == pytest.approx(naive(rewards, lengths), rel=1e-9, abs=1e-9)
 
@@ -148,7 +148,7 @@ def test_c2_a_singleton_beside_a_pair(make_inputs: Any, call: Any, name: str, op
 
 def test_c4_lengths_enter_opo_and_no_other(make_inputs: Any, call: Any) -> None:
     rewards, lengths = [[1.0, 0.0], [0.5, 0.0]], [[4, 1], [2, 2]]
-    uneven = make_inputs(told(rewards, lengths))
+    uneven = make_inputs(make_groups(rewards, lengths))
     assert uneven.response_lengths.tolist() == [4, 1, 2, 2]
     assert call("opo", uneven).values.tolist() == pytest.approx([0.2, -0.8, 0.25, -0.25])
     for name in ("dr_grpo", "gpg", "grpo_passk", "maxrl", "prpo"):

@@ -31,10 +31,10 @@ def _ids(length: int, seed: int = 0) -> list[int]:
 
 
 def _gather(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    async def together() -> list[Any]:
+    async def gather_all() -> list[Any]:
         return await asyncio.wait_for(asyncio.gather(*calls), 100)
 
-    return asyncio.run(together())
+    return asyncio.run(gather_all())
 
 
 def _alone(engine: LocalEngine, prompt: list[int], params: SamplingParams, session: str = "alone") -> Completion:

@@ -60,7 +60,7 @@ SCHEMAS = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def written(executor: Any) -> LocalEngine:
+def byte_engine(executor: Any) -> LocalEngine:
     """An engine on a random model of bytes."""
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
@@ -82,53 +82,53 @@ def sample(engine: Any, schema: Any, prompt: list[int] = PROMPT, **changes: Any)
     return asyncio.run(engine.generate(prompt, SamplingParams(**given), session=str(changes)))
 
 
-def said(engine: Any, completion: Completion) -> Any:
+def parse_json(engine: Any, completion: Completion) -> Any:
     """The JSON of a reply, behind its thoughts."""
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=SCHEMAS, seed=st.integers(0, 1 << 30))
-def test_reply_with_schema_parses_and_validates(written: LocalEngine, schema: Any, seed: int) -> None:
-    completion = sample(written, schema, seed=seed, top_p=0.9 if seed % 2 else 1.0, top_k=20 if seed % 3 else -1)
+def test_reply_with_schema_parses_and_validates(byte_engine: LocalEngine, schema: Any, seed: int) -> None:
+    completion = sample(byte_engine, schema, seed=seed, top_p=0.9 if seed % 2 else 1.0, top_k=20 if seed % 3 else -1)
 
     if completion.finish_reason == "length":
         return  # the random model has found a long way to write white space
     assert completion.token_ids[-1] == END
     assert END not in completion.token_ids[:-1]
-    jsonschema.validate(said(written, completion), schema)
+    jsonschema.validate(parse_json(byte_engine, completion), schema)
 
 
-def test_constrained_logprobs_are_those_before_the_mask(written: LocalEngine) -> None:
-    completion = sample(written, {"enum": ["left", "right"]}, seed=3, temperature=0.7)
+def test_constrained_logprobs_are_those_before_the_mask(byte_engine: LocalEngine) -> None:
+    completion = sample(byte_engine, {"enum": ["left", "right"]}, seed=3, temperature=0.7)
 
     ids = torch.tensor([[*PROMPT, *completion.token_ids.tolist()]])
     with torch.no_grad():
-        logits = written._model(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
+        logits = byte_engine._model(input_ids=ids).logits[0, len(PROMPT) - 1 : -1]
     expected = torch.log_softmax(logits / 0.7, -1).gather(1, ids[0, len(PROMPT) :, None])[:, 0]
     np.testing.assert_allclose(completion.logprobs, expected.numpy(), atol=1e-4)
     assert (completion.logprobs < -1).any()  # the unconstrained model would not have written this
 
 
-def test_greedy_reply_takes_the_likeliest_allowed_token(written: LocalEngine) -> None:
-    completion = sample(written, {"enum": ["left", "right"]}, temperature=0.0)
+def test_greedy_reply_takes_the_likeliest_allowed_token(byte_engine: LocalEngine) -> None:
+    completion = sample(byte_engine, {"enum": ["left", "right"]}, temperature=0.0)
 
-    assert said(written, completion) in ("left", "right")
+    assert parse_json(byte_engine, completion) in ("left", "right")
 
 
-def test_open_thoughts_are_free_until_they_close(written: LocalEngine) -> None:
-    completion = sample(written, {"enum": ["left"]}, [*PROMPT, THINK[0]], seed=1, max_tokens=500)
+def test_open_thoughts_are_free_until_they_close(byte_engine: LocalEngine) -> None:
+    completion = sample(byte_engine, {"enum": ["left"]}, [*PROMPT, THINK[0]], seed=1, max_tokens=500)
 
     ids = completion.token_ids.tolist()
     answer = ids[ids.index(THINK[1]) + 1 :]
     assert ids.index(END) == len(ids) - 1
-    assert json.loads(written.renderer.text(answer)) == "left"
+    assert json.loads(byte_engine.renderer.text(answer)) == "left"
 
 
-def test_unconstrained_request_beside_a_constrained_one_unchanged(written: LocalEngine) -> None:
+def test_unconstrained_request_beside_a_constrained_one_unchanged(byte_engine: LocalEngine) -> None:
     async def both(schema: str | None) -> list[Completion]:
         asked = [SamplingParams(max_tokens=20, seed=5), SamplingParams(max_tokens=20, seed=6, json_schema=schema)]
-        calls = [written.generate(PROMPT, each, session=str(at)) for at, each in enumerate(asked)]
+        calls = [byte_engine.generate(PROMPT, each, session=str(at)) for at, each in enumerate(asked)]
         return await asyncio.gather(*calls)
 
     alone = asyncio.run(both(None))[0]
@@ -138,12 +138,12 @@ def test_unconstrained_request_beside_a_constrained_one_unchanged(written: Local
 
 
 @pytest.mark.parametrize("schema", [{"not": {"type": "string"}}, {"type": "strin"}], ids=str)
-def test_schema_that_cannot_be_used_is_refused(written: LocalEngine, schema: Any) -> None:
+def test_schema_that_cannot_be_used_is_refused(byte_engine: LocalEngine, schema: Any) -> None:
     with pytest.raises(UnsupportedSamplingError, match=r"Unimplemented keys|Invalid type"):
-        sample(written, schema)
+        sample(byte_engine, schema)
 
 
-def test_threads_share_one_tokenizer(written: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_one_tokenizer(byte_engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     make = llguidance.LLTokenizer
 
@@ -154,7 +154,7 @@ def test_threads_share_one_tokenizer(written: LocalEngine, monkeypatch: pytest.M
 
     monkeypatch.setattr(llguidance, "LLTokenizer", slow)
     tokenizer = byte_tokenizer()
-    grammars = Grammars(tokenizer, len(tokenizer) + 5, written.renderer)
+    grammars = Grammars(tokenizer, len(tokenizer) + 5, byte_engine.renderer)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: grammars.of_schema("{}", np.array(PROMPT, np.int32)), range(4)))
 
@@ -162,10 +162,10 @@ def test_threads_share_one_tokenizer(written: LocalEngine, monkeypatch: pytest.M
 
 
 def test_missing_library_is_named_with_its_command(
-    written: LocalEngine, monkeypatch: pytest.MonkeyPatch, tokenizer: Any
+    byte_engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, tokenizer: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    grammars = Grammars(tokenizer, 10, written.renderer)
+    grammars = Grammars(tokenizer, 10, byte_engine.renderer)
 
     with pytest.raises(UnsupportedSamplingError) as raised:
         grammars.of_schema("{}", np.array(PROMPT, np.int32))
@@ -173,9 +173,9 @@ def test_missing_library_is_named_with_its_command(
     assert "pip install 'rllm-local[grammars]'" in str(raised.value)
 
 
-def test_tokenizer_without_bytes_is_refused(tokenizer: Any, written: LocalEngine) -> None:
+def test_tokenizer_without_bytes_is_refused(tokenizer: Any, byte_engine: LocalEngine) -> None:
     with expect_error(UnsupportedSamplingError, "json-schema-not-supported", "tokenizer"):
-        Grammars(tokenizer, len(tokenizer), written.renderer).of_schema("{}", np.array(PROMPT, np.int32))
+        Grammars(tokenizer, len(tokenizer), byte_engine.renderer).of_schema("{}", np.array(PROMPT, np.int32))
 
 
 def test_engine_without_grammars_refuses_a_schema(make_engine: Any) -> None:
@@ -183,9 +183,9 @@ def test_engine_without_grammars_refuses_a_schema(make_engine: Any) -> None:
         sample(make_engine(), {})
 
 
-def test_likeliest_tokens_are_named_before_truncation(written: LocalEngine) -> None:
+def test_likeliest_tokens_are_named_before_truncation(byte_engine: LocalEngine) -> None:
     sampling = SamplingParams(max_tokens=5, temperature=0.7, top_k=1, top_logprobs=3)
-    completion = asyncio.run(written.generate(PROMPT, sampling, session="top"))
+    completion = asyncio.run(byte_engine.generate(PROMPT, sampling, session="top"))
 
     assert completion.top is not None
     assert completion.top.ids.shape == (len(completion.token_ids), 3)

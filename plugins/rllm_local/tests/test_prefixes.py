@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_local.engine import LocalEngine
-from rllm_local.kv_cache import Copy, together
+from rllm_local.kv_cache import Copy, merge_copies
 from rllm_local.slots import BLOCK, PrefixIndex, Session, block_keys
 
 Check = Callable[[Any, list[int], SamplingParams, Completion], None]
@@ -24,7 +24,7 @@ def _ids(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng((seed, length)).integers(6, 70, length).tolist()
 
 
-def _together(engine: LocalEngine, calls: list[Call]) -> list[Completion]:
+def _generate_all(engine: LocalEngine, calls: list[Call]) -> list[Completion]:
     async def play() -> list[Completion]:
         return await asyncio.gather(*(engine.generate(ids, params, session=name) for ids, params, name in calls))
 
@@ -48,7 +48,7 @@ def test_attempts_at_one_prompt_compute_it_once(
 ) -> None:
     model = request.getfixturevalue(name)
     calls = _calls([_ids(100)] * 8)
-    answers = _together(make_engine(model), calls)
+    answers = _generate_all(make_engine(model), calls)
     for (prompt, params, _), answer in zip(calls, answers, strict=True):
         assert_as_without_cache(model, prompt, params, answer)
     # The others put the prompt's last token through the model, whose logits they draw from.
@@ -63,7 +63,7 @@ def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_onc
     system = _ids(4 * BLOCK)
     questions = [[*system, *_ids(2 * BLOCK + 3, seed)] for seed in range(1, 4)]
     calls = _calls([question for question in questions for _ in range(5)], max_tokens=1)
-    answers = _together(make_engine(), calls)
+    answers = _generate_all(make_engine(), calls)
     for (prompt, params, _), answer in zip(calls, answers, strict=True):
         assert_as_without_cache(model, prompt, params, answer)
     assert passes.tokens == 4 * BLOCK + 3 * (2 * BLOCK + 3) + 12
@@ -74,11 +74,11 @@ def test_a_new_conversation_uses_the_longest_beginning_that_any_slot_holds(
 ) -> None:
     engine = make_engine()
     history = _ids(90)
-    _together(engine, [(history[:40], SamplingParams(max_tokens=1), "short")])
-    _together(engine, [(history, SamplingParams(max_tokens=1), "long")])
+    _generate_all(engine, [(history[:40], SamplingParams(max_tokens=1), "short")])
+    _generate_all(engine, [(history, SamplingParams(max_tokens=1), "long")])
     before, params = passes.tokens, SamplingParams(max_tokens=3, seed=3)
     branch = [*history[:77], *_ids(13, 5)]
-    (answer,) = _together(engine, [(branch, params, "branch")])
+    (answer,) = _generate_all(engine, [(branch, params, "branch")])
     assert passes.tokens - before == 13 + 2
     assert_as_without_cache(model, branch, params, answer)
 
@@ -87,10 +87,10 @@ def test_sampled_tokens_are_found_too(
     make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
 ) -> None:
     engine = make_engine()
-    (first,) = _together(engine, [(_ids(20), SamplingParams(max_tokens=60), "one")])
+    (first,) = _generate_all(engine, [(_ids(20), SamplingParams(max_tokens=60), "one")])
     history = [*_ids(20), *first.token_ids.tolist(), 9]
     before, params = passes.tokens, SamplingParams(max_tokens=1, seed=1)
-    (answer,) = _together(engine, [(history, params, "other")])
+    (answer,) = _generate_all(engine, [(history, params, "other")])
     # The last sampled token was never put through the model.
     assert passes.tokens - before == 2
     assert_as_without_cache(model, history, params, answer)
@@ -102,13 +102,13 @@ def test_beginnings_of_old_weights_are_not_used(
     model = build_tiny(3)
     engine = make_engine(model)
     calls = _calls([_ids(60)] * 3)
-    _together(engine, calls)
+    _generate_all(engine, calls)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
     engine.sync_weights(1)
     renamed = [(prompt, params, f"new {name}") for prompt, params, name in calls]
-    for (prompt, params, _), answer in zip(renamed, _together(engine, renamed), strict=True):
+    for (prompt, params, _), answer in zip(renamed, _generate_all(engine, renamed), strict=True):
         assert_as_without_cache(model, prompt, params, answer)
 
 
@@ -155,7 +155,7 @@ def test_an_event_loop_that_ends_before_the_copies_leaves_nothing_wrong(
 
     asyncio.run(abandon())
     assert not engine._copies
-    for (prompt, params, _), answer in zip(calls, _together(engine, calls), strict=True):
+    for (prompt, params, _), answer in zip(calls, _generate_all(engine, calls), strict=True):
         assert_as_without_cache(model, prompt, params, answer)
 
 
@@ -196,5 +196,5 @@ def test_a_session_that_is_cut_is_found_by_what_is_left() -> None:
 
 def test_neighbouring_copies_from_one_slot_are_one_copy() -> None:
     copies = [Copy(0, [1], 9), Copy(0, [2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
-    assert together(copies) == [Copy(0, [1, 2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
+    assert merge_copies(copies) == [Copy(0, [1, 2], 9), Copy(1, [3], 9), Copy(0, [4], 9), Copy(0, [5], 8)]
     assert copies[0] == Copy(0, [1], 9)

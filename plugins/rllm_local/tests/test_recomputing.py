@@ -70,7 +70,7 @@ def test_the_gradient_of_a_critic_is_too(
 def test_fewer_activations_are_kept(build_tiny: Callable[[int], Any]) -> None:
     model, ids = build_tiny(0), torch.arange(6, 70)[None]
 
-    def kept() -> int:
+    def count_saved_bytes() -> int:
         sizes: dict[int, int] = {}
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -82,9 +82,9 @@ def test_fewer_activations_are_kept(build_tiny: Callable[[int], Any]) -> None:
         assert hidden.requires_grad
         return sum(sizes.values())
 
-    everything = kept()
+    everything = count_saved_bytes()
     with recomputing(model):
-        assert kept() < everything / 2
+        assert count_saved_bytes() < everything / 2
 
 
 def test_afterwards_the_model_samples_with_its_cache(build_tiny: Callable[[int], Any]) -> None:

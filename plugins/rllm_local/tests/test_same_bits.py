@@ -97,12 +97,12 @@ async def _response(engine: LocalEngine, length: int, count: int, turns: int, se
 
 
 def _own_response(engine: LocalEngine, own: tuple[int, int], others: Requests) -> list[Any]:
-    async def together() -> Completion:
+    async def gather_all() -> Completion:
         calls = [_response(engine, *other, seed) for seed, other in enumerate(others)]
         done = await asyncio.gather(_response(engine, *own, 3, OWN_SEED), *calls)
         return done[0]
 
-    done = asyncio.run(together())
+    done = asyncio.run(gather_all())
     return [done.token_ids.tolist(), done.logprobs.tolist()]
 
 

@@ -331,7 +331,7 @@ def with_engine(engine: type[Engine]) -> type[Table]:
 
 
 @pytest.fixture
-def told(complaint: Any, tmp_path: Path) -> Any:
+def find_complaint(complaint: Any, tmp_path: Path) -> Any:
     """What a test of the contract says of a backend that has just been started."""
 
     def run(plugin: BackendPlugin[Any], test: str) -> str:
@@ -354,13 +354,13 @@ EVERY_TEST = [name.removeprefix("test_") for name in vars(BackendContract) if na
 
 
 @pytest.mark.parametrize("test", EVERY_TEST)
-def test_a_good_one_has_nothing_to_mend(told: Any, test: str) -> None:
-    assert told(record(Table), test) == ""
+def test_a_good_one_has_nothing_to_mend(find_complaint: Any, test: str) -> None:
+    assert find_complaint(record(Table), test) == ""
 
 
-def test_an_engine_that_ignores_stop_texts_is_told_so(told: Any) -> None:
+def test_an_engine_that_ignores_stop_texts_is_told_so(find_complaint: Any) -> None:
     ignoring, test = with_engine(IgnoresStopTexts), "a_reply_ends_at_a_stop_text_or_the_engine_refuses_it"
-    first, second = told(record(ignoring), test), told(record(ignoring, stop_texts=True), test)
+    first, second = find_complaint(record(ignoring), test), find_complaint(record(ignoring, stop_texts=True), test)
     assert "stop text" in first
     assert second not in ("", first)
 
@@ -404,13 +404,13 @@ RESUMED = "a_saved_run_continues_exactly"
         (ClosesOnce, "it_can_be_closed_twice", "RuntimeError"),
     ],
 )
-def test_a_bad_one_is_told_what_to_mend(told: Any, backend: type[Backend], test: str, message: str) -> None:
-    assert message in told(record(backend), test)
+def test_a_bad_one_is_told_what_to_mend(find_complaint: Any, backend: type[Backend], test: str, message: str) -> None:
+    assert message in find_complaint(record(backend), test)
 
 
 @pytest.mark.parametrize("test", EVERY_TEST)
-def test_a_good_one_that_traces_tokens_has_nothing_to_mend(told: Any, test: str) -> None:
-    assert told(record(Traces, token_trace=True), test) == ""
+def test_a_good_one_that_traces_tokens_has_nothing_to_mend(find_complaint: Any, test: str) -> None:
+    assert find_complaint(record(Traces, token_trace=True), test) == ""
 
 
 @pytest.mark.parametrize(
@@ -423,16 +423,16 @@ def test_a_good_one_that_traces_tokens_has_nothing_to_mend(told: Any, test: str)
         (TracesUnknownNumbers, "traces numbers that"),
     ],
 )
-def test_one_that_declares_traces_gives_right_ones(told: Any, backend: type[Backend], message: str) -> None:
-    assert message in told(record(backend, token_trace=True), TRACES)
+def test_one_that_declares_traces_gives_right_ones(find_complaint: Any, backend: type[Backend], message: str) -> None:
+    assert message in find_complaint(record(backend, token_trace=True), TRACES)
 
 
-def test_one_that_declares_no_traces_is_not_asked_for_one(told: Any) -> None:
-    assert told(record(TracesPrompts), TRACES) == ""
+def test_one_that_declares_no_traces_is_not_asked_for_one(find_complaint: Any) -> None:
+    assert find_complaint(record(TracesPrompts), TRACES) == ""
 
 
-def test_recorded_log_probs_are_those_of_its_own_forward_pass(told: Any) -> None:
-    said = told(record(ForwardPassOfAnother), BEFORE)
+def test_recorded_log_probs_are_those_of_its_own_forward_pass(find_complaint: Any) -> None:
+    said = find_complaint(record(ForwardPassOfAnother), BEFORE)
     assert "0.0100" in said
 
 
@@ -444,15 +444,15 @@ def test_what_it_can_do_must_exist(complaint: Any, can: dict[str, Any], message:
     assert message in complaint(BackendContract, record(Table, **can), "what_it_can_do_exists")
 
 
-def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(told: Any) -> None:
-    assert told(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
-    assert told(record(Table, full_logprobs=False), BEFORE) == ""
+def test_an_engine_that_cannot_tell_log_probs_before_truncation_declares_it(find_complaint: Any) -> None:
+    assert find_complaint(record(with_engine(UnknownAfterTruncation), full_logprobs=False), BEFORE) == ""
+    assert find_complaint(record(Table, full_logprobs=False), BEFORE) == ""
     after = record(with_engine(LogProbsAfterTruncation), full_logprobs=False)
-    assert "before top-k and" in told(after, BEFORE)
+    assert "before top-k and" in find_complaint(after, BEFORE)
 
 
-def test_a_backend_runs_a_loss_that_it_names(told: Any) -> None:
+def test_a_backend_runs_a_loss_that_it_names(find_complaint: Any) -> None:
     named = record(Table, custom_losses=False, losses=frozenset({"a_loss_of_its_own", "ppo"}))
-    assert told(named, "updates_change_what_is_sampled") == ""
+    assert find_complaint(named, "updates_change_what_is_sampled") == ""
     nothing = record(Table, custom_losses=False)
-    assert "runs no loss" in told(nothing, "updates_change_what_is_sampled")
+    assert "runs no loss" in find_complaint(nothing, "updates_change_what_is_sampled")

@@ -236,18 +236,18 @@ class TellsVersionsApart(Good):
         self.drawn.set(drawn)
         completion = await super().generate(prompt_ids, sampling, session=session)
         spans = tuple(VersionSpan(version, len(list(tokens))) for version, tokens in groupby(drawn))
-        return replace(completion, weight_version=min(drawn), version_spans=self.told(spans))
+        return replace(completion, weight_version=min(drawn), version_spans=self.shift_spans(spans))
 
     def draw(self, logprobs: Any, sampling: SamplingParams, number: int) -> int:
         self.drawn.get().append(self.version)
         return super().draw(logprobs, sampling, number)
 
-    def told(self, spans: tuple[VersionSpan, ...]) -> tuple[VersionSpan, ...]:
+    def shift_spans(self, spans: tuple[VersionSpan, ...]) -> tuple[VersionSpan, ...]:
         return spans
 
 
 class TellsVersionsApartTooLate(TellsVersionsApart):
-    def told(self, spans: tuple[VersionSpan, ...]) -> tuple[VersionSpan, ...]:
+    def shift_spans(self, spans: tuple[VersionSpan, ...]) -> tuple[VersionSpan, ...]:
         if len(spans) < 2 or spans[1].tokens < 2:
             return spans
         first, second = spans

@@ -24,7 +24,7 @@ async def fill_columns(
     The service samples from the weights that it trains, so the sampling log-probs serve as old log-probs. The service
     recomputes them only if the config requires that or if some are unknown.
     """
-    rows = Rows.of(batch, np.arange(batch.n_rows))
+    rows = Rows.from_batch(batch, np.arange(batch.n_rows))
     columns = {"old_logprobs": batch.sampling_logprobs}
     if recompute_old_logprobs or batch.unknown_logprobs.any():
         weights = batch.loss_mask.astype(np.float32)

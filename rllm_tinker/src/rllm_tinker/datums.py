@@ -25,7 +25,7 @@ class Rows:
     """Start and end of each row's targets in the batch's columns."""
 
     @classmethod
-    def of(cls, batch: TokenBatch, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
+    def from_batch(cls, batch: TokenBatch, rows: Sequence[int] | NDArray[np.int64]) -> Rows:
         chosen: list[int] = []
         spans: list[tuple[int, int]] = []
         for row in map(int, rows):
@@ -69,4 +69,4 @@ class Rows:
         for index, role in enumerate(self.batch.roles):
             chosen = [row for row in self.rows if self.batch.role[row] == index]
             if chosen:
-                yield role, Rows.of(self.batch, chosen)
+                yield role, Rows.from_batch(self.batch, chosen)

@@ -17,7 +17,7 @@ RESUME = "Run the same command with --resume to continue from the newest checkpo
 def explained(error: BaseException, what: str) -> BackendError:
     """Return an rllm error with a remedy. `what` describes the failed operation."""
     status = getattr(error, "status_code", None)
-    said = _said(error)
+    said = _read_reason(error)
     match status:
         case 401 | 403:
             return BackendError(
@@ -71,7 +71,7 @@ def explained(error: BaseException, what: str) -> BackendError:
     return BackendError("service-failed", f"{what} failed: {type(error).__name__}: {said}.", RESUME)
 
 
-def _said(error: BaseException) -> str:
+def _read_reason(error: BaseException) -> str:
     """Return the service's own message in one line, without the text that the client adds."""
     body = getattr(error, "body", None)
     detail = body.get("detail") if isinstance(body, dict) else None

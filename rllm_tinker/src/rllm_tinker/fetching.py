@@ -36,7 +36,7 @@ def fetch_model(directory: Path, into: Path) -> None:
             f"Download the adapter with the service's command `tinker checkpoint download {state.path}`, then export "
             "the downloaded folder.",
         )
-    kept = _kept(state, Path(state.kept_in))
+    kept = _find_checkpoint_path(state, Path(state.kept_in))
     try:
         config = json.loads((kept / CONFIG).read_text(encoding="utf-8"))
         base = json.loads((kept / RECORD).read_text(encoding="utf-8"))["base_model"]
@@ -54,7 +54,7 @@ def fetch_model(directory: Path, into: Path) -> None:
     (into / "base.json").write_text(json.dumps(known), encoding="utf-8")
 
 
-def _kept(state: SavedState, root: Path) -> Path:
+def _find_checkpoint_path(state: SavedState, root: Path) -> Path:
     try:
         from rllm_tinker_server.tinker_path import TinkerPath
     except ImportError as error:

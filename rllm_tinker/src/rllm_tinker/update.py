@@ -116,7 +116,9 @@ class Updater:
         try:
             async with asyncio.TaskGroup() as tasks:
                 steps = [
-                    await self._minibatch(tasks, trainer, Rows.of(batch, chosen), plan, adam, number, means, trace)
+                    await self._minibatch(
+                        tasks, trainer, Rows.from_batch(batch, chosen), plan, adam, number, means, trace
+                    )
                     for number, chosen in enumerate(dealt)
                 ]
         except BaseExceptionGroup as several:
@@ -195,7 +197,7 @@ class Updater:
             else:
                 computed_here += part.rows
         if computed_here:
-            part = Rows.of(rows.batch, computed_here)
+            part = Rows.from_batch(rows.batch, computed_here)
             loss = custom_loss(part, weights, plan, self._role_losses, seed)
             asked = trainer.forward_backward_custom(part.datums(), loss)
             submitted.append((part, tasks.create_task(asked)))

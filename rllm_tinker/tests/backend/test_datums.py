@@ -25,7 +25,7 @@ def _batch(*turns: tuple[list[int], list[int]]) -> TokenBatch:
 
 
 def _rows(batch: TokenBatch) -> Rows:
-    return Rows.of(batch, np.arange(batch.n_rows))
+    return Rows.from_batch(batch, np.arange(batch.n_rows))
 
 
 def test_the_turns_of_a_conversation_are_one_datum() -> None:

@@ -8,20 +8,20 @@ from rllm_tinker.local_server import CACHE_GIB, MERGED, SNAPSHOTS, room_for
 from rllm_tinker_server.command import serve
 
 
-def _asked(versions: int) -> dict[str, float]:
+def _parse_options(versions: int) -> dict[str, float]:
     words = room_for(versions)
     return {name: float(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
 def test_without_rounds_ahead_it_is_what_a_server_has_anyway() -> None:
     defaults = {parameter.opts[0]: parameter.default for parameter in serve.params}
-    assert _asked(1) == {name: defaults[name] for name in ("--max-merged", "--max-snapshots", "--kv-cache-gib")}
-    assert tuple(_asked(1).values()) == (MERGED, SNAPSHOTS, CACHE_GIB)
+    assert _parse_options(1) == {name: defaults[name] for name in ("--max-merged", "--max-snapshots", "--kv-cache-gib")}
+    assert tuple(_parse_options(1).values()) == (MERGED, SNAPSHOTS, CACHE_GIB)
 
 
 @pytest.mark.parametrize("versions", [3, 5, 40])
 def test_no_version_waits_for_another_and_caches_take_the_same_memory_together(versions: int) -> None:
-    asked = _asked(versions)
+    asked = _parse_options(versions)
     assert asked["--max-merged"] == versions
     assert asked["--max-snapshots"] > versions
     assert asked["--max-merged"] * asked["--kv-cache-gib"] == pytest.approx(MERGED * CACHE_GIB)

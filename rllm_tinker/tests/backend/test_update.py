@@ -54,7 +54,7 @@ def _after(connection: Any, batch: TokenBatch, plan: UpdatePlan, **settings: Any
 
 
 def _logprobs(connection: Any, trainer: Any, batch: TokenBatch) -> Any:
-    rows = Rows.of(batch, np.arange(batch.n_rows))
+    rows = Rows.from_batch(batch, np.arange(batch.n_rows))
     found = connection.ask(trainer.forward(rows.datums(weights=batch.loss_mask.astype(np.float32))))
     return rows.column(found.logprobs) * batch.loss_mask
 

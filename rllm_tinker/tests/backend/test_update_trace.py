@@ -82,7 +82,7 @@ def test_the_parts_add_up_to_what_is_sent_to_the_service(
     trace = traced(updated(connection, moved, plan, num_minibatches=1, num_epochs=1))
 
     rows = np.arange(moved.n_rows)
-    part = Rows.of(moved, rows)
+    part = Rows.from_batch(moved, rows)
     weights = minibatch_weights(moved, rows, plan.aggregation, 8)
     column = np.zeros(len(moved.tokens), np.float32)
     at = moved.row_offsets[trace.row] + trace.position

@@ -75,7 +75,7 @@ async def _train(url: str, checkpoints: Path, batch: TokenBatch, plan: UpdatePla
 
 
 async def _logprobs(trainer: Trainer, batch: TokenBatch) -> NDArray[np.float32]:
-    rows = Rows.of(batch, np.arange(batch.n_rows))
+    rows = Rows.from_batch(batch, np.arange(batch.n_rows))
     found = await trainer.forward(rows.datums(weights=batch.loss_mask.astype(np.float32)))
     return rows.column(found.logprobs)
 

@@ -47,7 +47,7 @@ def fetch_model(directory: Path, into: Path) -> None:
             f"{missing[0]} is missing: {made_by.workers} workers wrote this checkpoint.",
             "Copy the shards of all machines into one folder.",
         )
-    tensors = _together(files)
+    tensors = _join_shards(files)
     if (shards / LORA).is_file():
         _write_adapter(tensors, json.loads((shards / LORA).read_text(encoding="utf-8")), into)
         base = {"name": made_by.base, "seed": made_by.seed}
@@ -59,7 +59,7 @@ def fetch_model(directory: Path, into: Path) -> None:
         _write_whole(tensors, shards / VERL_MODEL, into)
 
 
-def _together(files: list[Path]) -> dict[str, Any]:
+def _join_shards(files: list[Path]) -> dict[str, Any]:
     """Return each weight, joined over all ranks along the first axis, along which FSDP2 splits it."""
     import torch
     from safetensors.torch import load_file

@@ -37,7 +37,7 @@ class Failure:
     traceback: str
 
     @classmethod
-    def of(cls, error: RllmError) -> Failure:
+    def from_error(cls, error: RllmError) -> Failure:
         return cls(error.code, error.message, error.hint, "".join(traceback.format_exception(error)))
 
     def error(self) -> LossError:
@@ -70,8 +70,8 @@ class ShippedLoss:
     """Maximum response length, see ``rllm_core.updates.aggregation``."""
 
     @classmethod
-    def of(cls, roles: tuple[str, ...], plan: UpdatePlan, max_response_length: int) -> ShippedLoss:
-        losses = {role: NamedLoss.of(plan.losses[role]) for role in roles}
+    def from_plan(cls, roles: tuple[str, ...], plan: UpdatePlan, max_response_length: int) -> ShippedLoss:
+        losses = {role: NamedLoss.from_choice(plan.losses[role]) for role in roles}
         return cls(roles=roles, losses=losses, plan=replace(plan, losses={}), max_response_length=max_response_length)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class ShippedLoss:
             data: see ``rllm_verl.rows.DealtRows.tensordict``.
             dp_group: not used, because the loss does not depend on other ranks.
         """
-        tokens = SampledTokens.of(model_output, data)
+        tokens = SampledTokens.from_model_output(model_output, data)
         # Ranks wait for each other in the backward pass, so rows without a sampled token also need a backward pass.
         nothing = model_output["log_probs"].values()[:0].sum()
         model_output.clear()
@@ -98,9 +98,9 @@ class ShippedLoss:
             return nothing, {NOTES: Notes(means)}
         try:
             loss = self._loss(tokens, means)
-            return loss, {NOTES: Notes(means, traced=TracedTokens.of(tokens) if self.plan.trace else None)}
+            return loss, {NOTES: Notes(means, traced=TracedTokens.from_tokens(tokens) if self.plan.trace else None)}
         except RllmError as error:
-            return nothing, {NOTES: Notes(means, Failure.of(error))}
+            return nothing, {NOTES: Notes(means, Failure.from_error(error))}
         except Exception as error:  # noqa: BLE001  (if a rank raised, the others would wait for it)
             failed = LossError(
                 "plugin-failed",
@@ -108,7 +108,7 @@ class ShippedLoss:
                 "Add --debug to see the traceback.",
             )
             failed.__cause__ = error
-            return nothing, {NOTES: Notes(means, Failure.of(failed))}
+            return nothing, {NOTES: Notes(means, Failure.from_error(failed))}
 
     @cached_property
     def _worker_losses(self) -> WorkerLosses:

@@ -35,7 +35,7 @@ class SampledTokens:
     """Entropy of each token's sampling distribution, float32. None if the engine did not compute it."""
 
     @classmethod
-    def of(cls, model_output: Mapping[str, Tensor], data: TensorDict) -> SampledTokens:
+    def from_model_output(cls, model_output: Mapping[str, Tensor], data: TensorDict) -> SampledTokens:
         places = data["loss_mask"].values().nonzero()[:, 0]
         lengths = data["input_ids"].offsets().diff()
         entropy = model_output.get("entropy")

@@ -31,7 +31,7 @@ class TracedTokens:
     """Entropies, (n_sampled,). None if the engine did not compute them."""
 
     @classmethod
-    def of(cls, tokens: SampledTokens) -> TracedTokens:
+    def from_tokens(cls, tokens: SampledTokens) -> TracedTokens:
         return cls(
             rows=torch.unique_consecutive(tokens.row_ids).cpu().numpy(),
             logprobs=tokens.logprobs.detach().float().cpu().numpy(),

@@ -74,7 +74,7 @@ class Updater:
         per_epoch = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, RoleLosses(), per_epoch) if plan.trace else None
         traced = None if trace is None else DriverTrace(trace, batch, plan)
-        workers.set_loss_fn(ShippedLoss.of(batch.roles, plan, self._max_response_length))
+        workers.set_loss_fn(ShippedLoss.from_plan(batch.roles, plan, self._max_response_length))
         # Clear gradients of a failed update. After a normal update, `optimizer_step` has already cleared them.
         workers.optimizer_zero_grad()
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)

@@ -49,7 +49,7 @@ class WorkerLosses:
         Raises:
             LossError: a loss failed, or did not return one finite number per token.
         """
-        rows = _RowRoles.of(self._roles, tokens)
+        rows = _RowRoles.from_tokens(self._roles, tokens)
         if not self._of_verl:
             return self._role_losses(rows, inputs, self.plan)
         ours = ~torch.isin(tokens.roles, torch.tensor(list(self._of_verl), device=tokens.roles.device))
@@ -60,7 +60,7 @@ class WorkerLosses:
 
     def note_clipping(self, tokens: SampledTokens, inputs: LossInput, means: Means) -> None:
         """Record the fraction of tokens that rllm's losses clip. `of_verl` records it for verl's losses."""
-        note_clipping(means, _RowRoles.of(self._roles, tokens), inputs, self.plan)
+        note_clipping(means, _RowRoles.from_tokens(self._roles, tokens), inputs, self.plan)
 
     def of_verl(self, tokens: SampledTokens, terms: LossTerms, aggregation: Aggregation, means: Means) -> Tensor | None:
         """Return verl's losses (), multiplied by the number of ranks. None if no role uses a verl loss.
@@ -101,7 +101,7 @@ class _RowRoles:
     role: NDArray[np.int32]
 
     @classmethod
-    def of(cls, roles: tuple[str, ...], tokens: SampledTokens) -> _RowRoles:
+    def from_tokens(cls, roles: tuple[str, ...], tokens: SampledTokens) -> _RowRoles:
         rows = tokens.row_ids.cpu().numpy()
         role = np.zeros(rows.max() + 1, np.int32)
         role[rows] = tokens.roles.cpu().numpy()

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: Counter[str] = Counter()
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if item.path.parent == Path(__file__).parent and "run" in fixtures and "together" not in fixtures:
+        if item.path.parent == Path(__file__).parent and "run" in fixtures and "compose_rows" not in fixtures:
             test = item.nodeid.partition("[")[0]
             seen[test] += 1
             if seen[test] > CASES:

@@ -29,7 +29,7 @@ def _with(packages: Mapping[str, str | None]) -> Machine:
     return replace(READY, packages={name: version for name, version in together.items() if version is not None})
 
 
-def _said(machine: Machine) -> list[str]:
+def _find_problems(machine: Machine) -> list[str]:
     return [
         f"{each.severity}[{each.code}]: {each.problem}; {each.remedy}"
         for each in examine_verl(machine)
@@ -38,18 +38,18 @@ def _said(machine: Machine) -> list[str]:
 
 
 def test_versions_that_go_together_are_fine() -> None:
-    assert not _said(READY)
+    assert not _find_problems(READY)
 
 
 def test_a_missing_vllm_comes_with_the_line_that_installs_it() -> None:
-    (said,) = _said(_with({"vllm": None}))
+    (said,) = _find_problems(_with({"vllm": None}))
     assert said.startswith("error[missing-package]: vllm ")
     assert said.endswith("; pip install 'rllm-verl[vllm]'")
 
 
 @pytest.mark.parametrize("name", ["vllm", "torch", "transformers"])
 def test_each_version_that_is_not_verls_is_named(name: str) -> None:
-    (said,) = _said(_with({name: "9.9.9"}))
+    (said,) = _find_problems(_with({name: "9.9.9"}))
     wanted = {"vllm": PINNED, **GOES_WITH}[name]
     assert said.startswith(f"warning[wrong-version]: {name} ")
     check_values(said, "9.9.9", wanted, "; pip install 'rllm-verl[vllm]'")
@@ -67,7 +67,7 @@ def test_each_version_that_is_not_verls_is_named(name: str) -> None:
 def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
     cuda: str | None, nvcc: str | None, first: str
 ) -> None:
-    (said,) = _said(replace(_with({FLASH: None}), cuda=cuda, nvcc=nvcc))
+    (said,) = _find_problems(replace(_with({FLASH: None}), cuda=cuda, nvcc=nvcc))
     assert said.startswith("warning[no-flash-attention]: ")
     remedy = said.partition("; ")[2]
     build = "pip install 'flash-attn==2.8.3' --no-build-isolation"
@@ -76,10 +76,10 @@ def test_flash_attention_is_built_by_the_compiler_of_torchs_cuda(
 
 
 def test_dockers_shared_memory_is_too_small() -> None:
-    (said,) = _said(replace(READY, shared_memory=64 << 20))
+    (said,) = _find_problems(replace(READY, shared_memory=64 << 20))
     assert said.startswith("warning[small-shared-memory]: ")
     check_values(said, "0.06 GiB", "docker run --shm-size=16g")
-    assert not _said(replace(READY, shared_memory=None))
+    assert not _find_problems(replace(READY, shared_memory=None))
 
 
 def test_the_doctor_asks_the_backend(registry: Registry) -> None:

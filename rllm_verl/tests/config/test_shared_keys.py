@@ -122,7 +122,7 @@ def word(key: str, value: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def together(run: Any) -> Callable[..., Composed]:
+def compose_rows(run: Any) -> Callable[..., Composed]:
     """Sets all rows at once: `given` says what for each. Of two rows with one key of the core one is left out.
 
     What is composed is kept under `level`, since every row asks for it.
@@ -156,8 +156,8 @@ def test_the_table_here_is_the_table_of_the_backend() -> None:
 
 
 @every_row
-def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(together: Any, row: Row) -> None:
-    composed = together(
+def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows(
         "conflict",
         row,
         lambda each: (word(each.native, each.in_verl(each.other)), word(each.rllm, each.value)),
@@ -169,23 +169,23 @@ def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warnin
 
 
 @every_row
-def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(together: Any, row: Row) -> None:
-    composed = together("core", row, lambda each: [word(each.rllm, each.value)])
+def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows("core", row, lambda each: [word(each.rllm, each.value)])
     assert both(composed, row) == agreed(row, row.value)
     assert composed.warnings == ()
 
 
 @every_row
-def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(together: Any, row: Row) -> None:
-    composed = together("verl", row, lambda each: [word(each.native, each.in_verl(each.value))])
+def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows("verl", row, lambda each: [word(each.native, each.in_verl(each.value))])
     assert both(composed, row) == agreed(row, row.value)
     said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
     assert [line.rpartition(", ")[2] for line in said_of(row, composed)] == said
 
 
 @every_row
-def test_both_on_the_command_line_and_equal_is_deprecated(together: Any, row: Row) -> None:
-    composed = together(
+def test_both_on_the_command_line_and_equal_is_deprecated(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows(
         "equal", row, lambda each: [word(each.native, each.in_verl(each.value)), word(each.rllm, each.value)]
     )
     said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
@@ -193,8 +193,8 @@ def test_both_on_the_command_line_and_equal_is_deprecated(together: Any, row: Ro
 
 
 @every_row
-def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(together: Any, row: Row) -> None:
-    composed = together(
+def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows(
         "verl over a file",
         row,
         lambda each: (
@@ -209,8 +209,8 @@ def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(together:
 
 
 @every_row
-def test_files_agree_as_the_command_line_does(together: Any, row: Row) -> None:
-    composed = together(
+def test_files_agree_as_the_command_line_does(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows(
         "files",
         row,
         lambda each: (
@@ -224,8 +224,8 @@ def test_files_agree_as_the_command_line_does(together: Any, row: Row) -> None:
 
 
 @every_row
-def test_levels_3_and_4_packaged_values_agree_without_a_word(together: Any, row: Row) -> None:
-    composed = together("nothing", row, lambda each: [])
+def test_levels_3_and_4_packaged_values_agree_without_a_word(compose_rows: Any, row: Row) -> None:
+    composed = compose_rows("nothing", row, lambda each: [])
     assert composed.value(row.rllm) == row.default
     assert composed.value(row.native) == (0.2 if row.native == FALLS_BACK else row.in_verl(row.default))
     assert composed.warnings == ()

@@ -53,7 +53,7 @@ class Run:
         """Processes that inherited this run's environment."""
         return [process for process in psutil.process_iter() if _mark_of(process) == self.mark]
 
-    def said(self) -> str:
+    def read_output(self) -> str:
         return (self.directory / "said.txt").read_text()
 
 
@@ -87,7 +87,7 @@ def begin(tmp_path: Path) -> Iterator[Any]:
 
 def test_no_token_is_older_than_the_bound_and_rounds_are_played_ahead(begin: Any) -> None:
     run = begin("rllm.trainer.total_batches=4")
-    assert run.process.wait(timeout=500) == 0, run.said()
+    assert run.process.wait(timeout=500) == 0, run.read_output()
     stale = [line["staleness/max"] for line in run.metrics()]
     assert len(stale) == 4
     assert stale[0] == 0
@@ -99,12 +99,12 @@ def test_a_server_that_is_killed_ends_the_run_by_name(begin: Any) -> None:
     deadline = time.monotonic() + 300
     while len(run.metrics()) < 2:
         assert time.monotonic() < deadline
-        assert run.process.poll() is None, run.said()
+        assert run.process.poll() is None, run.read_output()
         time.sleep(0.1)
     (server,) = [process for process in run.alive() if "RolloutServer" in " ".join(process.cmdline())]
     server.kill()
     assert run.process.wait(timeout=500) != 0
-    said = run.said()
+    said = run.read_output()
     assert f"rollout server 0 (process {server.pid} on" in said
     assert "--resume" in said
     while left := run.alive():

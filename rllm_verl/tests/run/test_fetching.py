@@ -56,7 +56,7 @@ def test_the_parts_of_all_workers_are_the_model_that_verl_puts_together(tmp_path
     assert (Path(opened.path) / "model.safetensors").is_file()
 
 
-def played(directory: Path, *words: str) -> float:
+def score_printed_command(directory: Path, *words: str) -> float:
     """pass@1 of the command that the run printed for playing with its model."""
     lines = (directory / "said.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("evaluate the model: ")]
@@ -71,7 +71,9 @@ def played(directory: Path, *words: str) -> float:
 @pytest.mark.timeout(600)
 def test_a_lora_run_keeps_its_adapter_for_peft_plays_and_is_exported(tmp_path: Path) -> None:
     kept = trained(tmp_path, *LORA, "rllm.env.env_args.largest=1") / "model"
-    assert played(tmp_path) == pytest.approx(played(tmp_path, "--backend", "local"), abs=0.5)
+    assert score_printed_command(tmp_path) == pytest.approx(
+        score_printed_command(tmp_path, "--backend", "local"), abs=0.5
+    )
     run = "runs/rllm-training/default"
     for form in ("adapter", "merged"):
         subprocess.run([RLLM, "export", run, "--to", form, "--output", form], cwd=tmp_path, check=True, timeout=100)

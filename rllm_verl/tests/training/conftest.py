@@ -219,7 +219,7 @@ def with_adapter(alone: Alone, model_directory: Path) -> Alone:
 
 
 @pytest.fixture(scope="session")
-def together(model_directory: Path) -> Iterator[Together]:
+def two_ranks(model_directory: Path) -> Iterator[Together]:
     """Two ranks. Call `begin_anew` before use."""
     group = Together(model_directory, 2)
     yield group

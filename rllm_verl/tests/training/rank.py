@@ -83,7 +83,7 @@ class Rank:
         """All parameters as one vector."""
         import torch
 
-        return torch.cat([_whole(each.detach()).flatten() for each in self._module.parameters()])
+        return torch.cat([_gather_parameter(each.detach()).flatten() for each in self._module.parameters()])
 
     def close(self) -> None:
         import torch.distributed
@@ -141,7 +141,7 @@ def _local(parameter: Any) -> Any:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
-def _whole(parameter: Any) -> Any:
+def _gather_parameter(parameter: Any) -> Any:
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 

@@ -28,7 +28,7 @@ def test_all_ways_of_conversion_give_workers_the_same_tokens(load: Load) -> None
     rows = conversion.list_rows(4, limits)
     rows[1] = padded.ListRow(rows[1].prompt_ids[:3], rows[1].response_ids[:2], [1, 1], [0.0, 0.0])
     lists = padded.from_lists(rows, limits)
-    arrays = padded.from_arrays([padded.ArrayRow.of(row) for row in rows], limits)
+    arrays = padded.from_arrays([padded.ArrayRow.from_lists(row) for row in rows], limits)
     ours = conversion.converted(conversion.batch_of(rows), 1)
     for name in ("input_ids", "position_ids"):
         expected = [row.tolist() for row in lists[name].unbind()]
@@ -48,7 +48,7 @@ def test_conversion_is_measured_on_tiny_sizes(load: Load) -> None:
 
 def test_a_step_costs_what_is_neither_sampled_nor_computed_nor_weights_moved(load: Load) -> None:
     said = {"began": 10.0, "ended": 20.0, "step": 9.0, "generation": 3.0, "transfer": 1.0, "tokens": 64.0}
-    cost = load("verl_steps").StepCost.of(said, [(9.0, 9.5), (14.0, 16.0), (17.0, 17.5), (20.5, 30.0)])
+    cost = load("verl_steps").StepCost.from_lines(said, [(9.0, 9.5), (14.0, 16.0), (17.0, 17.5), (20.5, 30.0)])
     assert (cost.driver, cost.around) == (2.5, 3.5)
     assert (cost.without_generation, cost.whole) == (7.0, 10.0)
 
@@ -66,8 +66,8 @@ def test_a_workload_reaches_the_sides_as_it_is(load: Load) -> None:
         minibatches=1,
         micro_batch_tokens=64,
     )
-    assert workload.read(work.written()) == work
-    assert json.loads(work.written())["steps"] == 3
+    assert workload.read(work.to_json()) == work
+    assert json.loads(work.to_json())["steps"] == 3
 
 
 def test_a_start_is_dealt_to_its_phases(load: Load) -> None:

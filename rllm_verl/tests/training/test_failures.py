@@ -77,12 +77,12 @@ def test_a_loss_that_fails_is_named_with_its_role(
 
 
 def test_a_group_whose_loss_failed_goes_on_to_work(
-    update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], together: Any
+    update: Callable[..., dict[str, float]], register_loss: Callable[[str, Any], None], two_ranks: Any
 ) -> None:
     register_loss("here_only", _raises)
     with expect_error(LossError, "plugin-of-other-program", "here_only"):
-        update("here_only", together)
-    assert update("ppo", together)["actor/grad_norm"] > 0
+        update("here_only", two_ranks)
+    assert update("ppo", two_ranks)["actor/grad_norm"] > 0
 
 
 def test_update_huge_advantages_are_named_with_reward(

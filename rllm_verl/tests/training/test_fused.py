@@ -108,8 +108,8 @@ def test_adapters_are_trained_as_without_fused_kernels(
 
 
 @pytest.fixture
-def fused_adapter(model_directory: Path, together: Any) -> Iterator[Any]:
-    group = type(together)(model_directory, 1, lora_rank=4, fused=True)
+def fused_adapter(model_directory: Path, two_ranks: Any) -> Iterator[Any]:
+    group = type(two_ranks)(model_directory, 1, lora_rank=4, fused=True)
     yield group
     group.close()
 

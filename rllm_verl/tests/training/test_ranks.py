@@ -48,14 +48,14 @@ def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
 def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
     cut: dict[str, int],
     alone: Any,
-    together: Any,
+    two_ranks: Any,
     random_batch: Callable[..., TokenBatch],
     make_updater: Callable[..., Updater],
     plan: UpdatePlan,
 ) -> None:
     batch = random_batch(RAGGED, roles=("solver", "judge"))
     expected, weights = _updated(alone, make_updater, batch, plan, {"tokens": 2000})
-    for group in (alone, together):
+    for group in (alone, two_ranks):
         metrics, updated = _updated(group, make_updater, batch, plan, cut)
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
         torch.testing.assert_close(updated, weights, atol=1e-5, rtol=0)
@@ -63,14 +63,14 @@ def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_columns_are_the_same_on_one_rank_and_on_two(
-    cut: dict[str, int], alone: Any, together: Any, random_batch: Callable[..., TokenBatch]
+    cut: dict[str, int], alone: Any, two_ranks: Any, random_batch: Callable[..., TokenBatch]
 ) -> None:
     batch = random_batch(RAGGED)
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=True, micro_batching=micro)
     on_one, on_two = (
         fill_columns(group.begin_anew(**cut), batch, frozenset({"sum_pi_squared"}), settings)
-        for group in (alone, together)
+        for group in (alone, two_ranks)
     )
     for name in ("old_logprobs", "sum_pi_squared"):
         np.testing.assert_allclose(getattr(on_two, name), getattr(on_one, name), atol=1e-5)
@@ -79,14 +79,14 @@ def test_columns_are_the_same_on_one_rank_and_on_two(
 
 def test_one_row_is_enough_for_two_ranks(
     alone: Any,
-    together: Any,
+    two_ranks: Any,
     random_batch: Callable[..., TokenBatch],
     make_updater: Callable[..., Updater],
     make_plan: Callable[..., UpdatePlan],
 ) -> None:
     batch = random_batch([[(4, 6)]])
     expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
-    metrics = make_updater(rows=3).update(together.begin_anew(rows=3), batch, make_plan()).metrics
+    metrics = make_updater(rows=3).update(two_ranks.begin_anew(rows=3), batch, make_plan()).metrics
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 

@@ -59,7 +59,7 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
 def test_every_token_is_traced_as_on_the_local_backend(
     cut: dict[str, int],
     alone: Any,
-    together: Any,
+    two_ranks: Any,
     make_updater: Callable[..., Updater],
     random_batch: Callable[..., TokenBatch],
     local: Callable[..., UpdateResult],
@@ -67,7 +67,7 @@ def test_every_token_is_traced_as_on_the_local_backend(
 ) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     expected = local(batch, plan)
-    for group in (alone, together):
+    for group in (alone, two_ranks):
         updater = make_updater(max_grad_norm=1.0, **SETTINGS, **cut)
         found = updater.update(group.begin_anew(**cut), batch, plan)
         for name, column in in_order(found).items():

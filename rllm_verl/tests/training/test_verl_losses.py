@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_those_of_a_direct_call(
 def test_beside_a_loss_of_ours_for_another_role_ranks_change_nothing(
     name: str,
     alone: Any,
-    together: Any,
+    two_ranks: Any,
     random_batch: Callable[..., TokenBatch],
     make_updater: Callable[..., Updater],
     make_plan: Callable[..., UpdatePlan],
@@ -104,7 +104,7 @@ def test_beside_a_loss_of_ours_for_another_role_ranks_change_nothing(
     batch = random_batch(TURNS, roles=("solver", "judge"))
     plan = make_plan({"solver": name, "judge": "ppo"}, kl=KlTerm(beta=0.1, estimator="k3"), entropy_coeff=0.1)
     expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, plan).metrics
-    metrics = make_updater(rows=2).update(together.begin_anew(rows=2), batch, plan).metrics
+    metrics = make_updater(rows=2).update(two_ranks.begin_anew(rows=2), batch, plan).metrics
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert 0 < metrics["actor/pg_clipfrac"] < 1
 

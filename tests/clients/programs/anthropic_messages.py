@@ -18,17 +18,17 @@ OPTIONS = {"model": "claude-sonnet-4-5", "max_tokens": 200, "tools": [TOOL]}
 client = Anthropic()
 
 
-def said(messages):
+def create(messages):
     return client.messages.create(messages=messages, **OPTIONS)
 
 
-def streamed(messages):
+def stream_response(messages):
     with client.messages.stream(messages=messages, **OPTIONS) as stream:
         return stream.get_final_message()
 
 
 task = json.load(sys.stdin)
-ask = streamed if task["streamed"] else said
+ask = stream_response if task["streamed"] else create
 messages = [{"role": "user", "content": task["question"]}]
 message = ask(messages)
 while message.stop_reason == "tool_use":

@@ -20,17 +20,17 @@ TOOL = {
 client = OpenAI()
 
 
-def said(messages):
+def create(messages):
     return client.chat.completions.create(model="gpt-4o", messages=messages, tools=[TOOL]).choices[0].message
 
 
-def streamed(messages):
+def stream_response(messages):
     with client.chat.completions.stream(model="gpt-4o", messages=messages, tools=[TOOL]) as stream:
         return stream.get_final_completion().choices[0].message
 
 
 task = json.load(sys.stdin)
-ask = streamed if task["streamed"] else said
+ask = stream_response if task["streamed"] else create
 messages = [{"role": "user", "content": task["question"]}]
 response = ask(messages)
 while response.tool_calls:

@@ -20,17 +20,17 @@ TOOL = {
 client = OpenAI()
 
 
-def said(items):
+def create(items):
     return client.responses.create(model="gpt-4o", input=items, tools=[TOOL])
 
 
-def streamed(items):
+def stream_response(items):
     with client.responses.stream(model="gpt-4o", input=items, tools=[TOOL]) as stream:
         return stream.get_final_response()
 
 
 task = json.load(sys.stdin)
-ask = streamed if task["streamed"] else said
+ask = stream_response if task["streamed"] else create
 items = [{"role": "user", "content": task["question"]}]
 response = ask(items)
 while calls := [item for item in response.output if item.type == "function_call"]:

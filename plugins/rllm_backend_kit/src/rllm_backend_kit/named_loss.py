@@ -20,7 +20,7 @@ class NamedLoss:
     params: Mapping[str, Any]
 
     @classmethod
-    def of(cls, choice: PluginChoice[LossPlugin[Any]]) -> NamedLoss:
+    def from_choice(cls, choice: PluginChoice[LossPlugin[Any]]) -> NamedLoss:
         """The name and the options of a choice."""
         return cls(choice.qualified_name, choice.params.model_dump())
 

@@ -20,7 +20,7 @@ class Rows:
     """(n_row,) sampled tokens of each."""
 
     @classmethod
-    def of(cls, row_ids: Tensor) -> Rows:
+    def from_row_ids(cls, row_ids: Tensor) -> Rows:
         return cls(*torch.unique_consecutive(row_ids, return_inverse=True, return_counts=True))
 
     def sum(self, values: Tensor) -> Tensor:

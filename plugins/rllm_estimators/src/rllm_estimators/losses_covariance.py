@@ -31,7 +31,7 @@ def kl_cov(inputs: LossInput, params: KlCovParams) -> Tensor:
 
     arXiv:2505.22617, chosen per row: see the module.
     """
-    rows = Rows.of(inputs.row_ids)
+    rows = Rows.from_row_ids(inputs.row_ids)
     covariance = _covariance(inputs, rows)
     how_many, _ = _draw(inputs, rows, params.kl_cov_ratio)
     chosen = rows.best(covariance, how_many) & (covariance > 0)
@@ -57,7 +57,7 @@ def clip_cov_clipped(inputs: LossInput, params: ClipCovParams) -> Tensor:
 
 
 def _cut(inputs: LossInput, ratio: Tensor, params: ClipCovParams) -> Tensor:
-    rows = Rows.of(inputs.row_ids)
+    rows = Rows.from_row_ids(inputs.row_ids)
     covariance = _covariance(inputs, rows)
     low, high = params.eps_low_high
     followed = torch.where(inputs.advantages > 0, ratio <= 1 + high, ratio >= 1 - low)

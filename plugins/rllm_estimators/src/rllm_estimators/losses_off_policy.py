@@ -30,7 +30,7 @@ def vespo(inputs: LossInput, params: VespoParams) -> Tensor:
     inputs = anchored(inputs)
     with torch.no_grad():
         log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        log_weight = Rows.of(inputs.row_ids).sum(log_ratios).clamp(MIN_LOG_ROW_RATIO, MAX_LOG_RATIO)
+        log_weight = Rows.from_row_ids(inputs.row_ids).sum(log_ratios).clamp(MIN_LOG_ROW_RATIO, MAX_LOG_RATIO)
         is_positive = inputs.advantages >= 0
         power = torch.where(is_positive, params.k_positive, params.k_negative)
         decay = torch.where(is_positive, params.lambda_positive, params.lambda_negative)
@@ -57,7 +57,7 @@ def _taper(inputs: LossInput, params: ToprParams) -> Tensor:
     inputs = anchored(inputs)
     log_ratios = log_ratio(inputs.logprobs.detach(), inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     if params.level == "sequence":
-        log_ratios = Rows.of(inputs.row_ids).sum(log_ratios).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_ratios = Rows.from_row_ids(inputs.row_ids).sum(log_ratios).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return log_ratios.exp()
 
 
@@ -124,6 +124,6 @@ def fipo_clipped(inputs: LossInput, params: FipoParams) -> Tensor:
 def _influenced(inputs: LossInput, params: FipoParams) -> Tensor:
     """(n_sampled,) advantages times the token's influence."""
     log_ratios = log_ratio(inputs.logprobs.detach(), inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    future = Rows.of(inputs.row_ids).discounted(log_ratios, 2 ** (-1 / params.half_life))
+    future = Rows.from_row_ids(inputs.row_ids).discounted(log_ratios, 2 ** (-1 / params.half_life))
     influence = future.clamp(max=MAX_LOG_RATIO).exp().clamp(1.0, 1.0 + params.max_influence)
     return inputs.advantages * influence

@@ -36,7 +36,7 @@ def gspo_clipped(inputs: LossInput, params: GspoParams) -> Tensor:
 
 def _mean_log_ratio(inputs: LossInput) -> Tensor:
     """(n_sampled,) the mean over the token's row, without gradient."""
-    return Rows.of(inputs.row_ids).mean(summable(log_ratio(inputs.logprobs.detach(), inputs.old_logprobs)))
+    return Rows.from_row_ids(inputs.row_ids).mean(summable(log_ratio(inputs.logprobs.detach(), inputs.old_logprobs)))
 
 
 def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
@@ -47,7 +47,7 @@ def gmpo(inputs: LossInput, params: GmpoParams) -> Tensor:
     With ``rllm.algorithm.loss_agg_mode=seq-mean-token-mean`` this is the paper's objective. Other modes weight
     sequences by their length.
     """
-    rows = Rows.of(inputs.row_ids)
+    rows = Rows.from_row_ids(inputs.row_ids)
     low, high = params.low_high
     log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     sign = inputs.advantages.sign()

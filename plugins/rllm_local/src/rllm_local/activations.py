@@ -22,11 +22,11 @@ def kept_per_token(config: Any, settings: TrainedModelSection) -> tuple[float, f
         config: `transformers.PretrainedConfig` of a causal language model.
         settings: the model's type and adapter.
     """
-    one, two = (_kept(config, settings, n_layer) / WIDTH for n_layer in (1, 2))
+    one, two = (_measure_saved_bytes(config, settings, n_layer) / WIDTH for n_layer in (1, 2))
     return two - one, one - (two - one)
 
 
-def _kept(config: Any, settings: TrainedModelSection, n_layer: int) -> int:
+def _measure_saved_bytes(config: Any, settings: TrainedModelSection, n_layer: int) -> int:
     from transformers import AutoModelForCausalLM
 
     small = copy.deepcopy(config)

@@ -57,7 +57,7 @@ class ValueGradient:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             # Values do not depend on the output layer, unless it shares its weights with the embeddings.
             if gradient is not None:
-                master, exact = self._masters.of(parameter), gradient.float()
+                master, exact = self._masters.get_master(parameter), gradient.float()
                 known = self._collected.get(master)
                 self._collected[master] = exact if known is None else known + exact
         return losses.detach()

@@ -25,7 +25,7 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, RolloutError
 from rllm_core.rollout.prompts import checked_prompt
 from rllm_local.forward import Row, buckets, cache_bytes_per_token, sample_next
-from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, together
+from rllm_local.kv_cache import AS_NEEDED, Copy, PassShape, SlotCache, merge_copies
 from rllm_local.request import Request, Stops, stop_rule
 from rllm_local.sampling import Draws
 from rllm_local.slots import BLOCK, Session, SlotTable, leading
@@ -245,7 +245,7 @@ class LocalEngine:
         loop = asyncio.get_running_loop()
         try:
             if self._copies:
-                await loop.run_in_executor(self._executor, self._cache.copy, together(self._copies))
+                await loop.run_in_executor(self._executor, self._cache.copy, merge_copies(self._copies))
                 self._copies.clear()
             for part in buckets(rows, MAX_TOKENS_PER_PASS):
                 if not self._may_sample.is_set() or published != self._published:

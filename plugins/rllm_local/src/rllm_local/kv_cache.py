@@ -21,7 +21,7 @@ class Copy(NamedTuple):
     length: int
 
 
-def together(copies: Sequence[Copy]) -> list[Copy]:
+def merge_copies(copies: Sequence[Copy]) -> list[Copy]:
     """Return the same copies in the same order, with consecutive copies from one source merged."""
     merged: list[Copy] = []
     for copy in copies:

@@ -69,7 +69,7 @@ class Masters:
         """Iterate over the masters, in the model's order."""
         return iter(self._masters.values())
 
-    def of(self, parameter: Parameter) -> Parameter:
+    def get_master(self, parameter: Parameter) -> Parameter:
         """Return a parameter's master. A parameter of a different module is its own master."""
         return self._masters.get(parameter, parameter)
 

@@ -25,9 +25,9 @@ class SentPlan:
     """Modules that define the losses. Importing them registers the program's own losses."""
 
     @classmethod
-    def of(cls, plan: UpdatePlan) -> SentPlan:
+    def from_plan(cls, plan: UpdatePlan) -> SentPlan:
         """Convert a plan to plain data."""
-        losses = {role: NamedLoss.of(choice) for role, choice in plan.losses.items()}
+        losses = {role: NamedLoss.from_choice(choice) for role, choice in plan.losses.items()}
         functions = [choice.registered.load() for choice in plan.losses.values()]
         modules = dict.fromkeys(str(getattr(function, "__module__", None) or MAIN) for function in functions)
         return cls(replace(plan, losses={}), losses, tuple(name for name in modules if name != MAIN))

@@ -90,7 +90,7 @@ class TrainingProcess:
         return columns
 
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        result: UpdateResult = await self._ask("update", replace(batch, groups=()), SentPlan.of(plan))
+        result: UpdateResult = await self._ask("update", replace(batch, groups=()), SentPlan.from_plan(plan))
         return result
 
     async def save(self, directory: Path) -> None:

@@ -16,7 +16,7 @@ from rllm_core.errors import BackendError, RolloutError
 from rllm_plugin_kit.engine_session import EngineSession, Request
 from rllm_plugin_kit.small_model import STOP_ID, SmallModel
 from rllm_plugin_kit.started import StartedContract
-from rllm_plugin_kit.surroundings import RANDOM_NUMBERS, THREADS, changed, changes_by, surroundings
+from rllm_plugin_kit.surroundings import RANDOM_NUMBERS, THREADS, changes_by, find_changed_state, surroundings
 
 SAME = 1e-3
 """Maximum difference between equal log-probs: kernels sum in different orders."""
@@ -47,7 +47,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         self.loaded()
         before = surroundings()
         engine = self._made(params)
-        if THREADS in changed(before):
+        if THREADS in find_changed_state(before):
             raise self.failure("starts threads when it is made", "Start them in `start`.")
         self._close_twice(engine, "before it was started")
 
@@ -267,7 +267,7 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         """Nothing of it runs afterwards."""
         with self.explain_errors("fails when it is closed twice", "A second time there is nothing to do."):
             session.close()
-        different = changed(session.before)
+        different = find_changed_state(session.before)
         if different and RANDOM_NUMBERS.issuperset(different):
             different = changes_by(lambda: self._live(session.another()))
         if different:
@@ -286,12 +286,12 @@ class EngineContract(StartedContract[EnginePlugin[Any], EngineSession]):
         return engine
 
     def _close_twice(self, engine: HostedEngine, when: str) -> None:
-        async def twice() -> None:
+        async def close_twice() -> None:
             await engine.close()
             await engine.close()
 
         with self.explain_errors(f"cannot be closed {when}", "`close` is fine at any time, and twice."):
-            asyncio.run(twice())
+            asyncio.run(close_twice())
 
     def _check_logprobs(
         self, model: SmallModel, request: Request, completion: Completion, where: str, part: slice = slice(None)

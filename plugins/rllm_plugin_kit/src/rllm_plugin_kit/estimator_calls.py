@@ -61,7 +61,7 @@ class EstimatorCalls(PluginContract[EstimatorPlugin[Any]]):
                 else "Such batches occur in training. Return an advantage for each trajectory.",
             ) from error
         try:
-            to_tokens(inputs, result, f"{self.who}, given {case},", self.plugin.level)
+            to_tokens(inputs, result, f"{self.display_name}, given {case},", self.plugin.level)
         except RllmError as error:
             raise AssertionError(str(error)) from error
         self._check_returns(inputs, result)
@@ -81,7 +81,7 @@ class EstimatorCalls(PluginContract[EstimatorPlugin[Any]]):
     def tokens(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> dict[str, NDArray[np.float32]]:
         """The advantages of the sampled tokens of each trajectory, by its uid."""
         inputs = self.inputs(groups)
-        tokens = to_tokens(inputs, self.call(params, inputs, case), self.who, self.plugin.level)
+        tokens = to_tokens(inputs, self.call(params, inputs, case), self.display_name, self.plugin.level)
         uids = [trajectory.uid for group in groups for trajectory in group.trajectories]
         parts = [slice(*bounds) for bounds in zip(inputs.token_offsets, inputs.token_offsets[1:], strict=False)]
         return {uid: tokens[part][inputs.loss_mask[part]] for uid, part in zip(uids, parts, strict=True)}

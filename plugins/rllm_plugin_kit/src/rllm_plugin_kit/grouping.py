@@ -77,9 +77,9 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
 
     def test_it_does_not_change_episodes(self, params: Any) -> None:
         episodes = self._episodes()
-        before, members = _written(episodes), [list(episode.trajectories) for episode in episodes]
+        before, members = _serialize_episodes(episodes), [list(episode.trajectories) for episode in episodes]
         self._grouped(params, episodes)
-        if _written(episodes) != before or [episode.trajectories for episode in episodes] != members:
+        if _serialize_episodes(episodes) != before or [episode.trajectories for episode in episodes] != members:
             raise self.failure(
                 "changes the episodes it is given",
                 "Build lists of your own, and leave episodes and trajectories as they are.",
@@ -127,5 +127,5 @@ def _partition(groups: Sequence[TrajectoryGroup]) -> set[tuple[str, frozenset[st
     return {(group.group_role, frozenset(member.uid for member in group.trajectories)) for group in groups}
 
 
-def _written(episodes: Sequence[Episode]) -> str:
+def _serialize_episodes(episodes: Sequence[Episode]) -> str:
     return json.dumps([codec.episode_to_json(episode) for episode in episodes])

@@ -200,7 +200,7 @@ class LossContract(PluginContract[LossPlugin[Any]]):
                 else "Such batches occur in training; give a loss for each of their tokens.",
             ) from error
         try:
-            tensor = checked(losses, inputs, f"{self.who}, given {case},")
+            tensor = checked(losses, inputs, f"{self.display_name}, given {case},")
         except RllmError as error:
             raise AssertionError(str(error)) from error
         if tensor.dtype != inputs.logprobs.dtype:

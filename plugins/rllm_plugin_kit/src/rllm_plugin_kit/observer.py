@@ -13,7 +13,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.errors import did_you_mean
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.run_events import EVENTS, LOG, STEPS, Event, events
-from rllm_plugin_kit.steps import changed as changed_aspects, snapshot
+from rllm_plugin_kit.steps import find_changed_aspects, snapshot
 
 VETO = "on_validation_start"
 RUNS = {
@@ -67,7 +67,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
 
     def test_it_does_not_change_steps(self, params: Any) -> None:
         observer = self._made(params)
-        for event in self._heard(events()):
+        for event in self._drop_logs(events()):
             (step, *_) = event.arguments
             before = _content(step) if isinstance(step, TrainStep) else repr(event.arguments)
             self._tell(observer, event, "a whole run")
@@ -98,7 +98,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
     def _watch(self, observer: Observer, life: Iterable[Event], run: str) -> list[tuple[int, Any]]:
         """Its votes, by finished steps."""
         votes = []
-        for event in self._heard(life):
+        for event in self._drop_logs(life):
             answer = self._tell(observer, event, run)
             if event.name == VETO:
                 votes.append((event.arguments[0], answer))
@@ -107,7 +107,7 @@ class ObserverContract(PluginContract[ObserverPlugin[Any]]):
     def _votes(self, params: Any) -> list[tuple[int, Any]]:
         return self._watch(self._made(params), events(), "a whole run")
 
-    def _heard(self, life: Iterable[Event]) -> list[Event]:
+    def _drop_logs(self, life: Iterable[Event]) -> list[Event]:
         return [event for event in life if event.name != LOG]
 
     def _tell(self, observer: Observer, event: Event, run: str) -> Any:
@@ -126,4 +126,4 @@ def _differing(before: Any, after: Any) -> list[str]:
     if not isinstance(before, dict):
         return []
     plain = [name for name in ("metrics", "timing_dict", "extras", "skip_reason") if before[name] != after[name]]
-    return [*plain, *changed_aspects(before, after)]
+    return [*plain, *find_changed_aspects(before, after)]

@@ -71,7 +71,7 @@ class PluginContract(Generic[RecordT]):
         return self.record()
 
     @property
-    def who(self) -> str:
+    def display_name(self) -> str:
         """The plugin, for messages."""
         return f"{self.kind} {self.name or self.plugin.name!r}"
 
@@ -84,7 +84,7 @@ class PluginContract(Generic[RecordT]):
 
     def failure(self, what: str, fix: str) -> AssertionError:
         """A failed test: which plugin, what is wrong with it, and how to fix it."""
-        return AssertionError(f"{self.who} {what.rstrip('.')}. {fix}")
+        return AssertionError(f"{self.display_name} {what.rstrip('.')}. {fix}")
 
     @contextmanager
     def explain_errors(self, what: str, fix: str) -> Iterator[None]:

@@ -47,8 +47,10 @@ class _Run:
         """Offer groups while the mode requests more."""
         for _ in range(MOST_ROUNDS):
             result = self.ask(self.mode, next(self.offers))
-            dropped = {reason: _written(groups) for reason, groups in result.dropped.items()}
-            self.said.append(json.dumps([_written(result.train), _written(result.waiting), dropped, result.more]))
+            dropped = {reason: _serialize_groups(groups) for reason, groups in result.dropped.items()}
+            self.said.append(
+                json.dumps([_serialize_groups(result.train), _serialize_groups(result.waiting), dropped, result.more])
+            )
             if not result.more:
                 return result
         raise TimeoutError
@@ -64,7 +66,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
         mode, waiting = self._mode(params), list[TrajectoryGroup]()
         seen: dict[str, str] = {}
         for groups in islice(_offers(seed), 5 * STEPS):
-            seen |= {group.group_id: _written([group]) for group in groups}
+            seen |= {group.group_id: _serialize_groups([group]) for group in groups}
             offered = list(groups)
             result = self._ask(mode, groups)
             if problem := misplaced(result, [*offered, *waiting]):
@@ -79,7 +81,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                 )
             waiting = list(result.waiting)
             for group in result.train:
-                if seen[group.group_id] != _written([group]):
+                if seen[group.group_id] != _serialize_groups([group]):
                     raise self.failure(
                         f"returns group {group.group_id!r} changed", "Return the groups themselves, as they are."
                     )
@@ -136,9 +138,9 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
     def test_it_does_not_change_groups(self, params: Any) -> None:
         mode = self._mode(params)
         for groups in islice(_offers(0), STEPS):
-            before, listed = _written(groups), list(groups)
+            before, listed = _serialize_groups(groups), list(groups)
             self._ask(mode, groups)
-            if groups != listed or _written(listed) != before:
+            if groups != listed or _serialize_groups(listed) != before:
                 raise self.failure(
                     "changes the groups it is offered, or the list they come in",
                     "Make lists of your own; leave rewards, trajectories and metadata as they are.",
@@ -182,5 +184,5 @@ def _offers(seed: int, first: int = 0) -> Iterator[list[TrajectoryGroup]]:
         yield make_groups(members, prefix=f"round-{number}")
 
 
-def _written(groups: Sequence[TrajectoryGroup]) -> str:
+def _serialize_groups(groups: Sequence[TrajectoryGroup]) -> str:
     return json.dumps([codec.group_to_json(group) for group in groups])

@@ -81,7 +81,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     def test_the_same_rollout_gets_the_same_reward(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        first, again = ([self._earned(params, response) for response in REPLIES] for _ in range(2))
+        first, again = ([self._score_response(params, response) for response in REPLIES] for _ in range(2))
         if first != again:
             raise self.failure(
                 "scores the same rollout differently a second time",
@@ -99,7 +99,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             return await asyncio.gather(*(self._call(reward, rollout, "at once") for rollout in rollouts))
 
         together = [_as_words(score) for score in asyncio.run(at_once())]
-        if together != [self._earned(params, response) for response in REPLIES]:
+        if together != [self._score_response(params, response) for response in REPLIES]:
             raise self.failure(
                 "scores rollouts differently when others are scored at the same time",
                 "Do not store a rollout's data in the instance (self).",
@@ -174,7 +174,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         if fields.get("correct") not in (None, True, False):
             raise self.failure(f"sets `correct` to {fields['correct']!r}", "Set True, False, or None for unknown.")
 
-    def _earned(self, params: Any, response: Response) -> str:
+    def _score_response(self, params: Any, response: Response) -> str:
         return _as_words(self._score(self._made(params), self._rollout(response), ""))
 
     def _value(self, params: Any, words: str) -> float:

@@ -18,7 +18,7 @@ from rllm_core.pipeline import GIVEN
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.fakes import stage_context
 from rllm_plugin_kit.plugin import PluginContract
-from rllm_plugin_kit.steps import ASPECTS, FIELD_NAMES, WatchedStep, changed, make_step, snapshot
+from rllm_plugin_kit.steps import ASPECTS, FIELD_NAMES, WatchedStep, find_changed_aspects, make_step, snapshot
 
 EVERYTHING = frozenset().union(*ASPECTS.values(), *FIELD_NAMES.values())
 STEPS = 3
@@ -68,7 +68,7 @@ class StageContract(PluginContract[StagePlugin[Any]]):
             self._run(self._stage(params), step, "a filled step")
             if step.asks_for_more:
                 return  # The next rollout batch starts the step again.
-            for aspect in changed(before, snapshot(step)):
+            for aspect in find_changed_aspects(before, snapshot(step)):
                 if not ASPECTS[aspect] & self.plugin.writes:
                     names = " or ".join(repr(name) for name in sorted(ASPECTS[aspect]))
                     raise self.failure(

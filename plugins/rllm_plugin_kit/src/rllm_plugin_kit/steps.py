@@ -123,7 +123,7 @@ def snapshot(step: TrainStep) -> dict[str, object]:
     return content | _columns(step.batch)
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def find_changed_aspects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The aspects that differ. Of trajectories only those that were there before are compared."""
     differing = []
     for aspect in ASPECTS:

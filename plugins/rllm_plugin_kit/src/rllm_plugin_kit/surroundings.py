@@ -41,7 +41,7 @@ def surroundings() -> dict[str, object]:
     }
 
 
-def changed(before: Mapping[str, object], excused: Collection[str] = ()) -> list[str]:
+def find_changed_state(before: Mapping[str, object], excused: Collection[str] = ()) -> list[str]:
     """Return the names of process-wide state that changed, except `excused`. Wait first for threads that are ending."""
     if THREADS not in excused:
         for thread in _new_threads(before):
@@ -68,7 +68,7 @@ def _changes_by(act: Callable[[], object], excused: Collection[str]) -> list[str
     with _generators_seeded_by_the_system():
         before = surroundings()
         act()
-        return changed(before, excused)
+        return find_changed_state(before, excused)
 
 
 @contextmanager

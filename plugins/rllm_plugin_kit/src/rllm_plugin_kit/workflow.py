@@ -114,7 +114,7 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
     def test_concurrent_rollouts_do_not_affect_each_other(self, params: Any) -> None:
         rollouts = [Rollout(uid=f"task-0:{index}", seed=index) for index in range(SIDE_BY_SIDE)]
         alone = [self._content(params, rollout) for rollout in rollouts]
-        together = self._run(self._together(params, rollouts))
+        together = self._run(self._run_concurrently(params, rollouts))
         if [describe_episode(each.episode) for each in together] != alone:
             raise self.failure(
                 "gives different results when other rollouts run at the same time",
@@ -226,10 +226,10 @@ class WorkflowContract(PluginContract[WorkflowPlugin[Any]]):
         return played
 
     async def _one(self, params: Any, rollout: Rollout) -> Played:
-        (played,) = await self._together(params, [rollout])
+        (played,) = await self._run_concurrently(params, [rollout])
         return played
 
-    async def _together(self, params: Any, rollouts: Sequence[Rollout]) -> list[Played]:
+    async def _run_concurrently(self, params: Any, rollouts: Sequence[Rollout]) -> list[Played]:
         async with self._opened(params) as (_, resource):
             each = [Played(engine=Answering(self.responses, rollout.fault)) for rollout in rollouts]
             make = self.loaded()

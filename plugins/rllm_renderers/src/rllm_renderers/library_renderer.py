@@ -70,7 +70,7 @@ class LibraryRenderer:
         """
         with failures_as(RolloutError, "Rendering messages", "Set rllm.renderer to a different renderer."):
             bridged = self._library.bridge_to_next_turn(
-                _plain_ids(prompt_ids), _plain_ids(response_ids), _plain(messages), tools=_given(tools)
+                _plain_ids(prompt_ids), _plain_ids(response_ids), _plain(messages), tools=_convert_tools(tools)
             )
         if bridged is not None:
             return np.array(bridged.token_ids, np.int32)
@@ -95,7 +95,7 @@ class LibraryRenderer:
         text = self.text(response_ids)
         try:
             parsed = self._library.parse_response(
-                _plain_ids(response_ids), tools=_given(tools), prompt_ids=_plain_ids(prompt_ids)
+                _plain_ids(response_ids), tools=_convert_tools(tools), prompt_ids=_plain_ids(prompt_ids)
             )
         except Exception as error:  # noqa: BLE001  (a response may contain any tokens, and must not stop the run)
             problem = f"the reply cannot be read: {type(error).__name__}: {error}"
@@ -192,7 +192,7 @@ def _plain(messages: Sequence[Message]) -> list[Any]:
     return plain
 
 
-def _given(tools: Sequence[Tool]) -> list[Any] | None:
+def _convert_tools(tools: Sequence[Tool]) -> list[Any] | None:
     return [dict(tool) for tool in tools] or None
 
 

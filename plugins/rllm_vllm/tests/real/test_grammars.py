@@ -65,14 +65,14 @@ def engines(
 
 
 def sample(runner: asyncio.Runner, engine: Any, *requests: dict[str, Any], prompt: Any = PROMPT) -> list[Completion]:
-    async def together() -> list[Completion]:
+    async def generate_all() -> list[Completion]:
         asked = [SamplingParams(**{"max_tokens": 100, "seed": 3, **each}) for each in requests]
         return await asyncio.gather(*(engine.generate(prompt, each, session=str(at)) for at, each in enumerate(asked)))
 
-    return runner.run(together())
+    return runner.run(generate_all())
 
 
-def said(engine: Any, completion: Completion) -> Any:
+def parse_json(engine: Any, completion: Completion) -> Any:
     assert completion.finish_reason == "stop"
     return json.loads(engine.renderer.parse(PROMPT, completion.token_ids).content)
 
@@ -102,7 +102,7 @@ def test_constrained_logprobs_are_those_before_the_mask(
     # A reply may think first, and this model may then think until its tokens are used up.
     direct = [completion for completion in completions if completion.token_ids[0] != THINK[0]]
     assert len(direct) > 1
-    assert all(said(vllm, completion) in SCHEMA["enum"] for completion in direct)
+    assert all(parse_json(vllm, completion) in SCHEMA["enum"] for completion in direct)
     for request, completion in zip(requests, completions, strict=True):
         ids = torch.tensor([[*PROMPT, *completion.token_ids.tolist()]])
         with torch.no_grad():

@@ -8,7 +8,7 @@ import os
 import warnings
 
 
-def wanted() -> bool:
+def is_cpu_requested() -> bool:
     """Return True if ``VERL_PLATFORM`` is ``cpu``. It is not detected: head nodes of GPU clusters have no GPU."""
     return os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu"
 
@@ -33,7 +33,7 @@ def register() -> None:
     vllm_version.register()
 
 
-if wanted():
+if is_cpu_requested():
     try:
         register()
     except Exception:

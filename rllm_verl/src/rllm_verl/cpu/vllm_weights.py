@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllm_verl.cpu.register import wanted
+from rllm_verl.cpu.register import is_cpu_requested
 
 
 def register() -> None:
     """Switch off the repacking of linear layers if verl runs on a CPU."""
-    if not wanted():
+    if not is_cpu_requested():
         return
     import torch
     from vllm.model_executor.layers import utils

@@ -34,7 +34,7 @@ def answer_of(response: str, how: How) -> str | None:
     return answer.strip() or None
 
 
-def written(answer: str, how: How) -> str:
+def format_answer(answer: str, how: How) -> str:
     """A reply that gives `answer` in the shortest form that is read."""
     return f"<answer>{answer}</answer>" if how == "tags" else answer
 
@@ -115,17 +115,17 @@ class ReasoningGym(Environment):
                 f"{self._name} takes more than {SECONDS_TO_GENERATE:.0f} seconds to generate.",
                 "Choose options that make it easier.",
             ) from error
-        return [*self._introduction(examples), {"role": "user", "content": self._asked(question)}]
+        return [*self._introduction(examples), {"role": "user", "content": self._fill_template(question)}]
 
     def _introduction(self, examples: Sequence[tuple[str, str]]) -> Iterator[Message]:
         system = system_prompt_of(self._params)
         if system is not None:
             yield {"role": "system", "content": system}
         for question, answer in examples:
-            yield {"role": "user", "content": self._asked(question)}
-            yield {"role": "assistant", "content": written(answer, self._params.answer)}
+            yield {"role": "user", "content": self._fill_template(question)}
+            yield {"role": "assistant", "content": format_answer(answer, self._params.answer)}
 
-    def _asked(self, question: str) -> str:
+    def _fill_template(self, question: str) -> str:
         return self._params.template.replace("{question}", question)
 
     def step(self, action: str) -> Outcome:
