@@ -91,6 +91,39 @@ def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int
 
 
 @some_or_all
+@pytest.mark.parametrize("mode", ["token", "sequence"])
+def test_batch_normalized_weights_are_verls(
+    verl: Any, sampled: Any, mode: Literal["token", "sequence"], batches: int
+) -> None:
+    for seed in range(batches):
+        inputs, padded = sampled(seed).inputs, sampled(seed).padded
+        floor = 0.7 if seed % 2 else 0.0
+        correction = RolloutCorrection(
+            mode=mode, cap=1.3, floor=floor, beyond_cap="mask" if floor else "truncate", mean_weight=None
+        )
+        weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
+        threshold = f"{floor}_1.3" if floor else 1.3
+        expected, _ = verl.compute_rollout_correction_weights(
+            padded.old - padded.ref, padded.mask, mode, threshold, rollout_is_batch_normalize=True
+        )
+        torch.testing.assert_close(weights, expected[padded.mask.bool()], rtol=1e-6, atol=1e-6)
+
+
+@some_or_all
+def test_m2po_is_its_formula(sampled: Any, batches: int) -> None:
+    """Tokens are rejected one by one, the largest squared log-ratio first, until the mean of the others is small."""
+    for seed in range(batches):
+        batch = sampled(seed)
+        old, sampler, *_ = columns(batch)
+        squares, threshold = (old - sampler) ** 2, float(np.random.default_rng(seed).uniform(0.01, 0.5))
+        kept = np.argsort(squares)
+        while len(kept) and squares[kept].mean() >= threshold:
+            kept = kept[:-1]
+        (found,) = apply_rules(batch, {"m2po": threshold}).values()
+        assert np.flatnonzero(~found).tolist() == sorted(kept.tolist())
+
+
+@some_or_all
 def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
     for seed in range(batches):
         batch = sampled(seed, advantage_per_row=True)

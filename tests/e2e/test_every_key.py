@@ -152,6 +152,7 @@ LEARNT: dict[str, Any] = {
     "rllm.algorithm.rollout_correction.tis_cap": 3.0,
     "rllm.algorithm.rollout_correction.tis_beyond_cap": "mask",
     "rllm.algorithm.rollout_correction.tis_floor": 0.5,
+    "rllm.algorithm.rollout_correction.tis_batch_normalize": True,
     "rllm.algorithm.rollout_correction.reject": {"token_k1": 1.5},
     "rllm.algorithm.on_missing_reward": "zero",
     "rllm.stepwise_advantage.enable": True,

@@ -30,7 +30,9 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "token": {},
     "sequence": {"rllm.algorithm.rollout_correction.tis_mode": "sequence"},
     "masked": {"rllm.algorithm.rollout_correction.tis_beyond_cap": "mask"},
+    "normalized": {"rllm.algorithm.rollout_correction.tis_batch_normalize": True},
     "rejected": {"rllm.algorithm.rollout_correction.reject": {"token_k1": [0.98, 1.02], "seq_sum_k2": 0.5}},
+    "m2po": {"rllm.algorithm.rollout_correction.reject": {"m2po": 1e-3}},
 }
 
 
@@ -82,8 +84,9 @@ def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
     assert "by token, cap 1, " in said
 
 
-def test_why_names_the_rule_that_rejected_a_token(train: Any) -> None:
-    run = train("lucky", AHEAD | CORRECTIONS["rejected"])
+@pytest.mark.parametrize(("correction", "rule"), [("rejected", "token_k1"), ("m2po", "m2po")])
+def test_why_names_the_rule_that_rejected_a_token(train: Any, correction: str, rule: str) -> None:
+    run = train("lucky", AHEAD | CORRECTIONS[correction])
     step, account, position = next(
         (step, account, int(np.flatnonzero(values(account, "rejected_by") > 0)[0]))
         for step, account in accounts_of(run.directory)
@@ -93,6 +96,7 @@ def test_why_names_the_rule_that_rejected_a_token(train: Any) -> None:
     words = [str(run.directory), str(step), account.attempt.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
-    assert "the rule: token_k1\n" in said
+    assert f"the rule: {rule}\n" in said
     assert "    rollout correction weight: 0: masked " in said
-    assert "rejects by token_k1 0.98 to 1.02, rejects by seq_sum_k2 0.5\n" in said
+    told = {"rejected": "token_k1 0.98 to 1.02, rejects by seq_sum_k2 0.5\n", "m2po": "m2po 0.001, cutoff "}
+    assert f"rejects by {told[correction]}" in said

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss import RoleLosses, loss_terms, sampled_entropy, token_objective
+from rllm_backend_kit.loss import RoleLosses, complete_plan, loss_terms, sampled_entropy, token_objective
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.overflow import gradient_error, overflow_cause
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
@@ -100,6 +100,7 @@ class Updater:
     async def update(self, trainer: Trainer, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         """Make one training step's update. Metrics are means over its sampled tokens or optimiser steps."""
         settings = self._settings
+        plan = complete_plan(batch, plan)
         rate = learning_rate(settings, plan.global_step, self._total_steps)
         adam = Adam(
             learning_rate=rate,
@@ -133,7 +134,7 @@ class Updater:
             if trace is not None:
                 _trace_norm(trace, number, said, settings.max_grad_norm)
         metrics = {"actor/lr": rate} | means.metrics()
-        return UpdateResult(metrics=metrics) if trace is None else trace.result(metrics)
+        return UpdateResult(metrics=metrics, made_with=plan) if trace is None else trace.result(metrics)
 
     async def _minibatch(
         self,

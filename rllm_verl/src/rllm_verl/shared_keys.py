@@ -25,6 +25,10 @@ SHARED_KEYS = (
     _same("algorithm.rollout_correction.bypass_mode", f"{ALGORITHM}.rollout_correction.bypass_mode"),
     _same("algorithm.rollout_correction.rollout_is", f"{ALGORITHM}.rollout_correction.tis_mode"),
     _same("algorithm.rollout_correction.rollout_is_threshold", f"{ALGORITHM}.rollout_correction.tis_cap"),
+    _same(
+        "algorithm.rollout_correction.rollout_is_batch_normalize",
+        f"{ALGORITHM}.rollout_correction.tis_batch_normalize",
+    ),
     _same(f"{ACTOR}.kl_loss_coef", f"{ALGORITHM}.kl_beta"),
     SharedKey(native=f"{ACTOR}.policy_loss.loss_mode", rllm=f"{ALGORITHM}.loss_fn", spelled=(("ppo", "vanilla"),)),
     _same(f"{ACTOR}.loss_agg_mode", f"{ALGORITHM}.loss_agg_mode"),

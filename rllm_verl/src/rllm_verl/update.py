@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
-from rllm_backend_kit.loss import RoleLosses
+from rllm_backend_kit.loss import RoleLosses, complete_plan
 from rllm_backend_kit.minibatches import minibatch_weights, minibatches
 from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means
@@ -69,6 +69,7 @@ class Updater:
         settings = self._settings
         if not settings.use_kl_loss:
             plan = replace(plan, kl=None)
+        plan = complete_plan(batch, plan)
         rate = learning_rate(settings, plan.global_step, self._total_steps)
         means = Means()
         per_epoch = min(settings.num_minibatches, batch.n_rows)
@@ -88,7 +89,7 @@ class Updater:
                     trace.end_step(number, loss, loss_seed=seed, learning_rate=rate)
                     trace.note_norm(number, norm, clip_factor(norm, settings.max_grad_norm))
         metrics = {"actor/lr": rate} | means.metrics()
-        return UpdateResult(metrics=metrics) if trace is None else trace.result(metrics)
+        return UpdateResult(metrics=metrics, made_with=plan) if trace is None else trace.result(metrics)
 
     def _add_gradient(
         self,

@@ -47,6 +47,13 @@ TABLE = (
         None,
     ),
     Row("algorithm.rollout_correction.rollout_is_threshold", f"{ALGORITHM}.rollout_correction.tis_cap", 3.0, 5.0, 2.0),
+    Row(
+        "algorithm.rollout_correction.rollout_is_batch_normalize",
+        f"{ALGORITHM}.rollout_correction.tis_batch_normalize",
+        True,
+        False,
+        False,
+    ),
     Row(f"{ACTOR}.kl_loss_coef", f"{ALGORITHM}.kl_beta", 0.01, 0.02, 0.0),
     Row(f"{ACTOR}.policy_loss.loss_mode", f"{ALGORITHM}.loss_fn", "gspo", "ppo", "ppo", {"ppo": "vanilla"}),
     Row(

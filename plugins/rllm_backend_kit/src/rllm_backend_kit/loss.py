@@ -16,11 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm_backend_kit.rejection import rejected
+from rllm_backend_kit.rejection import M2PO, log_ratios, m2po_cutoff, rejected
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 from rllm_core.contracts.loss import LossInput
+from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError, failures_as
 from rllm_core.updates.losses import MAX_LOG_RATIO, checked, importance_ratio, log_ratio, summable
+
+LEAST_MEAN = 1e-8
+"""A smaller mean of rollout weights does not divide them, as in verl."""
 
 
 class RowRoles(Protocol):
@@ -131,10 +135,33 @@ def loss_terms(inputs: LossInput, plan: UpdatePlan) -> LossTerms:
         columns = (inputs.old_logprobs, inputs.sampling_logprobs, inputs.row_ids)
         weights = rollout_weights(*columns, correction)
         if correction.mode is not None:
-            above_cap = rollout_weights(*columns, replace(correction, cap=math.inf, floor=0.0)) > correction.cap
+            ratios = rollout_weights(*columns, replace(correction, cap=math.inf, floor=0.0, mean_weight=1.0))
+            above_cap = ratios > correction.cap
         masks = rejected_tokens(inputs, correction)
         weights = weights.masked_fill(any_rejected(masks, weights), 0.0)
     return LossTerms(divergence=divergence, weights=weights, rejected=masks, above_cap=above_cap)
+
+
+def complete_plan(batch: TokenBatch, plan: UpdatePlan) -> UpdatePlan:
+    """Return the plan with the numbers that depend on all tokens of the batch. Call it at the start of an update.
+
+    They are `RolloutCorrection.mean_weight` and the cutoff of the rule `m2po`. Micro-batches and ranks then use the
+    same numbers, and a record contains them.
+    """
+    correction = plan.rollout_correction
+    if correction is None or (correction.mean_weight is not None and M2PO not in correction.reject):
+        return plan
+    assert batch.old_logprobs is not None
+    old, sampled = (each[batch.loss_mask].astype(np.float64) for each in (batch.old_logprobs, batch.sampling_logprobs))
+    mean = correction.mean_weight
+    if mean is None:
+        row_ids = torch.from_numpy(np.repeat(np.arange(batch.n_rows), batch.row_lengths)[batch.loss_mask])
+        columns = (torch.from_numpy(old), torch.from_numpy(sampled), row_ids)
+        mean = _mean_weight(rollout_weights(*columns, replace(correction, mean_weight=1.0)), row_ids, correction)
+    rules = dict(correction.reject)
+    if isinstance(threshold := rules.get(M2PO), float | int):
+        rules[M2PO] = (threshold, m2po_cutoff(log_ratios(old, sampled) ** 2, threshold))
+    return replace(plan, rollout_correction=replace(correction, mean_weight=mean, reject=rules))
 
 
 def rejected_tokens(inputs: LossInput, correction: RolloutCorrection) -> dict[str, Tensor]:
@@ -239,29 +266,40 @@ def rollout_weights(
 
     The ratio is exp(old logprob - sampling logprob), of each token or multiplied over its row. Above the cap it counts
     as the cap (Ionides 2008, doi:10.1198/106186008X320456) or as 0, below the floor as 0 (0 on both sides is IcePop,
-    arXiv:2510.18855).
+    arXiv:2510.18855). The result is divided by `RolloutCorrection.mean_weight`.
 
     Args:
         old_logprobs: (n_sampled,) under the trainer's weights at the start of the update.
         sampling_logprobs: (n_sampled,) as the sampler reported them.
         row_ids: (n_sampled,) equal neighbours are one row; rows are whole.
-        correction: kind of ratio and bounds.
+        correction: kind of ratio, bounds and mean. If the mean is None, the given tokens are the whole batch.
 
     Returns:
-        (n_sampled,) in [0, cap], finite for any log-probs but NaN, without gradient. A token that both call impossible
-        (-inf) has the ratio 1. A row that the trainer calls impossible has the ratio 0.
+        (n_sampled,) in [0, cap / mean], finite for any log-probs but NaN, without gradient. A token that both call
+        impossible (-inf) has the ratio 1. A row that the trainer calls impossible has the ratio 0.
     """
     with torch.no_grad():
         if correction.mode is None:
             return torch.ones_like(old_logprobs)
-        log_ratios = log_ratio(old_logprobs, sampling_logprobs)
+        logs = log_ratio(old_logprobs, sampling_logprobs)
         if correction.mode == "sequence":
-            log_ratios = _row_sums(summable(log_ratios), row_ids)
+            logs = _row_sums(summable(logs), row_ids)
         # An exponential that overflows is above every cap.
-        ratios = log_ratios.exp()
+        ratios = logs.exp()
         beyond = correction.cap if correction.beyond_cap == "truncate" else 0.0
         weights = torch.where(ratios > correction.cap, beyond, ratios)
-        return torch.where(ratios < correction.floor, 0.0, weights)
+        weights = torch.where(ratios < correction.floor, 0.0, weights)
+        mean = correction.mean_weight
+        return weights / (_mean_weight(weights, row_ids, correction) if mean is None else mean)
+
+
+def _mean_weight(weights: Tensor, row_ids: Tensor, correction: RolloutCorrection) -> float:
+    """Return the mean of the tokens' weights, or of the rows' weights. 1 if the mean is almost 0, as in verl."""
+    if correction.mode == "sequence" and len(weights):
+        _, lengths = torch.unique_consecutive(row_ids, return_counts=True)
+        weights = weights[lengths.cumsum(0) - 1]
+    mean = float(weights.mean()) if len(weights) else 1.0
+    return mean if mean > LEAST_MEAN else 1.0
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:

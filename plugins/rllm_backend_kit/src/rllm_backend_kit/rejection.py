@@ -16,6 +16,8 @@ Values = NDArray[np.float64]
 Bounds = float | Sequence[float]
 BOUND = 20.0
 """Log-ratios are bounded to this before they are exponentiated, as in verl."""
+M2PO = "m2po"
+"""Name of the rule whose cutoff depends on all tokens of a batch."""
 
 
 def rejected(
@@ -29,6 +31,8 @@ def rejected(
     - `veto`: the row has a token whose ratio is out of bounds (SkyRL: 1e-4 and 100).
     - `kpop`: KL(p, q) or KL(q, p) of "this token or another" is above the threshold (AReaL: 2).
     - `opsm`: the advantage is negative, and the row's mean of k1 is above the threshold (DeepSeek-V3.2, as in TRL).
+    - `m2po`: r² is above the cutoff of `m2po_cutoff` (arXiv:2510.01161). Bounds are the threshold and the cutoff. With
+      only a threshold, the given tokens are the whole batch.
 
     Bounds of a k1 rule and of `veto` are two ratios, sampling over old probability for k1. One number u means 1 / u and
     u. Other rules have one upper threshold.
@@ -42,11 +46,30 @@ def rejected(
     """
     if not len(old):
         return {name: np.zeros(0, np.bool_) for name in rules}
-    with np.errstate(invalid="ignore", over="ignore"):
-        raw = np.where(np.isneginf(old) & np.isneginf(sampled), 0.0, old - sampled)
-    ratios = raw.clip(-BOUND, BOUND)
+    ratios = log_ratios(old, sampled)
     rows = _Rows(lengths)
     return {name: _apply_rule(name, bounds, ratios, old, sampled, advantages, rows) for name, bounds in rules.items()}
+
+
+def log_ratios(old: Values, sampled: Values) -> Values:
+    """Return r of each token, (n,) from -20 to 20. It is 0 if both log-probs are -inf."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        raw = np.where(np.isneginf(old) & np.isneginf(sampled), 0.0, old - sampled)
+    return raw.clip(-BOUND, BOUND)
+
+
+def m2po_cutoff(squares: Values, threshold: float) -> float:
+    """Return the largest r² to keep, so that the mean of all kept r² is below the threshold.
+
+    The tokens with the largest r² are rejected first. Tokens with equal r² are kept or rejected together.
+
+    Args:
+        squares: (n,) r² of all tokens of a batch.
+        threshold: upper bound of the mean, above 0.
+    """
+    values, counts = np.unique(squares, return_counts=True)
+    fitting = np.cumsum(values * counts) < threshold * np.cumsum(counts)
+    return float(values[fitting][-1]) if fitting.any() else 0.0
 
 
 class _Rows:
@@ -72,6 +95,9 @@ def _apply_rule(
         return np.asarray(np.maximum(_binary_kl(p, q), _binary_kl(q, p)) > upper)
     if name == "opsm":
         return np.asarray((advantages < 0) & (rows.reduce("mean", -ratios) > upper))
+    if name == M2PO:
+        squares = ratios**2
+        return squares > (m2po_cutoff(squares, bounds) if isinstance(bounds, float | int) else bounds[1])
     scope, _, estimate = name.rpartition("_")
     values = {"k1": -ratios, "k2": ratios**2 / 2, "k3": np.expm1(ratios) - ratios}[estimate]
     if scope != "token":

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rllm_backend_kit.loss import complete_plan
 from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.batch import TokenBatch
@@ -112,7 +114,8 @@ class LocalBackend(Backend):
     async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         training, sampling = self._started()
         sampling.weights_change()
-        return await training.update(batch, plan)
+        plan = complete_plan(batch, plan)
+        return replace(await training.update(batch, plan), made_with=plan)
 
     async def sync_weights(self, version: int) -> None:
         _, sampling = self._started()

@@ -55,7 +55,7 @@ class TrainingChild:
     def update(self, batch: TokenBatch, sent: SentPlan) -> UpdateResult:
         result = self._started().updater.update(batch, sent.plan_here())
         copy_weights(self._trained, self._shared)
-        # The other process already has the plan, and the plan's losses cannot be sent.
+        # The other process has the plan, and the plan's losses cannot be sent.
         return replace(result, made_with=None)
 
     def save(self, directory: Path) -> None:

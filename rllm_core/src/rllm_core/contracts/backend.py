@@ -90,6 +90,8 @@ class RolloutCorrection:
     """The weight of a token whose ratio is above `cap`: ``truncate`` gives it the weight `cap`, ``mask`` gives it 0."""
     reject: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
     """Rejection rules by name, with their thresholds. Tokens that a rule rejects get the weight 0."""
+    mean_weight: float | None = 1.0
+    """Divisor of the weights. None: their mean over the batch, which `complete_plan` of rllm-backend-kit computes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,6 +145,7 @@ def _rollout_correction(settings: RolloutCorrectionSection) -> RolloutCorrection
         floor=settings.tis_floor,
         beyond_cap=settings.tis_beyond_cap,
         reject={str(name): bounds for name, bounds in settings.reject.items()},
+        mean_weight=None if settings.tis_batch_normalize else 1.0,
     )
 
 

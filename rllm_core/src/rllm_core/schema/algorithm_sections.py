@@ -53,7 +53,7 @@ KlEstimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 """Name of an estimator of the KL divergence. `kl_term` of rllm-backend-kit has the formulas."""
 RejectionRule = Literal[
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
-    "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm",
+    "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm", "m2po",
 ]  # fmt: skip
 """A rule that rejects tokens, or whole rows; see `rejected` of rllm-backend-kit."""
 
@@ -78,6 +78,9 @@ class RolloutCorrectionSection(Section):
     )
     tis_floor: Annotated[float, ReadBy(), OF_CORRECTION] = Field(
         0.0, ge=0, description="Tokens or sequences with a ratio below this value are masked. Needs `tis_mode`."
+    )
+    tis_batch_normalize: Annotated[bool, ReadBy(), OF_CORRECTION] = Field(
+        False, description="Divide ratios by their mean over the batch, after `tis_cap` and `tis_floor`."
     )
     reject: Annotated[dict[RejectionRule, float | tuple[float, float]], ReadBy(), WHILE_BYPASSED] = Field(
         default_factory=dict, description="Rejection rules by name, with thresholds. Rejected tokens are masked."

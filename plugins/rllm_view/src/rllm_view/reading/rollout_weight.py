@@ -13,7 +13,7 @@ from rllm_backend_kit.rejection import rejected
 
 RULES = (
     "none", "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
-    "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm",
+    "seq_mean_k3", "seq_max_k2", "seq_max_k3", "veto", "kpop", "opsm", "m2po",
 )  # fmt: skip
 """Names of the rules that reject tokens, at the positions that a column contains."""
 NONE = "the run has no rollout correction"
@@ -24,16 +24,16 @@ LEAST, MOST = -1e9, 1e5
 def rollout_weights(
     old: NDArray[np.float64], sampled: NDArray[np.float64], starts: Sequence[int], correction: Mapping[str, Any]
 ) -> NDArray[np.float64]:
-    """min(exp(old - sampled), cap) of each token, or of the product over its segment; 0: masked.
+    """min(exp(old - sampled), cap) / mean of each token, or of the product over its segment; 0: masked.
 
     Args:
         old: (n,) old log-probs in nats, NaN where a token is not trained on.
         sampled: (n,) as the sampler reported them.
         starts: of the segments, in order: a row of the batch each.
-        correction: ``mode``, ``cap``, ``floor`` and ``beyond_cap``, as in `RolloutCorrection`.
+        correction: ``mode``, ``cap``, ``floor``, ``beyond_cap`` and ``mean_weight``, as in `RolloutCorrection`.
 
     Returns:
-        (n,) in [0, cap]; NaN where a log-prob is not known.
+        (n,) in [0, cap / mean]; NaN where a log-prob is not known.
     """
     if correction["mode"] is None:
         return np.where(np.isnan(old - sampled), np.nan, 1.0)
@@ -44,7 +44,7 @@ def rollout_weights(
         ratios = np.exp(log_ratios)
     beyond = correction["cap"] if correction["beyond_cap"] == "truncate" else 0.0
     weights = np.where(ratios > correction["cap"], beyond, ratios)
-    return np.where(ratios < correction["floor"], 0.0, weights)
+    return np.where(ratios < correction["floor"], 0.0, weights) / (correction.get("mean_weight") or 1.0)
 
 
 def rejecting_rules(
@@ -80,17 +80,20 @@ def rejecting_rules(
 def told(correction: Mapping[str, Any]) -> str:
     """The correction in words."""
     reject = correction.get("reject") or {}
-    rules = [f"rejects by {name} {_written(bounds)}" for name, bounds in reject.items()]
+    rules = [f"rejects by {name} {_written(name, bounds)}" for name, bounds in reject.items()]
     if correction["mode"] is None:
         return f"rollout correction {', '.join(rules)}"
     beyond = "masked beyond it" if correction["beyond_cap"] == "mask" else "at most that"
     floor = [f"masked below {correction['floor']:.4g}"] if correction["floor"] else []
+    mean = correction.get("mean_weight", 1.0)
+    divided = [] if mean in (None, 1.0) else [f"divided by the batch's mean {mean:.4g}"]
     weighted = f"rollout correction by {correction['mode']}, cap {correction['cap']:.4g}"
-    return ", ".join([weighted, beyond, *floor, *rules])
+    return ", ".join([weighted, beyond, *floor, *divided, *rules])
 
 
-def _written(bounds: float | Sequence[float]) -> str:
-    return f"{bounds:.4g}" if isinstance(bounds, float | int) else " to ".join(f"{bound:.4g}" for bound in bounds)
+def _written(name: str, bounds: float | Sequence[float]) -> str:
+    numbers = [bounds] if isinstance(bounds, float | int) else bounds
+    return (", cutoff " if name == "m2po" else " to ").join(f"{bound:.4g}" for bound in numbers)
 
 
 def _sums(values: NDArray[np.float64], starts: Sequence[int]) -> NDArray[np.float64]:
