@@ -90,7 +90,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(("theirs", "ours"), rows(VERL, "## What becomes what"))
+@pytest.mark.parametrize(("theirs", "ours"), rows(VERL, "## Converted keys"))
 def test_every_row_of_the_table_is_what_the_command_does(theirs: str, ours: str) -> None:
     key = re.findall(r"`([^`=]+)", theirs)[0].replace("*", "n")
     (target, *_) = re.findall(r"`([^`=]+)", ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,34 @@ def test_why_tells_flags_in_words_and_no_negative_zero(say: Say, run: Path) -> N
     assert "the loss, epoch 0: yes\n" in clipped
     assert "    push: -clipping · (policy + KL part), epoch 0: 0\n" in clipped
     assert "-0\n" not in kept + clipped
+
+
+@pytest.mark.parametrize("command", ["why", "episode"])
+def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, run: Path, command: str) -> None:
+    steps, trajectories = say(command, run).splitlines(), say(command, run, 1).splitlines()
+    assert steps[0].split()[:2] == ["step", "trajectories"]
+    assert [line.split()[0] for line in steps[1:4]] == ["2", "1", "0"]
+    assert steps[-1] == f"next: rllm {command} {run} 2"
+    assert trajectories[1].split()[0] == trajectories[-1].split()[-1]
+    assert say(command, *trajectories[-1].split()[3:])
+
+
+def test_why_without_a_run_lists_runs_with_the_newest_first(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with expect_error(ConfigError, "run-not-found", "rllm train guess"):
+        say("why")
+    for name in ("first", "second"):
+        make_run(tmp_path / "runs" / name)
+    os.utime(tmp_path / "runs" / "first" / "metrics.jsonl", (0, 0))
+    lines = say("why").splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["runs/second", "runs/first"]
+    assert lines[-1] == "next: rllm why runs/second"
+
+
+def test_why_of_a_prompt_token_lists_the_sampled_tokens(say: Say, run: Path) -> None:
+    assert "hint: Use a sampled token: " in say("why", run, 1, "task-0:0", "--token", 0)
 
 
 def test_why_of_what_was_dropped_names_the_rule(say: Say, run: Path) -> None:

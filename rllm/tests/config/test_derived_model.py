@@ -132,12 +132,12 @@ def test_plain_values_at_the_top_are_keys_like_all_others(run: Run) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("service_ulr=here", ("unknown-key", "`service_ulr`", "`service_url`")),
-        ("service=here", ("unknown-key", "service_url", "service_timeout")),
+        ("service_ulr=here", ("unknown-key", "`service_ulr`", "`service_url=here`")),
+        ("service=here", ("unknown-key", "`service`", "`service_url=here`")),
         ("service_url=3", ("wrong-value", "`service_url`")),
         ("service_url.host=here", ("wrong-value", "`service_url`")),
         ("service_timeout=0", ("wrong-value", "`service_timeout`")),
-        ("rllm.service_url=here", ("unknown-key", "`service_url`")),
+        ("rllm.service_url=here", ("unknown-key", "`service_url=here`")),
     ],
 )
 def test_mistakes_in_plain_values_at_the_top_are_named(run: Run, word: str, message: tuple[str, ...]) -> None:

@@ -70,9 +70,9 @@ def test_what_is_packaged_empty_or_is_free_takes_anything(run: Callable[..., Com
     ("word", "message"),
     [
         ("engine.step=1", ("unknown-key", "`step`", "`engine.step`")),
-        ("engine.inner.depe=1", ("unknown-key", "`engine.inner.deep`")),
-        ("engine.inner.left_uot=1", ("unknown-key", "`engine.inner.left_out`")),
-        ("data.extras=1", ("unknown-key", "`data.extra`")),
+        ("engine.inner.depe=1", ("unknown-key", "`engine.inner.deep=1`")),
+        ("engine.inner.left_uot=1", ("unknown-key", "`engine.inner.left_out=1`")),
+        ("data.extras=1", ("unknown-key", "`data.extra=1`")),
         ("engine.steps=1.5", ("wrong-value", "`engine.steps`", "1.5")),
         ("engine.rate=x", ("wrong-value", "`engine.rate`", '"x"')),
         ("engine.switch=1", ("wrong-value", "`engine.switch`")),

@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"Run `{context.command_path} --help` for its arguments." if context else ""
+        if isinstance(error, click.MissingParameter) and error.param and error.param.name == "run":
+            hint += " `rllm runs list` lists your runs."
         usage = RllmError("usage-error", " ".join(error.format_message().split()), hint)
         usage.exit_code = error.exit_code
         return _fail(usage, debug)

@@ -29,7 +29,15 @@ from rllm.config.options_as_keys import option_hints
 from rllm.config.packaged import DEFAULT, base_layer, fill_defaults, packaged_layers
 from rllm.config.packaged_keys import unlike_packaged
 from rllm.config.paths import ABSENT, KeyPath, leaves, picked, split_key, value_at
-from rllm.config.problems import ConfigLine, as_config_error, describe, parse, wrong_value
+from rllm.config.problems import (
+    ConfigLine,
+    as_config_error,
+    describe,
+    expected_mapping,
+    parse,
+    typed_value,
+    wrong_value,
+)
 from rllm.config.resolve import environment_hidden, format_tree, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
 from rllm.config.unused import idle_reason
@@ -302,11 +310,7 @@ def _selected(merged: Merged, key: str) -> Any:
     path = split_key(key)
     for depth, part in enumerate(path):
         if not isinstance(node, dict):
-            raise ConfigError(
-                "wrong-value",
-                f"{wrong_value(path[:depth], node, merged.origin(path[:depth]))}: expected a mapping.",
-                "Write its keys below it, or remove it.",
-            )
+            raise expected_mapping(path[:depth], node, merged.origin(path[:depth]))
         if part not in node:
             return None
         node = node[part]
@@ -365,12 +369,16 @@ def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> N
         if key in RunConfig.model_fields or key in backend.params.model_fields:
             continue
         # Also where another backend has the section: it says nothing of keys that the core has.
-        given = [("rllm", *path) for path, _ in leaves({key: value})]
-        if meant := [".".join(path) for path in given if any(path[:depth] in values for depth in range(len(path) + 1))]:
+        given = [(("rllm", *path), leaf) for path, leaf in leaves({key: value})]
+        if meant := [
+            f"{'.'.join(path)}{typed_value(leaf)}"
+            for path, leaf in given
+            if any(path[:depth] in values for depth in range(len(path) + 1))
+        ]:
             raise ConfigError(
                 "unknown-key",
                 f"`{key}` (from {merged.origin((key,))}) is not a section of a run with backend {backend.name}.",
-                f"Did you mean {' and '.join(f'`{name}`' for name in meant)}?",
+                f"Write {' and '.join(f'`{key}`' for key in meant)}.",
             )
         owners = [entry.plugin.name for entry in registry.all("backend") if key in entry.plugin.params.model_fields]
         if owners:
@@ -378,7 +386,7 @@ def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> N
                 "section-of-other-backend",
                 f"`{key}` (from {merged.origin((key,))}) belongs to backend {' and '.join(owners)}, and this run has "
                 f"backend {backend.name}.",
-                f"Add rllm/backend={owners[0]}, or remove `{key}`.",
+                f"Add --backend {owners[0]}, or remove `{key}`.",
             )
 
 

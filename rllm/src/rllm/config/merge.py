@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from rllm.config.keys import always_sections, choice_keys, known_keys, matches, named_sections
 from rllm.config.layers import COMMAND_LINE, Layer, Tier
 from rllm.config.paths import ABSENT, KeyPath, NoSectionError, put_at, value_at
-from rllm.config.problems import wrong_value
+from rllm.config.problems import expected_mapping, wrong_value
 from rllm_core.errors import ConfigError
 
 MISSING = "???"
@@ -116,11 +116,7 @@ def merge_layers(layers: Iterable[Layer], schemas: Iterable[type[BaseModel]]) ->
                     "Write its keys one by one, such as rllm.rollout.n=4, or remove the key.",
                 )
             if isinstance(value, dict) and path in holders and _is_plain_value(earlier):
-                raise ConfigError(
-                    "wrong-value",
-                    f"{wrong_value(path, earlier, merged.origin(path))}: expected a mapping.",
-                    "Write its keys below it, or remove it.",
-                )
+                raise expected_mapping(path, earlier, merged.origin(path))
             # Not a section, whose keys must all stay, nor a choice, whose name stays.
             emptied = value == {} and path not in holders and not matches(path, choices)
             # Also a word of an earlier command line, which a whole configuration holds.

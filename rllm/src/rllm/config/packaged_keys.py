@@ -85,7 +85,7 @@ class _Comparison:
             if key in known:
                 yield from self._value(value, known[key], path)
             elif path not in self._optional and not any(at[: len(mapping)] == mapping for mapping in self._free):
-                yield unknown_key(path, self._merged.origin(path), self._keys)
+                yield unknown_key(path, self._merged.origin(path), self._keys, value)
 
     def _value(self, value: Any, default: Any, path: KeyPath) -> Iterator[ConfigLine]:
         if default is None or value is None:

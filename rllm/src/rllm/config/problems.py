@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from rllm.config.layers import COMMAND_LINE
 from rllm.config.paths import KeyPath, split_key
 from rllm_core.errors import ConfigError
 
@@ -20,6 +22,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 OriginOf = Callable[[KeyPath], str]
 _IN_URL = re.compile(r"(?<=://)[^/@\s\"]+(?=@)")
 LONGEST_VALUE = 60
+MOST_MEANT = 4
+"""Maximum number of keys in a hint."""
 MOST_SHOWN = 50
 """Maximum number of problems in a message. Finding the closest key takes about a millisecond per problem."""
 
@@ -30,6 +34,8 @@ class ConfigLine(NamedTuple):
     code: str
     """The short name of the mistake, as of an `RllmError`."""
     text: str
+    hint: str = ""
+    """Text to type instead."""
 
 
 EXPECTED_BY_TYPE = {
@@ -84,15 +90,15 @@ def describe(
     for detail in details[:MOST_SHOWN]:
         path = at + _path(detail, values)
         if detail["type"] == "extra_forbidden":
-            unknown.append(unknown_key(path, origin(path), keys))
+            unknown.append(unknown_key(path, origin(path), keys, detail["input"]))
         elif detail["type"] == "missing":
-            text = f"`{_dotted(path)}` has no value, and must have one: set it in a file or on the command line."
-            unknown.append(ConfigLine("missing-key", text))
+            text = f"`{_dotted(path)}` has no value, and must have one."
+            unknown.append(ConfigLine("missing-key", text, f"Add {_dotted(path)}=VALUE, or set it in a file."))
         else:
             # The variants of a union (a number, or the text "none") each report their own error.
             wrong.setdefault(path, (detail["input"], []))[1].append(detail)
     lines = [
-        ConfigLine("wrong-value", f"{wrong_value(path, value, origin(path))}: {_reasons(why)}.")
+        ConfigLine("wrong-value", f"{wrong_value(path, value, origin(path))}: {_reasons(why)}.", _explain(path, keys))
         for path, (value, why) in wrong.items()
     ]
     left_out = len(details) - MOST_SHOWN
@@ -100,10 +106,16 @@ def describe(
     return [*dict.fromkeys(unknown + lines), *rest]
 
 
+def _explain(path: KeyPath, keys: Sequence[KeyPath]) -> str:
+    return f"`rllm config explain {_dotted(path)}` explains the key." if path in keys else ""
+
+
 def as_config_error(lines: Sequence[ConfigLine], hint: str = "") -> ConfigError:
-    """One error for all problems, with the code of the first; one line each."""
-    heading = [f"{len(lines)} problems in the configuration:"] if len(lines) > 1 else []
-    return ConfigError(lines[0].code, "\n".join([*heading, *(line.text for line in lines)]), hint)
+    """Return one error for all problems, with the code of the first, and one line for each."""
+    if len(lines) == 1:
+        return ConfigError(lines[0].code, lines[0].text, " ".join(filter(None, (lines[0].hint, hint))))
+    texts = [" ".join(filter(None, (line.text, line.hint))) for line in lines]
+    return ConfigError(lines[0].code, "\n".join([f"{len(lines)} problems in the configuration:", *texts]), hint)
 
 
 def wrong_value(path: KeyPath, value: Any, origin: str) -> str:
@@ -117,41 +129,64 @@ def show_value(value: Any) -> str:
     return shown if len(shown) <= LONGEST_VALUE else shown[: LONGEST_VALUE - 1] + "…"
 
 
-def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> ConfigLine:
-    """Return the line for a key that no schema has, with the closest known key or the keys of the section."""
+def typed_value(value: Any) -> str:
+    """Return ``=VALUE`` to type after a key. Empty for a value that is long, nested, or may contain a password."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    plain = not isinstance(value, dict | list) and len(text) <= LONGEST_VALUE
+    return f"={shlex.quote(text)}" if plain and not _IN_URL.search(text) else ""
+
+
+def expected_mapping(path: KeyPath, value: Any, origin: str) -> ConfigError:
+    """Return the error for a section that has a plain value."""
+    place = _dotted(path)
+    return ConfigError(
+        "wrong-value",
+        f"{wrong_value(path, value, origin)}: expected a mapping.",
+        f"Write `{place}.KEY=VALUE`, or remove it. `rllm config explain {place}` lists the keys.",
+    )
+
+
+def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath], value: Any = None) -> ConfigLine:
+    """Return the line for a key that no schema has. Its hint has the closest known keys, or a command that lists keys.
+
+    `value` is the key's value. The hint repeats it if it was typed on the command line.
+    """
     name, section = path[-1], path[:-1]
     siblings = [key[-1] for key in keys if key[:-1] == section]
-    meant = _suggest_key(name, section, siblings, keys)
-    if not section:
-        sections = {key[0] for key in keys if len(key) > 1}
-        plain = [sibling for sibling in siblings if sibling not in sections]
-        kind = "neither a section nor a key" if plain else "not a section"
-        sentence = f"`{name}` is {kind} of the configuration (from {origin})."
-        return ConfigLine("unknown-key", _joined(sentence, meant, "At the top are" if plain else "Sections", siblings))
-    place = _dotted(section)
-    sentence = f"`{name}` is not a key of {place} (`{_dotted(path)}` from {origin})."
-    return ConfigLine("unknown-key", _joined(sentence, meant, f"Keys of {place}", siblings if not meant else []))
-
-
-def _suggest_key(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:
-    """A sentence about the key that was probably meant: a sibling, the same name elsewhere, or a similar one there."""
+    typed = typed_value(value) if origin == COMMAND_LINE else ""
+    meant = _find_meant(name, section, siblings, keys)
+    hint = f"Write {' or '.join(f'`{_dotted(key)}{typed}`' for key in meant)}." if meant else ""
     if "." in name and split_key(name) in keys:
-        return f"Write it as nested mappings, or as {name}=VALUE on the command line."
-    close = [_dotted((*section, match)) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
-    same = [_dotted(key) for key in keys if key[-1] == name]
-    sentences = []
-    if same and not close:
-        return f"Did you mean {_either(same)}?"
-    if same:
-        sentences.append(f"There is also {_either(same)}.")
-    if not close:
-        names = {key[-1] for key in keys}
-        similar = get_close_matches(name, names, n=2, cutoff=0.75)
-        similar += [known for known in names if "_" in known and _initials(known) == name]
-        close = [_dotted(key) for key in keys if key[-1] in similar]
-    if close:
-        sentences.insert(0, f"Did you mean {_either(close)}?")
-    return " ".join(sentences)
+        hint = f"Write it as nested mappings, or as {name}=VALUE on the command line."
+    if section:
+        place = _dotted(section)
+        return ConfigLine(
+            "unknown-key",
+            f"`{name}` is not a key of {place} (`{_dotted(path)}` from {origin}).",
+            hint or f"`rllm config explain {place}` lists its keys.",
+        )
+    sections = {key[0] for key in keys if len(key) > 1}
+    kind = "neither a section nor a key" if set(siblings) - sections else "not a section"
+    return ConfigLine(
+        "unknown-key",
+        f"`{name}` is {kind} of the configuration (from {origin}).",
+        hint or f"Use a key of {', '.join(sorted(siblings))}. `rllm config explain rllm` lists the keys of rllm.",
+    )
+
+
+def _find_meant(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> list[KeyPath]:
+    """Return the keys that were probably meant: a sibling, the same name elsewhere, or a similar one there."""
+    close = [(*section, match) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
+    same = [key for key in keys if key[-1] == name]
+    if close or same:
+        return [*close, *same]
+    longer = [key for key in keys if key[-1].endswith(f"_{name}")]
+    if longer:
+        return longer[:MOST_MEANT]
+    names = {key[-1] for key in keys}
+    similar = get_close_matches(name, names, n=2, cutoff=0.75)
+    similar += [known for known in names if "_" in known and _initials(known) == name]
+    return [key for key in keys if key[-1] in similar][:MOST_MEANT]
 
 
 def _reasons(details: Sequence[ErrorDetails]) -> str:
@@ -184,15 +219,6 @@ def _path(detail: ErrorDetails, values: Mapping[str, Any]) -> KeyPath:
     if within or (detail["type"] == "missing" and last != ""):
         path.append(str(last))
     return tuple(path)
-
-
-def _joined(sentence: str, meant: str, label: str, names: Sequence[str]) -> str:
-    listed = f"{label}: {', '.join(names)}." if names else ""
-    return " ".join(part for part in (sentence, meant, listed) if part)
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(f"`{name}`" for name in names)
 
 
 def _initials(name: str) -> str:

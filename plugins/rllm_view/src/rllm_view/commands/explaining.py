@@ -149,7 +149,7 @@ def _known(account: Account, name: str) -> list[Column]:
     return [each for each in account.columns if each.id == name and each.values is not None]
 
 
-ADAMW = "The optimiser scales gradients by their history: how much one token changed the weights is not defined."
+ADAMW = "The optimizer scales gradients by their history, so a single token's change of the weights is not defined."
 
 
 def about_whole(account: Account, top: int) -> Iterator[str]:
@@ -165,11 +165,11 @@ def about_whole(account: Account, top: int) -> Iterator[str]:
     for position in tokens:
         pushes = ", ".join(number(value_at(each, position)) for each in _columns(account, "push"))
         yield f"  token {position}, turn {turn_of(account, position)}, {_text(account, position)}: {pushes}"
-    yield f"\n{ADAMW}\n--token {tokens[0]} shows all that is known of the first."
+    yield f"\n{ADAMW}\nAdd --token {tokens[0]} to see all values of the first token."
 
 
 def about_token(account: Account, position: int) -> Iterator[str]:
-    """The twelve facts.
+    """Return the facts of a sampled token. For a token of a prompt, list the sampled tokens.
 
     Raises:
         ConfigError: there is no such token.
@@ -178,6 +178,12 @@ def about_token(account: Account, position: int) -> Iterator[str]:
     if position >= length:
         raise ConfigError("unknown-token", f"The trajectory has {length} tokens.", f"Name one from 0 to {length - 1}.")
     yield f"token {position} of {harmless(account.attempt.uid)}: {_text(account, position)}"
+    place = turn_of(account, position)
+    if place is None or position < account.attempt.turns[place].response_start:
+        yield "This token is part of a prompt, so it has no gradient."
+        sampled = (f"{turn.response_start} to {turn.end - 1}" for turn in account.attempt.turns)
+        yield f"hint: Use a sampled token: {', '.join(sampled)}."
+        return
     for fact in facts_of(account):
         yield f"{fact.title}: {harmless(_fact(account, fact, position))}".rstrip()
         for name in fact.columns:
@@ -191,7 +197,7 @@ def _fact(account: Account, fact: Fact, position: int) -> str:
     if turn is None or fact.title not in ("Turn", "Weight version"):
         return fact.text or ""
     if fact.title == "Turn":
-        return f"{place}, {'sampled' if position >= turn.response_start else 'prompt: never trained on'}"
+        return f"{place}, sampled"
     behind = turn.response_start
     for version, tokens in turn.version_spans:
         behind += tokens
