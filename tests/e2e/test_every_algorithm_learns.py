@@ -18,7 +18,7 @@ from rllm_core.plugins.registry import Registry
 pytestmark = pytest.mark.slow
 
 INSTALLED = Registry.load()
-FIRST_PARTY = ("rllm-core", "rllm-estimators")
+FIRST_PARTY = ("rllm", "rllm-core", "rllm-estimators")
 STEPS = 40
 SUMS: dict[str, Any] = {
     "rllm.env.name": "sum",
