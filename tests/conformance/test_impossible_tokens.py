@@ -27,7 +27,7 @@ INF = math.inf
 LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses()) if not record.only_on}
 UNBOUNDED = {"dro", "ipo", "kl_cov"}
 """Their penalty grows with the log-ratio without a bound."""
-FOLLOW_LOGPROB = {"reinforce", "cross_entropy", "cispo", "dppo_tv", "dppo_kl", "dro", "reinforce_kl", "topr", "vespo"}
+FOLLOW_LOGPROB = {"reinforce", "cispo", "dppo_tv", "dppo_kl", "dro", "reinforce_kl", "topr", "vespo"}
 """Have the log-prob itself as a factor."""
 CAP, FLOOR = 2.0, 0.25
 

@@ -20,7 +20,7 @@ from .conftest import plan_of
 pytestmark = pytest.mark.slow
 
 INSTALLED = Registry.load()
-FIRST_PARTY = ("rllm-core", "rllm-estimators")
+FIRST_PARTY = ("rllm", "rllm-core", "rllm-estimators")
 STEPS = 40
 SUMS: dict[str, Any] = {
     "rllm.env.name": "sum",

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
-from rllm_core.contracts.plugin import NoParams
 from rllm_estimators.loss_options import (
     CispoParams,
     ClipCovParams,
@@ -33,7 +32,6 @@ from rllm_estimators.plugin import rllm_losses
 LOSSES: dict[str, Any] = {record.name: record.load() for record in rllm_losses()}
 OPTIONS: dict[str, Any] = {
     "cispo": CispoParams(eps_clip=0.3, eps_clip_high=0.5),
-    "cross_entropy": NoParams(),
     "dppo_tv": DppoParams(max_divergence=0.05, max_divergence_high=0.1, clip_ratio_c=1.5, kl_tau=0.2),
     "dppo_kl": DppoParams(max_divergence=0.01, max_divergence_high=0.05, clip_ratio_c=1.5),
     "dro": DroParams(beta=0.3),
@@ -85,8 +83,6 @@ def formula(name: str, new: Numbers, old: Numbers, advantages: Numbers, rows: li
         match name:
             case "cispo":
                 loss = -clip(rho_held, 0.7, 1.5) * a * lp
-            case "cross_entropy":
-                loss = -lp
             case "dppo_tv":
                 keep = p - q <= 0.1 if a > 0 else q - p <= 0.05
                 loss = -a * min(rho_held, 1.5) * lp * keep + 0.2 * log**2
@@ -186,7 +182,7 @@ def test_gradients_equal_finite_differences_of_the_formula(name: str, seed: int)
     torch.testing.assert_close(gradient(name, columns, weights), differences, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"cross_entropy", "clip_cov"}))
+@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"clip_cov"}))
 def test_on_policy_the_gradient_is_that_of_the_policy_gradient(name: str) -> None:
     columns = tokens(4)
     columns["old_logprobs"] = columns["logprobs"]
@@ -200,10 +196,6 @@ def test_on_policy_clip_cov_is_the_policy_gradient_but_for_the_tokens_it_cuts() 
     cut = by_formula("clip_cov", columns) == 0
     assert 0 < cut.sum() < len(cut)
     torch.testing.assert_close(found, -columns["advantages"].masked_fill(cut, 0))
-
-
-def test_cross_entropy_imitates_whatever_the_advantage() -> None:
-    assert (gradient("cross_entropy", tokens(4)) == -1).all()
 
 
 def one_token(name: str, ratio: float, advantage: float, params: Any) -> tuple[float, float]:
@@ -266,7 +258,6 @@ CASES = [
     # One token alone has no covariance.
     ("kl_cov", KlCovParams(kl_cov_ratio=1.0), 1.5, 1.0, -1.5, -1.5),
     ("clip_cov", ClipCovParams(clip_cov_ratio=1.0), 1.5, 1.0, -1.2, 0.0),
-    ("cross_entropy", NoParams(), 1.5, -3.0, -LOG(0.75), -1.0),
 ]
 
 
