@@ -146,6 +146,29 @@ def test_state_between_calls_is_told_apart(complaint: Any) -> None:
     check_values(told, "state between calls", "random numbers")
 
 
+class Forgetful:
+    """A running baseline that checkpoints do not contain."""
+
+    def __init__(self) -> None:
+        self.baseline = 0.0
+
+    def __call__(self, inputs: AdvantageInput, params: NoParams) -> Advantages:
+        values = inputs.rewards - self.baseline
+        self.baseline += float(inputs.rewards.sum())
+        return Advantages(values=values)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_state_that_is_not_saved_is_told_apart(complaint: Any) -> None:
+    told = complaint(EstimatorContract, record(Forgetful, keeps_state=True), "a_resumed_run_continues_exactly")
+    check_values(told, "state_dict")
+
+
 @pytest.mark.parametrize("scope", ["role", "batch"])
 def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: str) -> None:
     told = complaint(EstimatorContract, record(good, scope=scope), "a_wide_scope_is_used")
