@@ -40,9 +40,9 @@ from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.plugins import resolve
 from rllm_core.schema.run_config import RunConfig
 from rllm_gateway.calls import CallReader
+from rllm_gateway.link import OpenedSession, SessionSpec
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.process import Place, gateway_process
-from rllm_gateway.session import OpenedSession, SessionSpec
 
 CLIENTS, SECONDS, IDLE_CALLS = 32, 15.0, 1000
 PAGE = 4096

@@ -22,9 +22,9 @@ from rllm_core.contracts.engine import Completion
 from rllm_core.data.messages import Message, Response, Tool
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallRow, CallStore, SessionRow
+from rllm_gateway.endpoint import read_body
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.http import read_body
-from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
+from rllm_gateway.link import AttachedPolicy, LinkPolicy, SampleRequest
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
@@ -71,9 +71,8 @@ class PassThrough:
         body = await read_body(receive)
         self._calls += 1
         ids = np.frombuffer(body + b" " * (-len(body) % WORD), np.int32)
-        completion = await self._policy.sample(
-            session="s", call=str(self._calls), branch="b", prompt_ids=ids, max_tokens=400, stop=()
-        )
+        call = SampleRequest(session="s", call=str(self._calls), branch="b", prompt_ids=ids, max_tokens=400)
+        completion = await self._policy.sample(call)
         said = completion.token_ids.tobytes()
         if self._store is not None:
             await self._store.add(row_of(self._calls, ids[:NEW_TOKENS], completion))

@@ -26,8 +26,7 @@ from journal_starts import SAID, SETTINGS, STEPS, fit, registry_of_starts
 from rllm.runs.metrics_file import METRICS
 from rllm_core.plugins.registry import Registry
 from rllm_local.same_bits import fix_order_of_sums
-from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, decoded
+from rllm_record.journal.records import CONFIG, KeptCall, decoded, read_frames
 
 KILLS_PER_RUN = 2
 

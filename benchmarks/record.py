@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from rllm_gateway.calls import CallRow, CallStore, EndRow, RewardRow, SessionRow
-from rllm_gateway.calls.encoding import encoded
-from rllm_gateway.calls.schema import INSERT
+from rllm_gateway.calls.tables import INSERT, encoded
 
 WRITERS = (1, 32, 200)
 SIZES = {"4 kB": 4_000, "40 kB": 40_000}

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
-from rllm_record.steps.version import VERSION, VERSION_KEY
-from rllm_view.serving.app import KEY_HEADER, KEY_VARIABLE
+from rllm_record.steps.parquet import VERSION, VERSION_KEY
+from rllm_view.serving import KEY_HEADER, KEY_VARIABLE
 
 GROUPS, MEMBERS, TURNS, PROMPT, RESPONSE = 125, 8, 2, 20, 80
 ROUNDS = 20

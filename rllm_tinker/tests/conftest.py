@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from tinker_in_process import RunningServer, running_server
 
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice
@@ -25,7 +26,6 @@ from rllm_tinker.settings import ModelSection
 from rllm_tinker.waiting import Waiting
 from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.serve import RunningServer, running_server
 
 T = TypeVar("T")
 KEY = "tml-test"

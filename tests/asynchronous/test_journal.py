@@ -13,7 +13,7 @@ from scripted_world import ahead
 
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.errors import CheckpointError, RllmError
-from rllm_record.journal.errors import JournalError
+from rllm_record.journal.records import JournalError
 
 SAVING = {
     "rllm.trainer.save_freq": 2,

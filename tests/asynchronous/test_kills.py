@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from scripted_world import ahead
 
-from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, decoded
+from rllm_record.journal.records import CONFIG, KeptCall, decoded, read_frames
 
 SETTINGS = {
     "rllm.trainer.save_freq": 2,

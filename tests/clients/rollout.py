@@ -12,9 +12,9 @@ from gateway_world import Sampled, World
 
 from rllm_gateway.calls import StoredSession
 from rllm_gateway.episodes import Traced, traced
-from rllm_gateway.rollout_sampler import step_of
+from rllm_gateway.link import SessionTrace
+from rllm_gateway.link_trainer import step_of
 from rllm_gateway.running.runners import CommandRunner, environment_of
-from rllm_gateway.session import SessionTrace
 
 PROGRAMS = Path(__file__).with_name("programs")
 MAX_TOKENS = 1000

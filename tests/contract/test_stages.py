@@ -7,7 +7,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import StageContract, stage_context
 from rllm_record.steps import Sampler
-from rllm_view.rescoring.stored.task import StoredRollout, StoredTask
+from rllm_view.rescoring.stored import StoredRollout, StoredTask
 
 globals().update(StageContract.for_each("rllm-core"))
 

@@ -18,7 +18,7 @@ from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import AdvantageError, ConfigError
 from rllm_core.rollout.conversation import Conversation
-from rllm_view.rescoring.reading import read_file
+from rllm_view.rescoring.source import read_file
 
 ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
 

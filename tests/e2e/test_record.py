@@ -17,8 +17,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_record.recorder import Recorder
 from rllm_record.steps import StepFiles
 from rllm_record.steps.files import sampler_of
-from rllm_view.rescoring.reading import read_file
-from rllm_view.rescoring.source import find_episodes
+from rllm_view.rescoring.source import find_episodes, read_file
 
 SHORT = {"data.max_response_length": 4}
 REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from expecting import check_values, expect_error
+from tinker_in_process import running_server
 
 from rllm_core.errors import RllmError
 from rllm_record.command import record
 from rllm_record.steps import StepFiles
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import running_server
 
 TOKENS: dict[str, Any] = {
     "rllm.record": "tokens",

@@ -24,7 +24,7 @@ from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
-from rllm_view.rescoring.reading import read_file
+from rllm_view.rescoring.source import read_file
 
 TABLE: dict[str, Any] = {
     "rllm.disable_thinking": False,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
+from tinker_in_process import running_server
 
 from rllm.api.trainer import UnifiedTrainer
 from rllm_core.contracts.observer import Observer
@@ -18,7 +19,6 @@ from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.conversation import Conversation
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import running_server
 
 ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
 

@@ -14,7 +14,7 @@ from rllm_core.contracts.workflow import OpenedRun
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
+from rllm_gateway.link import AttachedPolicy, LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.plugin import AgentParams
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner

@@ -22,8 +22,7 @@ from rllm_gateway.calls import CallStore
 from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.fields import Rules
 from rllm_gateway.gateway import Gateway, GatewayLimits
-from rllm_gateway.link_policy import AttachedPolicy, PolicyError
-from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.link import AttachedPolicy, OpenedSession, PolicyError, SampleRequest, SessionSpec, SessionTrace
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
@@ -76,19 +75,8 @@ class Scripted:
     def __post_init__(self) -> None:
         self.go.set()
 
-    async def sample(
-        self,
-        *,
-        session: str,
-        call: str,
-        branch: str,
-        prompt_ids: NDArray[np.int32],
-        max_tokens: int,
-        stop: tuple[str, ...],
-        json_schema: str | None = None,
-        top_logprobs: int = 0,
-        on_tokens: OnTokens | None = None,
-    ) -> Completion:
+    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
+        prompt_ids, json_schema, top_logprobs = request.prompt_ids, request.json_schema, request.top_logprobs
         demanded = {name for name, value in (("json_schema", json_schema), ("top_logprobs", top_logprobs)) if value}
         if demanded - self.options:
             raise PolicyError("This engine cannot do that.", "unsupported")
@@ -103,7 +91,8 @@ class Scripted:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        completion = completion_of(self.response("".join(map(chr, prompt_ids))), max_tokens, stop, self.weight_version)
+        text = self.response("".join(map(chr, prompt_ids)))
+        completion = completion_of(text, request.max_tokens, request.stop, self.weight_version)
         if on_tokens is not None and self.held_back is not None:
             for token in completion.token_ids[: len(completion.token_ids) - self.held_back]:
                 on_tokens(np.array([token], np.int32))
@@ -114,7 +103,9 @@ class Scripted:
         if top_logprobs:
             ids = np.tile(completion.token_ids[:, None], (1, top_logprobs))
             completion = replace(completion, top=TopTokens(ids, np.full(ids.shape, -2.0, np.float32)))
-        self.calls.append(Sampled(session, call, branch, prompt_ids, completion, max_tokens))
+        self.calls.append(
+            Sampled(request.session, request.call, request.branch, prompt_ids, completion, request.max_tokens)
+        )
         return completion
 
 

@@ -20,7 +20,7 @@ from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
-from rllm_gateway import admin_token
+from rllm_gateway import attaching as admin_token
 from rllm_gateway.attaching import Door
 from rllm_gateway.calls import CallReader, CallStore, SessionRow
 from rllm_gateway.checks import RUN_PORT, check_sdk

@@ -14,7 +14,7 @@ import pytest
 from gateway_world import World
 
 from rllm_gateway.client import get_chat_client, get_chat_client_async, open_session, session
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import OpenedSession
 
 HI: Any = [{"role": "user", "content": "hi"}]
 

@@ -10,7 +10,7 @@ import pytest
 
 from rllm_core.data.types import Step
 from rllm_gateway.episodes import Traced, traced
-from rllm_gateway.session import SessionTrace, TracedCall
+from rllm_gateway.link import SessionTrace, TracedCall
 
 
 class Session:

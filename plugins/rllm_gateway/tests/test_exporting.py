@@ -19,8 +19,7 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import SessionRow
 from rllm_gateway.command import gateway
-from rllm_gateway.link_policy import AttachedPolicy
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import AttachedPolicy, OpenedSession
 from rllm_record.steps import PlayedEpisode, StepFiles
 from rllm_record.steps.files import sampler_of
 
@@ -250,10 +249,10 @@ def test_export_of_several_calls_reads_the_first_for_its_version(say: Say, expor
     said: list[int] = []
     sample = world.policy.sample
 
-    async def newer(**asked: Any) -> Any:
+    async def newer(*asked: Any) -> Any:
         world.policy.weight_version += 1
         said.append(world.policy.weight_version)
-        return await sample(**asked)
+        return await sample(*asked)
 
     world.policy.sample = newer  # type: ignore[method-assign]
     session = say("hi", "and")

@@ -17,11 +17,11 @@ from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
 from rllm_gateway.exchange import Answer, Api, Asked, Begun, Choice, Settled, Told
-from rllm_gateway.refusals import RefusedError
+from rllm_gateway.fields import RefusedError
+from rllm_gateway.link_trainer import cut_at_texts
+from rllm_gateway.live_session import LOOKS, Growing
 from rllm_gateway.rendering import choice_of
-from rllm_gateway.rollout_sampler import cut_at_texts
 from rllm_gateway.structured import Wanted
-from rllm_gateway.work import LOOKS, Growing
 
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
 BEGUN = Begun(id="ab0", created=1, prompt_tokens=1, cached_tokens=0)

@@ -14,7 +14,7 @@ from expecting import expect_error
 from gateway_world import World, running
 
 from rllm_gateway.gateway import GatewayLimits, SessionError
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import OpenedSession
 
 MESSAGE = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -198,7 +198,7 @@ def test_a_compressed_body_is_not_unpacked(client: httpx.Client) -> None:
         ("/s/{id}/" + "r" * 65 + "/v1/chat/completions", 400),
         ("/s/nobody/agent/v1/chat/completions", 401),
         ("/s/%00/agent/v1/chat/completions", 401),
-        ("/s/" + "x" * 2000 + "/agent/v1/chat/completions", 414),
+        ("/s/" + "x" * 2000 + "/agent/v1/chat/completions", 401),
     ],
 )
 def test_paths(client: httpx.Client, session: OpenedSession, world: World, path: str, status: int) -> None:

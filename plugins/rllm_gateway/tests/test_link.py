@@ -17,11 +17,21 @@ from rollout_context import context_of
 from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.errors import BackendError, RolloutError, UnsupportedSamplingError
-from rllm_gateway.link_data import FRAMES, completion_as_json, completion_of
-from rllm_gateway.link_policy import Failure, LinkPolicy, PolicyError
-from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.rollout_sampler import RolloutSampler
-from rllm_gateway.session import OpenedSession, Said, SessionSpec, SessionTrace, TracedCall
+from rllm_gateway.link import (
+    FRAMES,
+    Failure,
+    LinkPolicy,
+    OpenedSession,
+    PolicyError,
+    Said,
+    SampleRequest,
+    SessionSpec,
+    SessionTrace,
+    TracedCall,
+    completion_as_json,
+    completion_of,
+)
+from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
 
 TRACE = SessionTrace(
     id="t:0~0",
@@ -87,7 +97,7 @@ class Ends:
 
     async def sample(self, ids: list[int], stop: tuple[str, ...] = (), **fields: Any) -> Completion:
         given = {"session": "t:0~0", "call": "c1", "branch": "b1", "max_tokens": 9} | fields
-        return await self.policy.sample(prompt_ids=np.array(ids, np.int32), stop=stop, **given)
+        return await self.policy.sample(SampleRequest(prompt_ids=np.array(ids, np.int32), stop=stop, **given))
 
 
 @asynccontextmanager

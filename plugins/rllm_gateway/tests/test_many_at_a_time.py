@@ -12,7 +12,7 @@ import httpx
 from gateway_world import DEADLINE, World
 
 from rllm_gateway.calls import CallReader
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import OpenedSession
 
 SESSIONS, CALLS = 128, 4
 TURNS, NEW, SAMPLED = 50, 210, 400

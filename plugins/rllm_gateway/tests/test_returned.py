@@ -7,7 +7,7 @@ import pytest
 from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import RolloutError
-from rllm_gateway.rewarding import pay, read_returned
+from rllm_gateway.episodes import pay, read_returned
 
 
 def test_a_reward_of_an_unknown_role_names_the_roles_there_were() -> None:

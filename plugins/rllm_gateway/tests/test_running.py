@@ -15,9 +15,9 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError, PluginError
+from rllm_gateway.link import OpenedSession
 from rllm_gateway.running.runners import LONGEST, CommandRunner, FunctionRunner, Outcome, environment_of
 from rllm_gateway.running.target import Target, check_target, sources_of_command, sources_of_function
-from rllm_gateway.session import OpenedSession
 
 AGENT = """
 import asyncio, json, os, signal, subprocess, sys

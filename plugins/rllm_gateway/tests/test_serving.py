@@ -22,15 +22,14 @@ from gateway_world import DEADLINE, Scripted, World, renderer
 
 from rllm.cli import Request
 from rllm_core.errors import BackendError, ConfigError
-from rllm_gateway.admin_token import admin_token
-from rllm_gateway.attaching import Door, attach
+from rllm_gateway.attaching import Door, admin_token, attach
 from rllm_gateway.calls import CallStore
 from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway, GatewayLimits
+from rllm_gateway.link import SessionSpec
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.listing import message_lines
 from rllm_gateway.process import _last_words
-from rllm_gateway.session import SessionSpec
 from rllm_serving.child_process import ChildProcess
 
 HI: Any = [{"role": "user", "content": "hi"}]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rllm_gateway.link import SessionSpec
 from rllm_gateway.live_session import LiveSession
-from rllm_gateway.session import SessionSpec
 
 
 def test_choices_that_are_asked_again_are_in_the_same_order() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.data.version_spans import VersionSpan
-from rllm_gateway.rollout_sampler import cut_at_texts, first_spans
+from rllm_gateway.link_trainer import cut_at_texts, first_spans
 
 
 def text_of(ids: object) -> str:

@@ -19,7 +19,7 @@ from gateway_clients import openai_client
 from gateway_world import CALL, World, running
 
 from rllm_gateway.calls import CallRow, StoreError
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import OpenedSession
 
 HI: Any = {"role": "user", "content": "hi"}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

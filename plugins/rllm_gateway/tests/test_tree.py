@@ -12,7 +12,7 @@ import openai
 import pytest
 from gateway_world import CALL, World
 
-from rllm_gateway.session import OpenedSession
+from rllm_gateway.link import OpenedSession
 
 HI: Any = {"role": "user", "content": "hi"}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rllm_record.run_places import one_run
-from rllm_view.serving.app import KEY_VARIABLE
+from rllm_view.serving import KEY_VARIABLE
 
 from .asking import Asking
 from .made_runs import Made, make_run

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rllm_record.steps.files import CONTENT_KEY, KINDS, OBJECTIVE_KEY
-from rllm_record.steps.version import VERSION, VERSION_KEY
+from rllm_record.steps.parquet import VERSION, VERSION_KEY
 
 REPLY = 4
 """Sampled tokens of a turn, where nothing else is asked for."""

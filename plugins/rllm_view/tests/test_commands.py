@@ -12,9 +12,9 @@ from expecting import check_values, expect_error
 from rllm_core.errors import ConfigError
 from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
+from rllm_view.commands.comparison import figure
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
-from rllm_view.commands.texts import figure
 from rllm_view.commands.why import why
 
 from .asking import Asking

@@ -10,7 +10,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_record.steps import RecordError
-from rllm_record.steps.version import VERSION, VERSION_KEY
+from rllm_record.steps.parquet import VERSION, VERSION_KEY
 
 from .asking import Asking
 from .made_runs import Made, make_run

@@ -10,7 +10,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_view.reading import searching
+from rllm_view.reading import rollouts as searching
 from rllm_view.reading.rollouts import RolloutRow
 
 from .asking import Asking

@@ -18,8 +18,7 @@ from starlette.testclient import TestClient
 from rllm_view.api.answers import Answers
 from rllm_view.api.library import Library
 from rllm_view.pages.assets import assets
-from rllm_view.serving.app import KEY_HEADER, KEY_VARIABLE, create_app
-from rllm_view.serving.headers import HEADERS
+from rllm_view.serving import HEADERS, KEY_HEADER, KEY_VARIABLE, create_app
 
 KEY = "the-key"
 LARGEST = 150_000

@@ -13,8 +13,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_view.static import write_page
-from rllm_view.static.page import join_modules
+from rllm_view.static import join_modules, write_page
 
 from .made_runs import Made, make_run
 from .test_hostile_texts import CHARACTERS, ELEMENTS, FIELDS, SCRIPT

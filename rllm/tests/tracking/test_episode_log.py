@@ -13,7 +13,7 @@ from rllm.runs.episode_log import EpisodeLog
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import RllmError
-from rllm_view.rescoring.reading import read_file
+from rllm_view.rescoring.source import read_file
 
 
 def _step(global_step: int) -> TrainStep:

@@ -56,7 +56,7 @@ def fetch_model(directory: Path, into: Path) -> None:
 
 def _find_checkpoint_path(state: SavedState, root: Path) -> Path:
     try:
-        from rllm_tinker_server.tinker_path import TinkerPath
+        from rllm_tinker_server.checkpoints import TinkerPath
     except ImportError as error:
         raise PluginError(
             "missing-package",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tinker_in_process import RunningServer
 
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
@@ -25,8 +26,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_tinker.backend import TinkerBackend
 from rllm_tinker.client import Sampler
 from rllm_tinker.state import read_state
-from rllm_tinker_server.serve import RunningServer
-from rllm_tinker_server.tinker_path import TinkerPath
+from rllm_tinker_server.checkpoints import TinkerPath
 
 pytestmark = pytest.mark.slow
 

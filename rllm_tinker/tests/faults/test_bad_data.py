@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import check_error, check_printed, check_values, expect_error
+from tinker_in_process import RunningServer, running_server
 
 from rllm.runs.checkpoint import find_damage
 from rllm_core.contracts.backend import UpdatePlan
@@ -28,7 +29,6 @@ from rllm_tinker.waiting import Waiting
 from rllm_tinker_server import checkpoints as checkpoints_module
 from rllm_tinker_server.build import ModelOptions, opened_service
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.serve import RunningServer, running_server
 
 from .conftest import KEY, QUICK, Rllm, metrics_of
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from expecting import check_printed, check_values
+from tinker_in_process import RunningServer, running_server
 
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import RunningServer, TinkerServeOptions, running_server
+from rllm_tinker_server.serve import TinkerServeOptions
 
 from .conftest import Rllm
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tinker.lib import internal_client_holder
+from tinker_in_process import RunningServer
 
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
@@ -17,7 +18,6 @@ from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import BackendError
 from rllm_core.plugins.registry import Registry
 from rllm_tinker.backend import TinkerBackend
-from rllm_tinker_server.serve import RunningServer
 
 from .conftest import DEADLINE, KEY, wait_until
 

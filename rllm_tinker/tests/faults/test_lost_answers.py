@@ -14,6 +14,7 @@ import pytest
 from expecting import check_error
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from tinker_in_process import RunningServer
 
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
@@ -26,8 +27,7 @@ from rllm_tinker.health import HttpHealth
 from rllm_tinker.settings import ModelSection, TrainingSection
 from rllm_tinker.update import Updater
 from rllm_tinker.waiting import Waiting
-from rllm_tinker_server.serve import RunningServer
-from rllm_tinker_server.tinker_path import TinkerPath
+from rllm_tinker_server.checkpoints import TinkerPath
 
 from .proxy import DEADLINE, Fault, FaultyProxy, faulty_proxy
 

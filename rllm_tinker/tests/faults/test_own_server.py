@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from expecting import check_printed
-
-from rllm_tinker_server.serve import RunningServer
+from tinker_in_process import RunningServer
 
 from .conftest import DEADLINE, KEY, MINIBATCHES, QUICK, Rllm, is_alive, left_over, metrics_of, wait_until
 

@@ -8,12 +8,11 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
-from rllm_gateway.apis.openai import error_body
+from rllm_gateway.apis.chat import error_body
 from rllm_gateway.deployment import DeployedSessions
-from rllm_gateway.endpoint import Endpoint
+from rllm_gateway.endpoint import Endpoint, send_error
+from rllm_gateway.fields import RefusedError
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.http import send_error
-from rllm_gateway.refusals import RefusedError
 from rllm_gateway.small_endpoints import (
     end_endpoint,
     health_endpoint,
@@ -63,7 +62,7 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
         redirect_slashes=False,
         default=_not_found,
     )
-    app = LimitBody(_LimitPath(router, gateway.limits.path_bytes), gateway.limits.body_bytes)
+    app = LimitBody(router, gateway.limits.body_bytes)
     if not is_loopback(urlsplit(gateway.url).hostname or ""):
         return app
 
@@ -78,21 +77,6 @@ def _routes_of(deployed: DeployedSessions) -> list[Route]:
     return [Route("/sessions", open_endpoint(deployed)), Route("/s/{session}", end_endpoint(deployed))]
 
 
-class _LimitPath:
-    def __init__(self, app: ASGIApp, path_bytes: int) -> None:
-        self._app = app
-        self._path_bytes = path_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and len(scope["raw_path"]) + len(scope["query_string"]) > self._path_bytes:
-            await _refuse(send, RefusedError(414, "invalid", f"The path is longer than {self._path_bytes} bytes."))
-        else:
-            await self._app(scope, receive, send)
-
-
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await _refuse(send, RefusedError(404, "not_found", "There is nothing at this path."))
-
-
-async def _refuse(send: Send, refused: RefusedError) -> None:
+    refused = RefusedError(404, "not_found", "There is nothing at this path.")
     await send_error(send, refused, error_body(refused))

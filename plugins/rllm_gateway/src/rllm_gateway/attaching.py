@@ -1,4 +1,6 @@
-"""Attach a run to a gateway that outlives it. The run opens the connection, never the gateway.
+"""Attach a run to a gateway that outlives it, with the admin token. The run opens the connection, never the gateway.
+
+The token is in a file that only its owner can read. It is never passed on a command line.
 
 The run sends one line of JSON first. The gateway answers with one line that reports if the run is attached. After
 that, both send frames of the link.
@@ -7,7 +9,10 @@ that, both send frames of the link.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import os
+import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +20,72 @@ from typing import Any
 
 from rllm_backend_kit.portable_renderer import tokenizer_digest
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.errors import BackendError, RllmError
+from rllm_core.errors import BackendError, ConfigError, RllmError
+from rllm_core.files import open_to_read
 from rllm_core.notices import one_line
-from rllm_gateway.admin_token import is_token
 from rllm_gateway.gateway import Gateway, SessionError
-from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
-from rllm_gateway.session import OpenedSession, SessionSpec, SessionTrace
+from rllm_gateway.link import AttachedPolicy, LinkPolicy, OpenedSession, SessionSpec, SessionTrace
+
+TOKEN_FILE = Path("~/.rllm/gateway.token")
+PRIVATE = 0o600
+
+
+def admin_token(file: Path = TOKEN_FILE) -> str:
+    """Return the token in a file. If the file does not exist, create it with a new token.
+
+    Raises:
+        ConfigError: the file cannot be read or created, is empty, or can be read by other users.
+    """
+    path = file.expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make(path)
+        with open_to_read(path) as opened:
+            mode = os.fstat(opened.fileno()).st_mode & 0o777
+            token = opened.read().decode("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "file-unreadable",
+            f"The admin token in {path} cannot be read: {error}.",
+            "Correct the file's permissions, or use a different file with --token-file.",
+        ) from error
+    if mode & 0o077:
+        raise ConfigError(
+            "bad-admin-token", f"Other users may read the admin token in {path}.", f"Run: chmod 600 {path}"
+        )
+    if not token:
+        raise ConfigError(
+            "bad-admin-token",
+            f"The file of the admin token, {path}, is empty.",
+            f"Run: rm {path}. rllm then creates it with a new token.",
+        )
+    return token
+
+
+def is_token(given: object, token: str) -> bool:
+    """Compare two tokens in constant time. True if they are equal."""
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="replace"), token.encode())
+
+
+def _make(path: Path) -> None:
+    """Create the file with a new token.
+
+    The token is written to a temporary file first, and then linked. So no process reads half a token, and if two
+    processes create the file at the same time, one of them wins.
+    """
+    if path.exists():
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(secrets.token_urlsafe(32) + "\n")
+        os.link(beside, path)
+    except FileExistsError:
+        return
+    finally:
+        beside.unlink()
+
 
 SECONDS_TO_SAY_HELLO = 10.0
 SECONDS_TO_ATTACH = 120.0

@@ -54,8 +54,7 @@ def check_serving(store: Path, host: str, port: int) -> None:
 
 
 def _check_external(sdk: SdkSection) -> None:
-    from rllm_gateway.admin_token import TOKEN_FILE
-    from rllm_gateway.attaching import probe
+    from rllm_gateway.attaching import TOKEN_FILE, probe
 
     proxy = sdk.proxy
     if sdk.store != StoreSection():
@@ -85,7 +84,7 @@ def token_of(proxy: ProxySection) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    from rllm_gateway.admin_token import admin_token
+    from rllm_gateway.attaching import admin_token
 
     return admin_token() if proxy.admin_token is None else proxy.admin_token
 

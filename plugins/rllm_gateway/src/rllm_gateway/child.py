@@ -47,12 +47,12 @@ class ChildSettings:
 async def serve(settings: ChildSettings) -> int:
     """Serve until the trainer disconnects or dies. Return the exit code."""
     from rllm_backend_kit.portable_renderer import load_renderer, tokenizer_digest
-    from rllm_gateway.admin_token import admin_token
     from rllm_gateway.app import create_app
+    from rllm_gateway.attaching import admin_token
     from rllm_gateway.calls import CallStore
     from rllm_gateway.deployment import DeployedSessions, Deployment
     from rllm_gateway.gateway import Gateway
-    from rllm_gateway.link_policy import AttachedPolicy, LinkPolicy
+    from rllm_gateway.link import AttachedPolicy, LinkPolicy
 
     stop = Stop()
     stop.set_with_parent()

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rllm.evaluation.engines import open_engine
 from rllm.planning import RunPlan
-from rllm_core.contracts.engine import Completion, RolloutEngine, SamplingParams
+from rllm_core.contracts.engine import Completion, OnTokens, RolloutEngine, SamplingParams
 from rllm_core.errors import BackendError
-from rllm_core.files import write_atomically
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 from rllm_gateway.deployment import Deployment
+from rllm_gateway.link import SampleRequest
+from rllm_gateway.link_trainer import RolloutSampler
 from rllm_gateway.process import Place, gateway_process
-from rllm_gateway.rollout_sampler import RolloutSampler
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_serving.until_stopped import Stop
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeployOptions:
-    """Options of `deploy`: addresses, files and the run name."""
-
-    store: str
-    token_file: Path
-    host: str
-    port: int
-    run: str
-    """Run name that the sessions are stored under."""
-    announcement: Path | None = None
-    """File to write the URL to, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,40 +35,36 @@ class SessionContext:
 class DeployedSampler(RolloutSampler):
     """Sampler that keeps no calls in memory. The store has them, and a session may be open for days."""
 
-    async def sample(
-        self, *, call: str, branch: str, prompt_ids: NDArray[np.int32], max_tokens: int, **asked: Any
-    ) -> Completion:
+    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
         """See `RolloutSampler.sample`."""
-        completion = await super().sample(
-            call=call, branch=branch, prompt_ids=prompt_ids, max_tokens=max_tokens, **asked
-        )
+        completion = await super().sample(request, on_tokens)
         self.calls.clear()
         return completion
 
 
-def deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], None]) -> int:
+async def deploy(plan: RunPlan, place: Place, token_file: Path, run: str, ready: Callable[[str], None]) -> int:
     """Serve the model of a plan until SIGTERM or SIGINT, and return the exit code.
 
     Tokens are sampled as in training (``sampling.train``), so that they can be trained on.
+
+    Args:
+        plan: plan with the model and the config.
+        place: address and store of the gateway.
+        token_file: file with the admin token.
+        run: run name that the sessions are stored under.
+        ready: receives the gateway's URL when it answers requests.
 
     Raises:
         ConfigError: the port is in use, or the gateway's process cannot load the renderer.
         BackendError: the backend or the gateway does not start, or the gateway has stopped.
     """
-    return asyncio.run(_deploy(plan, options, ready))
-
-
-async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], None]) -> int:
     stop = Stop()
-    place = Place(store=options.store, host=options.host, port=options.port)
-    deployment = Deployment(token_file=str(options.token_file), spec=_spec(plan.config, options.run))
+    deployment = Deployment(token_file=str(token_file), spec=_spec(plan.config, run))
     with ProcessDirectory("rllm-gateway-") as files:
         async with open_engine(plan) as engine:
             samplers = _samplers(plan, engine)
             renderer = engine.renderer
             async with gateway_process(renderer, place, files.path, deployment, samplers) as (link, url):
-                if options.announcement is not None:
-                    write_atomically(options.announcement, json.dumps({"url": url}))
                 ready(url)
                 stopping, ended = asyncio.create_task(stop.event.wait()), asyncio.create_task(link.ended())
                 await asyncio.wait({stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +72,7 @@ async def _deploy(plan: RunPlan, options: DeployOptions, ready: Callable[[str], 
                 if not stop.event.is_set():
                     raise BackendError(
                         "gateway-ended",
-                        f"The gateway has stopped. Answered calls are in {options.store}.",
+                        f"The gateway has stopped. Answered calls are in {place.store}.",
                         "Read its last log lines below, then start `rllm gateway serve` again.",
                         link.last_words,
                     )

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rllm_gateway.admin_token import is_token
+from rllm_gateway.attaching import is_token
 from rllm_gateway.calls import StoreError
+from rllm_gateway.fields import RefusedError
 from rllm_gateway.gateway import Gateway, SessionError
-from rllm_gateway.refusals import RefusedError
-from rllm_gateway.session import OpenedSession, SessionSpec
+from rllm_gateway.link import OpenedSession, SessionSpec
 
 SLUG = 100
 """Maximum number of characters of the task id in a session id."""

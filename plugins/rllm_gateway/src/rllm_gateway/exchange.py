@@ -12,7 +12,7 @@ import orjson
 
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.client import DEFAULT_ROLE
-from rllm_gateway.refusals import RefusedError
+from rllm_gateway.fields import RefusedError
 from rllm_gateway.structured import Wanted
 
 Finish = Literal["stop", "length", "tool_calls"]

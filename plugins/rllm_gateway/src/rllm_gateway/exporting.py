@@ -18,10 +18,8 @@ from rllm_core.data.messages import Response, ToolCall
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
-from rllm_gateway.episodes import traced
-from rllm_gateway.listing import Selection, sessions_of
-from rllm_gateway.rewarding import Returned, pay
-from rllm_gateway.session import (
+from rllm_gateway.episodes import Returned, pay, traced
+from rllm_gateway.link import (
     BATCH,
     LABEL,
     TASK,
@@ -32,6 +30,7 @@ from rllm_gateway.session import (
     SessionTrace,
     traced_call,
 )
+from rllm_gateway.listing import Selection, sessions_of
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
 
 ROLLOUT = "attempt"

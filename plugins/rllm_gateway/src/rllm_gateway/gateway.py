@@ -13,24 +13,23 @@ from pathlib import Path
 
 from rllm_core.errors import RllmError
 from rllm_gateway.calls import CallStore, DeliveryRow, EndRow, RewardRow, SessionRow, StoreError
+from rllm_gateway.calls.store import RowLog
 from rllm_gateway.exchange import Asked
-from rllm_gateway.link_policy import AttachedPolicy
-from rllm_gateway.live_session import LiveSession, hash_of, is_key
-from rllm_gateway.refusals import RefusedError, invalid
-from rllm_gateway.row_log import RowLog
-from rllm_gateway.sampling import begin
-from rllm_gateway.session import (
+from rllm_gateway.fields import RefusedError, invalid
+from rllm_gateway.link import (
     BATCH,
     LABEL,
     TASK,
     TASK_ID,
     TEMPERATURE,
     TOKENIZER,
+    AttachedPolicy,
     OpenedSession,
     SessionSpec,
     SessionTrace,
 )
-from rllm_gateway.work import Work
+from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
+from rllm_gateway.sampling import begin
 from rllm_serving.listening import reachable
 
 
@@ -40,14 +39,10 @@ class GatewayLimits:
 
     body_bytes: int = 4 << 20
     """Maximum size of a request's body. The default is about a million tokens of text."""
-    path_bytes: int = 1024
-    """Maximum length of a request's path."""
     in_flight: int = 4096
     """Maximum number of concurrent requests."""
     in_flight_of_session: int = 256
     """Maximum number of concurrent requests in one session."""
-    role_length: int = 64
-    """Maximum number of characters of a role's name."""
     policy_seconds: float = 60.0
     """Seconds that a request waits if no policy is attached."""
     keep_alive_seconds: float = 10.0

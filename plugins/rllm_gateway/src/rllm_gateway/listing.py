@@ -13,8 +13,8 @@ import orjson
 from rllm_core.errors import ConfigError
 from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
 from rllm_gateway.exchange import REASONING
+from rllm_gateway.link import LABEL, VALIDATION
 from rllm_gateway.places import named_store
-from rllm_gateway.session import LABEL, VALIDATION
 
 OPEN = "open"
 SHOWN = 2000

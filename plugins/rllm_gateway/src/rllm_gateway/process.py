@@ -18,8 +18,7 @@ from rllm_core.schema.sdk_section import SdkSection
 from rllm_gateway.checks import RUN_PORT, token_of
 from rllm_gateway.child import ChildSettings
 from rllm_gateway.deployment import Deployment
-from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.rollout_sampler import RolloutSampler
+from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
 

@@ -22,8 +22,8 @@ from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.conversation import without_earlier_reasoning
 from rllm_gateway.calls.rows import CallRow, prompt_ids
 from rllm_gateway.exchange import REASONING, Asked, Choice, Finish, SampledToken
+from rllm_gateway.fields import invalid
 from rllm_gateway.live_session import LiveSession, Place
-from rllm_gateway.refusals import invalid
 from rllm_gateway.structured import call_in
 
 LARGE = 100_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -16,14 +17,12 @@ from rllm_core.contracts.engine import Completion
 from rllm_core.contracts.renderer import StreamingRenderer
 from rllm_gateway.calls import CallRow, StoreError
 from rllm_gateway.calls.rows import GROUP, NAME, count_tokens
+from rllm_gateway.calls.store import RowLog
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice
-from rllm_gateway.fields import IGNORE
-from rllm_gateway.link_policy import AttachedPolicy, PolicyError
-from rllm_gateway.live_session import LiveSession, Place, RequestKey
-from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.fields import IGNORE, RefusedError, invalid
+from rllm_gateway.link import AttachedPolicy, PolicyError, SampleRequest
+from rllm_gateway.live_session import Growing, LiveSession, Place, RequestKey, Work
 from rllm_gateway.rendering import choice_of, render
-from rllm_gateway.row_log import RowLog
-from rllm_gateway.work import Growing, Work
 
 
 def begin(session: LiveSession, asked: Asked, attached: AttachedPolicy, log: RowLog, most_in_flight: int) -> Work:
@@ -158,19 +157,19 @@ class _Sampling:
 
     async def _sample(self, index: int, branch: str, prompt_ids: NDArray[np.int32]) -> Completion:
         asked, growing = self._asked, self.work.growing
-        sample = partial(
-            self._attached.policy.sample,
+        request = SampleRequest(
             session=self._session.spec.id,
             call=self._ids[index],
             branch=branch,
-            prompt_ids=prompt_ids,
+            prompt_ids=np.asarray(prompt_ids, np.int32),
             max_tokens=self._max_tokens,
             stop=asked.stop,
-            on_tokens=None if growing is None else partial(growing.add, index),
         )
+        on_tokens = None if growing is None else partial(growing.add, index)
         for demands in _subsets(_demands(asked)):
             try:
-                completion = await sample(**{each.option: each.value for each in demands})
+                demanded = replace(request, **{each.option: each.value for each in demands})
+                completion = await self._attached.policy.sample(demanded, on_tokens)
             except PolicyError as error:
                 if error.failure != "unsupported" or not demands or self._session.spec.unsupported == "refuse":
                     raise
@@ -230,7 +229,7 @@ class _Demand(NamedTuple):
     parameter: str
     """Name of the parameter in the request."""
     option: str
-    """Name of the argument of `Policy.sample`."""
+    """Name of the field of `SampleRequest`."""
     value: Any
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,9 @@ import click
 
 from rllm.cli import Request
 from rllm_backend_kit.portable_renderer import load_renderer
-from rllm_gateway.admin_token import TOKEN_FILE, admin_token
+from rllm_core.files import write_atomically
 from rllm_gateway.app import create_app
-from rllm_gateway.attaching import Door
+from rllm_gateway.attaching import TOKEN_FILE, Door, admin_token
 from rllm_gateway.calls import CallStore
 from rllm_gateway.gateway import Gateway
 from rllm_serving.announcement import announce
@@ -89,31 +90,27 @@ def serve_model(
     """Serve a model to agents that open sessions. Return the exit code."""
     from rllm.evaluation.plans import plan_to_play
     from rllm_gateway.checks import check_serving
-    from rllm_gateway.deploying import DeployOptions, deploy
+    from rllm_gateway.deploying import deploy
+    from rllm_gateway.process import Place
 
     # Check the options first, because loading a model takes long.
     check_serving(Path(store).expanduser(), host, port)
     file = (token_file or TOKEN_FILE).expanduser()
     admin_token(file)
     play = plan_to_play(replace(request, choices={**request.choices, **WORKFLOW}))
-    options = DeployOptions(
-        store=str(Path(store).expanduser()),
-        token_file=file,
-        host=host,
-        port=port,
-        run=run,
-        announcement=announce,
-    )
+    place = Place(store=str(Path(store).expanduser()), host=host, port=port)
 
     def ready(url: str) -> None:
+        if announce is not None:
+            write_atomically(announce, json.dumps({"url": url}))
         config = f"the config of {play.run}" if play.run else "no run's config"
         _say(
             f"serving {play.model} with {config}",
             f"sessions: POST {url}/sessions with the token in {file}, stored as run {run}",
-            f"store: {options.store}",
+            f"store: {place.store}",
         )
 
-    return deploy(play.plan, options, ready)
+    return asyncio.run(deploy(play.plan, place, file, run, ready))
 
 
 def _say(*lines: str) -> None:

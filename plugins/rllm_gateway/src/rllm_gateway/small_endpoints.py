@@ -11,13 +11,12 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import MessagesApi
-from rllm_gateway.apis.openai import error_body
+from rllm_gateway.apis.chat import error_body
 from rllm_gateway.deployment import DeployedSessions
-from rllm_gateway.fields import json_object, mapping, optional_text
+from rllm_gateway.endpoint import Head, head_of, key_of, read_body, send_error, send_json
+from rllm_gateway.fields import RefusedError, invalid, json_object, mapping, optional_text
 from rllm_gateway.gateway import Gateway
-from rllm_gateway.http import ClientGoneError, Head, head_of, key_of, read_body, send_error, send_json
-from rllm_gateway.live_session import LiveSession
-from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.live_session import ClientGoneError, LiveSession
 from rllm_gateway.rendering import render
 
 EPOCH = "1970-01-01T00:00:00Z"

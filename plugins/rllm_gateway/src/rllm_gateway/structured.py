@@ -11,7 +11,7 @@ import orjson
 
 from rllm_core.data.messages import Tool
 from rllm_gateway import fields
-from rllm_gateway.refusals import invalid
+from rllm_gateway.fields import invalid
 
 Json = dict[str, Any]
 

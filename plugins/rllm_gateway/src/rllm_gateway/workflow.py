@@ -13,12 +13,10 @@ from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
 from rllm_core.schema.sdk_section import ProcessingSection
-from rllm_gateway.episodes import traced
-from rllm_gateway.link_trainer import TrainerLink
-from rllm_gateway.rewarding import Returned, add_score, pay, read_returned, rollout_of
-from rllm_gateway.rollout_sampler import RolloutSampler
+from rllm_gateway.episodes import Returned, add_score, pay, read_returned, rollout_of, traced
+from rllm_gateway.link import SessionSpec, SessionTrace
+from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
 from rllm_gateway.running.runners import Outcome, environment_of
-from rllm_gateway.session import SessionSpec, SessionTrace
 
 NO_CALL = "the agent made no call of the gateway; does its client have an address of its own?"
 

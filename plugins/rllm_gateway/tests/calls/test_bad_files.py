@@ -15,7 +15,7 @@ from threading import Thread
 import pytest
 from expecting import expect_error
 
-from rllm_gateway.calls import CallReader, CallStore, DamagedError, StoreError, UnknownSessionError, schema
+from rllm_gateway.calls import CallReader, CallStore, DamagedError, StoreError, UnknownSessionError, tables
 
 from .made_rows import call, reward, session
 
@@ -162,7 +162,7 @@ def test_the_log_of_a_store_that_is_gone_is_not_taken_over(path: Path) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("version", [schema.VERSION - 1, schema.VERSION + 1])
+@pytest.mark.parametrize("version", [tables.VERSION - 1, tables.VERSION + 1])
 def test_a_different_schema_is_rejected(copied: Path, open_store: Open, version: int) -> None:
     with closing(sqlite3.connect(copied)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from rllm_record.check.findings import Report
+    from rllm_record.check.chain import Report
 
 SHOWN = 20
 """Maximum number of problems that are printed."""

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
 
 from rllm_core.contracts.observer import ObserverPlugin
+from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_record.options import JournalParams, RecordParams
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
 
 requires_api = 1
+
+
+class JournalParams(Params):
+    """Options of the observer `journal`."""
+
+    keep: Literal["unfinished", "run", "off"] = Field(
+        "unfinished",
+        description="Model calls to keep. `unfinished`: calls of steps that no checkpoint contains yet. `run`: calls "
+        "of all steps, and a digest of each checkpoint, for `rllm replay`. `off`: none.",
+    )
+
+
+class RecordParams(Params):
+    """Options of the tracker `record`."""
+
+    record: Literal["off", "fates", "tokens"] = Field(
+        "fates",
+        description="Contents of the run's record. `fates`: the ids, rewards and outcome of each trajectory, and the "
+        "rule that dropped it. `tokens`: its text and tokens too. `off`: no record.",
+    )
 
 
 def _plays_ahead(config: RunConfig) -> bool:

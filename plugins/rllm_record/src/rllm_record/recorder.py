@@ -1,23 +1,61 @@
-"""The tracker `record`. It writes the record of each step to the run folder."""
+"""The tracker `record`. It writes the record of each step to the run directory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rllm_core.contracts.observer import Observer
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.tracker import TrackedRun, Tracker
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.types import Task
-from rllm_record.options import RecordParams
-from rllm_record.tokenizer import tokenizer_of
-from rllm_record.vocabulary import SeenTokens
+from rllm_core.data.types import Episode, Task
+from rllm_record.plugin import RecordParams
 
 if TYPE_CHECKING:
     from rllm_record.steps.rows import Sampler
     from rllm_record.steps.schemas import Content
+
+
+def tokenizer_of(renderer: Renderer) -> str | None:
+    """Return the `Sampler.tokenizer` of a run with this renderer. None if the tokenizer is unknown."""
+    try:
+        from rllm_backend_kit.portable_renderer import tokenizer_digest
+    except ModuleNotFoundError:
+        # The backend comes from a different package, and makes its own renderer.
+        return None
+    return tokenizer_digest(renderer)
+
+
+class SeenTokens:
+    """The set of tokens that have occurred so far."""
+
+    def __init__(self, known: Iterable[int] = ()) -> None:
+        """Start with `known`, the ids of tokens that are already recorded."""
+        self._seen = np.zeros(0, np.bool_)
+        self._mark(np.array(sorted(known), np.int32))
+
+    def new_texts(self, episodes: Iterable[Episode], renderer: Renderer) -> dict[int, str]:
+        """Return token id -> text for the tokens of `episodes` that have not occurred before."""
+        before = self._seen.copy()
+        for episode in episodes:
+            for trajectory in episode.trajectories:
+                self._mark(trajectory.tokens.ids)
+        new = self._seen.copy()
+        new[: len(before)] &= ~before
+        ids = np.flatnonzero(new).astype(np.int32)
+        return dict(zip(ids.tolist(), renderer.token_texts(ids), strict=True)) if len(ids) else {}
+
+    def _mark(self, ids: NDArray[np.int32]) -> None:
+        beyond = int(ids.max(initial=-1)) + 1 - len(self._seen)
+        if beyond > 0:
+            self._seen = np.append(self._seen, np.zeros(beyond, np.bool_))
+        self._seen[ids] = True
 
 
 def make_recorder(run: TrackedRun, params: RecordParams) -> Tracker:
@@ -40,9 +78,8 @@ class Recorder(Observer):
 
     def __init__(self, run: TrackedRun, content: Content) -> None:
         # Import here, because pyarrow takes long to import, and runs without a record do not need it.
-        from rllm_record.steps.accounting import Accounting
+        from rllm_record.steps.accounting import Accounting, recorded_update
         from rllm_record.steps.files import DIRECTORY, StepFiles
-        from rllm_record.steps.objective import recorded_update
         from rllm_record.steps.rows import Sampler
 
         self._files = StepFiles(run.directory / DIRECTORY)

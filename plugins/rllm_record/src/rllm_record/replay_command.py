@@ -26,7 +26,7 @@ def replay(run: Path) -> None:
     """
     from rllm_record.journal.replay import replay as replayed
 
-    checkpoints = replayed(run.expanduser(), lambda compared: click.echo(_line(compared))).checkpoints
+    checkpoints = replayed(run.expanduser(), lambda compared: click.echo(_line(compared)))
     differing = [compared.step for compared in checkpoints if compared.differing]
     if differing:
         click.echo(f"checkpoints with other weights: {len(differing)}, the first after step {differing[0]}")

@@ -14,7 +14,7 @@ from expecting import expect_error
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import RolloutError
 from rllm_record.journal.engine import JournalEngine
-from rllm_record.journal.errors import JournalError
+from rllm_record.journal.records import JournalError
 from rllm_record.journal.segments import Segments
 
 

@@ -10,9 +10,7 @@ from expecting import expect_error
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.version_spans import VersionSpan
-from rllm_record.journal.errors import JournalError
-from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import KeptCall, checksum_of_call, decoded, encoded
+from rllm_record.journal.records import JournalError, KeptCall, checksum_of_call, decoded, encoded, read_frames
 from rllm_record.journal.segments import OPEN_FILES, Segments
 
 PROMPT = np.array([3, 1, 4], np.int32)

@@ -17,7 +17,7 @@ from rllm_record.steps import StepFiles
 from rllm_record.steps.accounting import Accounting
 from rllm_record.steps.digests import KEY
 from rllm_record.steps.files import KINDS
-from rllm_record.steps.version import VERSION_KEY
+from rllm_record.steps.parquet import VERSION_KEY
 
 from .made_steps import step
 from .test_traces import batch_of, played, recorded, trace_of

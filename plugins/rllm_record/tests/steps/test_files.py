@@ -21,7 +21,7 @@ from rllm_core.data.version_spans import VersionSpan
 from rllm_record.steps import PlayedEpisode, RecordedOutcome, RecordError, StepFiles
 from rllm_record.steps.accounting import Accounting
 from rllm_record.steps.files import read_episodes
-from rllm_record.steps.version import VERSION, VERSION_KEY
+from rllm_record.steps.parquet import VERSION, VERSION_KEY
 
 from .made_steps import rollout, step
 

@@ -11,8 +11,7 @@ from expecting import expect_error
 
 from rllm_record.steps import RecordError, StepFiles, parquet
 from rllm_record.steps.accounting import Accounting
-from rllm_record.steps.parquet import encoded, read_rows, write_file
-from rllm_record.steps.version import VERSION, VERSION_KEY
+from rllm_record.steps.parquet import VERSION, VERSION_KEY, encoded, read_rows, write_file
 
 from .made_steps import rollout, step
 

@@ -1,4 +1,4 @@
-"""The routes. A handler hands the raw body to an operation and sends its answer, or the refusal as JSON."""
+"""The routes and the clients' keys. A handler passes the raw body to an operation, and sends its answer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,45 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from rllm_core.errors import ConfigError
 from rllm_serving.body_limit import LimitBody
-from rllm_serving.keys import LoopbackNames, RequireKey
-from rllm_tinker_server.auth import API, FILES, HEALTH, key_rule
-from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.json_body import json_object, text_of
+from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey, check_binding
 from rllm_tinker_server.library import Library
 from rllm_tinker_server.messages import RequestRefused
-from rllm_tinker_server.refusals import NotFound, ServerError, Unsupported, status_of
+from rllm_tinker_server.refusals import NotFound, ServerError, Unsupported, json_object, status_of, text_of
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.training import Training
+from rllm_tinker_server.turns import Answer
 from rllm_tinker_server.wire import PROTOBUF, json_answer, records
+
+API = "/api/v1"
+HEALTH = f"{API}/healthz"
+FILES = f"{API}/files"
+"""Path of downloads. They need no key, because their URLs are signed."""
+
+
+def key_rule(key: str | None) -> KeyRule:
+    """Make the rule for requests' keys. Clients must send `key`. None accepts any key."""
+    return KeyRule(
+        key=key,
+        header="X-API-Key",
+        variable="TINKER_API_KEY",
+        example="tml-local",
+        open_paths=(HEALTH, f"{FILES}/"),
+    )
+
+
+def check_key(host: str, key: str | None) -> None:
+    """Raise ConfigError for a key that no client sends, and where other machines could reach a server without one."""
+    check_binding(host, key_rule(key))
+    if key is not None and not key.startswith(("tml-", "eyJ")):
+        raise ConfigError(
+            "bad-api-key",
+            "The API key does not start with tml-, and Tinker clients refuse to send such a key.",
+            "Use one like tml-SOMETHING-LONG-AND-RANDOM.",
+        )
+
 
 OLDEST_CLIENT = "0.22.3"
 """The first version of tinker that can send every forward and backward pass as protobuf."""
@@ -37,8 +64,7 @@ FINAL_SERVER_ERROR = 424
 """Status of internal errors. It is not a 5xx status, because clients would retry those for five minutes."""
 
 Handler = Callable[[Request], Awaitable[Response]]
-Operation = Callable[[bytes], Answer]
-LongOperation = Callable[[bytes], Awaitable[Answer]]
+Operation = Callable[..., Answer | Awaitable[Answer]]
 
 
 def create_app(service: Service, key: str | None = None) -> Starlette:
@@ -103,59 +129,18 @@ def _routes(service: Service) -> list[BaseRoute]:
         response.headers["connection"] = "close"
         return response
 
-    async def dynamic_config(_: Request) -> Response:
-        return _response(records.dynamic_config())
-
-    async def telemetry(_: Request) -> Response:
-        return _response(records.telemetry_accepted())
-
-    async def healthz(_: Request) -> Response:
-        return _response(records.healthy())
-
-    async def capabilities(_: Request) -> Response:
-        return _response(library.capabilities())
-
-    async def sessions(_: Request) -> Response:
-        return _response(library.session_list())
-
-    async def session(request: Request) -> Response:
-        return _response(library.session(request.path_params["id"]))
-
-    async def finish(request: Request) -> Response:
-        return _response(await library.finish_session(request.path_params["id"]))
-
-    async def sampler(request: Request) -> Response:
-        return _response(library.sampler(request.path_params["id"]))
-
     async def runs(request: Request) -> Response:
         return _response(library.training_run_list(*_page(request)))
-
-    async def run(request: Request) -> Response:
-        return _response(library.training_run(request.path_params["id"]))
 
     async def checkpoints(request: Request) -> Response:
         return _response(library.checkpoint_list(*_page(request)))
 
-    async def checkpoints_of(request: Request) -> Response:
-        return _response(library.checkpoints_of(request.path_params["id"]))
-
     async def download_urls(request: Request) -> Response:
-        params = request.path_params
-        base = str(request.base_url.replace(path=FILES))
-        return _response(library.download_urls(params["id"], f"{params['kind']}/{params['name']}", base))
+        params, base = request.path_params, str(request.base_url.replace(path=FILES))
+        return _response(library.download_urls(params["id"], params["kind"], params["name"], base))
 
     async def download(request: Request) -> Response:
-        params = request.path_params
-        checkpoint_id = f"{params['kind']}/{params['name']}"
-        return FileResponse(library.download(params["id"], checkpoint_id, params["file"], request.query_params))
-
-    async def delete_checkpoint(request: Request) -> Response:
-        params = request.path_params
-        return _response(await library.delete_checkpoint(params["id"], f"{params['kind']}/{params['name']}"))
-
-    async def set_expiry(request: Request) -> Response:
-        params, body = request.path_params, await request.body()
-        return _response(await library.set_expiry(params["id"], f"{params['kind']}/{params['name']}", body))
+        return FileResponse(library.download(**request.path_params, query=request.query_params))
 
     of_checkpoint = "/training_runs/{id}/checkpoints/{kind}/{name}"
     return [
@@ -166,7 +151,7 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/optim_step", _handler(training.optim_step)),
         _post("/session_heartbeat", _handler(library.heartbeat)),
         _post("/save_weights_for_sampler", _handler(training.save_weights_for_sampler)),
-        _post("/create_sampling_session", _long_handler(sampling.create_session)),
+        _post("/create_sampling_session", _handler(sampling.create_session)),
         _post("/cancel_future", _handler(sampling.cancel)),
         _post("/save_weights", _handler(training.save_weights)),
         _post("/save_weights_external", _handler(training.save_weights_external)),
@@ -177,20 +162,20 @@ def _routes(service: Service) -> list[BaseRoute]:
         _post("/weights_info", _handler(library.weights_info)),
         _post("/forward", forward),
         _post("/client/config", client_config),
-        _post("/client/dynamic_config", dynamic_config),
+        _post("/client/dynamic_config", _query(records.dynamic_config)),
         _post("/create_session", _handler(library.create_session)),
-        _post("/sessions/{id}/finish", finish),
-        _post("/telemetry", telemetry),
-        _route("GET", "/samplers/{id}", sampler),
-        _route("GET", "/sessions", sessions),
-        _route("GET", "/sessions/{id}", session),
-        _route("GET", "/get_server_capabilities", capabilities),
-        _route("GET", HEALTH.removeprefix(API), healthz),
+        _post("/sessions/{id}/finish", _query(library.finish_session)),
+        _post("/telemetry", _query(records.telemetry_accepted)),
+        _route("GET", "/samplers/{id}", _query(library.sampler)),
+        _route("GET", "/sessions", _query(library.session_list)),
+        _route("GET", "/sessions/{id}", _query(library.session)),
+        _route("GET", "/get_server_capabilities", _query(library.capabilities)),
+        _route("GET", HEALTH.removeprefix(API), _query(records.healthy)),
         _route("GET", "/training_runs", runs),
-        _route("GET", "/training_runs/{id}", run),
-        _route("GET", "/training_runs/{id}/checkpoints", checkpoints_of),
-        _route("DELETE", of_checkpoint, delete_checkpoint),
-        _route("PUT", f"{of_checkpoint}/ttl", set_expiry),
+        _route("GET", "/training_runs/{id}", _query(library.training_run)),
+        _route("GET", "/training_runs/{id}/checkpoints", _query(library.checkpoints_of)),
+        _route("DELETE", of_checkpoint, _query(library.delete_checkpoint)),
+        _route("PUT", f"{of_checkpoint}/ttl", _handler(library.set_expiry)),
         _route("GET", f"{of_checkpoint}/external_weights_urls", download_urls),
         _route("GET", f"{FILES.removeprefix(API)}/{{id}}/{{kind}}/{{name}}/{{file}}", download),
         _route("GET", "/checkpoints", checkpoints),
@@ -207,18 +192,26 @@ def _post(path: str, handler: Handler) -> Route:
     return _route("POST", path, handler)
 
 
+def _query(operation: Operation) -> Handler:
+    """Make a handler that passes the parameters of the path, in their order."""
+
+    async def handle(request: Request) -> Response:
+        return await _answered(operation(*request.path_params.values()))
+
+    return handle
+
+
 def _handler(operation: Operation) -> Handler:
+    """Make a handler that passes the parameters of the path, in their order, and the body."""
+
     async def handle(request: Request) -> Response:
-        return _response(operation(await request.body()))
+        return await _answered(operation(*request.path_params.values(), await request.body()))
 
     return handle
 
 
-def _long_handler(operation: LongOperation) -> Handler:
-    async def handle(request: Request) -> Response:
-        return _response(await operation(await request.body()))
-
-    return handle
+async def _answered(answer: Answer | Awaitable[Answer]) -> Response:
+    return _response(answer if isinstance(answer, Answer) else await answer)
 
 
 def _response(answer: Answer, status: int = 200) -> Response:

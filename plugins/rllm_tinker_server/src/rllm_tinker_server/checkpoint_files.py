@@ -94,7 +94,8 @@ def read(directory: Path, base: BaseWeights) -> SavedModel:
         RequestRefused: the folder is damaged, has a different format, or belongs to a base model with other weights.
     """
     record = _record(directory)
-    _check_format(record.get("format"), directory.name)
+    if record.get("format") != FORMAT:
+        raise RequestRefused(f"{directory.name} has format {record.get('format')}. This server reads format {FORMAT}.")
     try:
         name, sha256 = record["base_model"]["name"], record["base_model"]["sha256"]
         spec = LoraSpec(**record["lora"])
@@ -126,16 +127,6 @@ def check_fits(saved: SavedModel, lora: LoraModel, what: str) -> None:
                 f"{needed.get(name, 'missing')} here. Load it into a model of its rank ({saved.spec.rank}), with the "
                 "same train_mlp, train_attn and train_unembed."
             )
-
-
-def _check_format(found: object, what: str) -> None:
-    if found == 1:
-        raise RequestRefused(
-            f"{what} is of format 1, which does not say which weights its base model had; loading it onto others would "
-            "silently give a wrong model. Train it again, or load it with peft: its files are what peft writes."
-        )
-    if found != FORMAT:
-        raise RequestRefused(f"{what} is of format {found}; this server reads format {FORMAT}.")
 
 
 def _record(directory: Path) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from rllm_tinker_server.checkpoint_files import ADAPTER_FILE, CONFIG_FILE
-from rllm_tinker_server.checkpoints import Checkpoints
+from rllm_tinker_server.checkpoints import EXTERNAL, Checkpoints, TinkerPath
 from rllm_tinker_server.messages import RequestRefused
 from rllm_tinker_server.refusals import Forbidden, NotFound
-from rllm_tinker_server.tinker_path import EXTERNAL, TinkerPath
 
 FILES = (CONFIG_FILE, ADAPTER_FILE)
 """Files of a checkpoint that other programs can read."""

@@ -7,15 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rllm_tinker_server.checkpoints import Checkpoint
-from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.json_body import json_object, metadata_of, optional_number_of, text_of
+from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
 from rllm_tinker_server.messages import RequestRefused
-from rllm_tinker_server.refusals import NotFound
+from rllm_tinker_server.refusals import NotFound, json_object, metadata_of, optional_number_of, text_of
 from rllm_tinker_server.sampling import own_name
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import TrainedModel
-from rllm_tinker_server.tinker_path import TinkerPath
+from rllm_tinker_server.turns import Answer
 from rllm_tinker_server.wire import json_answer, records
 
 
@@ -95,21 +93,21 @@ class Library:
         runs.sort(key=lambda run: str(run["last_request_time"]), reverse=True)
         return records.training_run_list(runs[offset : offset + limit], offset=offset, limit=limit, total=len(runs))
 
-    def download_urls(self, model_id: str, checkpoint_id: str, base: str) -> Answer:
+    def download_urls(self, model_id: str, kind: str, name: str, base: str) -> Answer:
         """See `Downloads.urls`."""
-        return records.download_urls(*self._service.downloads.urls(_path(model_id, checkpoint_id), base))
+        return records.download_urls(*self._service.downloads.urls(_path(model_id, kind, name), base))
 
-    def download(self, model_id: str, checkpoint_id: str, name: str, query: Mapping[str, str]) -> Path:
+    def download(self, id: str, kind: str, name: str, file: str, query: Mapping[str, str]) -> Path:
         """See `Downloads.file`."""
-        return self._service.downloads.file(_path(model_id, checkpoint_id), name, query)
+        return self._service.downloads.file(_path(id, kind, name), file, query)
 
-    async def delete_checkpoint(self, model_id: str, checkpoint_id: str) -> Answer:
-        path = _path(model_id, checkpoint_id)
+    async def delete_checkpoint(self, model_id: str, kind: str, name: str) -> Answer:
+        path = _path(model_id, kind, name)
         await self._service.in_worker(self._service.checkpoints.delete, path)
         return json_answer({})
 
-    async def set_expiry(self, model_id: str, checkpoint_id: str, body: bytes) -> Answer:
-        found, path = json_object(body), _path(model_id, checkpoint_id)
+    async def set_expiry(self, model_id: str, kind: str, name: str, body: bytes) -> Answer:
+        found, path = json_object(body), _path(model_id, kind, name)
         seconds = optional_number_of(found, "ttl_seconds")
         await self._service.in_worker(partial(self._service.checkpoints.set_expiry, path, seconds))
         return json_answer({})
@@ -122,5 +120,5 @@ class Library:
             raise NotFound(f"No model {model_id!r} is trained here, and none of that id has left checkpoints.")
 
 
-def _path(model_id: str, checkpoint_id: str) -> TinkerPath:
-    return TinkerPath.parse(f"tinker://{model_id}/{checkpoint_id}")
+def _path(model_id: str, kind: str, name: str) -> TinkerPath:
+    return TinkerPath.parse(f"tinker://{model_id}/{kind}/{name}")

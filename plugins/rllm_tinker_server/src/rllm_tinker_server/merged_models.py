@@ -77,11 +77,6 @@ class MergedModels:
         self._entrance = asyncio.Lock()
         self._someone_left = asyncio.Event()
 
-    @property
-    def resident(self) -> tuple[AdapterWeights, ...]:
-        """Weights that are merged now, the least recently used first."""
-        return tuple(self._merged)
-
     @asynccontextmanager
     async def use(self, weights: AdapterWeights | None) -> AsyncIterator[ModelSampler]:
         """The sampler of some weights, which stays while it is used. Waits for a place where all are taken."""

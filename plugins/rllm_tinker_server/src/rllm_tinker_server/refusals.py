@@ -6,6 +6,10 @@ statuses are final. So an error that a retry cannot fix has a final status.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from rllm_tinker_server.messages import RequestRefused
 
 BAD_REQUEST = 400
@@ -49,3 +53,48 @@ class ServerError(Exception):
 def status_of(refused: RequestRefused) -> int:
     """The HTTP status of a refusal."""
     return int(getattr(refused, "status", BAD_REQUEST))
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Raises RequestRefused when the body is not a JSON object."""
+    try:
+        found = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(f"The body is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise RequestRefused(f"The body is JSON, but not an object: {type(found).__name__}.")
+    return found
+
+
+def number_of(found: Mapping[str, Any], key: str) -> int:
+    """A whole number of the request, such as its ``seq_id``."""
+    value = found.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+        raise RequestRefused(f"{key} is {value!r:.80}; it must be a whole number, 0 or more.")
+    return value
+
+
+def optional_number_of(found: Mapping[str, Any], key: str) -> int | None:
+    """As `number_of`; None where there is none."""
+    return None if found.get(key) is None else number_of(found, key)
+
+
+def text_of(found: Mapping[str, Any], key: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str) or not value:
+        raise RequestRefused(f"{key} is {value!r:.80}; it must be a text.")
+    return value
+
+
+def metadata_of(found: Mapping[str, Any], max_bytes: int) -> dict[str, Any] | None:
+    """Return a client's metadata of a session, a model or a checkpoint. None if the request has no metadata."""
+    value = found.get("user_metadata")
+    if value is not None and not isinstance(value, dict):
+        raise RequestRefused(f"user_metadata is of type {type(value).__name__}; it must be an object.")
+    if len(json.dumps(value)) > max_bytes:
+        raise RequestRefused(f"user_metadata is larger than {max_bytes} bytes. Keep it short.")
+    return value
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_tinker.seeds import seeds_in
-from rllm_tinker_server.json_body import json_object, number_of, optional_number_of, text_of
 from rllm_tinker_server.messages import BaseModel, RequestRefused, SampleSettings
-from rllm_tinker_server.refusals import NOT_TEXT
+from rllm_tinker_server.refusals import NOT_TEXT, json_object, number_of, optional_number_of, text_of
 
 LARGEST_ID = 2**31 - 1
 MOST_STOPS, LONGEST_STOP = 64, 1024

@@ -18,7 +18,7 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.seeding import derive_seed
 from rllm_local.engine import LocalEngine
 from rllm_local.request import Stops, stop_rule
-from rllm_tinker_server.example_checks import check_ids
+from rllm_tinker_server.examples import check_ids
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 
 from rllm_tinker_server import wire
-from rllm_tinker_server.checkpoints import Checkpoint
-from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.json_body import json_object, number_of, text_of
+from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
 from rllm_tinker_server.messages import Sampled, Scores
-from rllm_tinker_server.refusals import Busy, Gone
+from rllm_tinker_server.refusals import Busy, Gone, json_object, number_of, text_of
 from rllm_tinker_server.sample_request import SampleRequest, sample_request
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
-from rllm_tinker_server.tinker_path import TinkerPath
+from rllm_tinker_server.turns import Answer
 
 
 class Sampling:

@@ -16,7 +16,6 @@ from rllm_core.errors import RllmError
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoints
 from rllm_tinker_server.downloads import Downloads
-from rllm_tinker_server.futures import Answer, Futures
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
     AdamStep,
@@ -31,7 +30,7 @@ from rllm_tinker_server.messages import (
 )
 from rllm_tinker_server.refusals import NotFound, ServerError
 from rllm_tinker_server.sessions import Session, Sessions, Snapshots, TrainedModel
-from rllm_tinker_server.turns import Backlog, Turns
+from rllm_tinker_server.turns import Answer, Backlog, Futures, Turns
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rllm_tinker_server import wire
-from rllm_tinker_server.checkpoints import Checkpoint
-from rllm_tinker_server.futures import Answer
-from rllm_tinker_server.json_body import json_object, metadata_of, number_of, optional_number_of, text_of
+from rllm_tinker_server.checkpoints import EXTERNAL, Checkpoint, Kind, TinkerPath
 from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.refusals import json_object, metadata_of, number_of, optional_number_of, text_of
 from rllm_tinker_server.sampling import own_name, sampler_id_of
 from rllm_tinker_server.service import Service, inflight_key
 from rllm_tinker_server.sessions import SamplingSession, TrainedModel
-from rllm_tinker_server.tinker_path import EXTERNAL, Kind, TinkerPath
+from rllm_tinker_server.turns import Answer
+from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
 
 Found = Mapping[str, Any]
 Operation = Callable[[TrainedModel, Found], Awaitable[Answer]]
@@ -66,11 +66,11 @@ class Training:
 
     def forward_backward(self, body: bytes) -> Answer:
         """Body: protobuf."""
-        request = wire.forward_backward_request(body)
+        request = forward_backward_request(body)
         model = self._service.sessions.model(request.model_id)
 
         def compute() -> Answer:
-            asked = wire.forward_backward_of(request, self._service.limits.max_sparse_numbers)
+            asked = forward_backward_of(request, self._service.limits.max_sparse_numbers)
             return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, asked))
 
         async def execute() -> Answer:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tinker_in_process import running_server
 
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import running_server
 
 DEADLINE = 100.0
 

@@ -14,7 +14,7 @@ from expecting import expect_error
 
 from rllm_core.errors import ConfigError
 from rllm_tinker_server import learner
-from rllm_tinker_server.example_batches import example_batches
+from rllm_tinker_server.examples import example_batches
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.losses import LOSSES
 from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec, RequestRefused

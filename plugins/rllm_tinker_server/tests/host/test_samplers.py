@@ -225,7 +225,7 @@ def test_each_snapshot_is_sampled_with_its_own_weights_however_they_are_mixed(
         for sampled, expected in zip(sequences, alone[index], strict=True):
             _same(sampled, expected)
     assert len({tuple(sequences[0].tokens.tolist()) for sequences in alone}) == 5
-    assert len(samplers.models.resident) == 2
+    assert len(tuple(samplers.models._merged)) == 2
 
 
 def test_the_least_recently_used_model_leaves(
@@ -238,7 +238,7 @@ def test_the_least_recently_used_model_leaves(
     async def play() -> None:
         for weights in (a, b, a, c, None, b):
             await samplers.sample(weights, [PROMPT], FREE)
-            seen.append(samplers.models.resident)
+            seen.append(tuple(samplers.models._merged))
 
     _run(play())
     assert seen == [(a,), (a, b), (b, a), (a, c), (a, c), (c, b)]
@@ -258,9 +258,9 @@ def test_a_model_in_use_stays_and_others_wait_for_its_place(
             # The base model needs no place.
             await samplers.sample(None, [PROMPT], FREE)
             ended.append("base")
-            assert samplers.models.resident == (a,)
+            assert tuple(samplers.models._merged) == (a,)
         await waiting
-        assert samplers.models.resident == (b,)
+        assert tuple(samplers.models._merged) == (b,)
         return ended
 
     assert _run(play()) == [["base", "b"]]
@@ -297,11 +297,11 @@ def test_forgotten_weights_leave_at_once_or_when_their_last_request_is_over(
         await samplers.sample(a, [PROMPT], FREE)
         samplers.forget(a)
         samplers.forget(a)
-        assert samplers.models.resident == ()
+        assert tuple(samplers.models._merged) == ()
         async with samplers.models.use(b):
             samplers.forget(b)
-            assert samplers.models.resident == (b,)
-        assert samplers.models.resident == ()
+            assert tuple(samplers.models._merged) == (b,)
+        assert tuple(samplers.models._merged) == ()
         await samplers.sample(a, [PROMPT], FREE)
 
     _run(play())

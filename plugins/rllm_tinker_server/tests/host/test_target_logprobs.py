@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rllm_tinker_server.example_batches import target_logprobs
+from rllm_tinker_server.examples import target_logprobs
 
 
 @pytest.mark.parametrize("family", ["GPTNeoX", "OPT", "Phi3", "Gemma2", "Cohere"])

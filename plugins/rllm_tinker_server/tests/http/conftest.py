@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tinker_in_process import RunningServer, running_server
 
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
@@ -29,7 +30,7 @@ from rllm_tinker_server.messages import (
     Scores,
     TopTokens,
 )
-from rllm_tinker_server.serve import RunningServer, TinkerServeOptions, running_server
+from rllm_tinker_server.serve import TinkerServeOptions
 from rllm_tinker_server.service import Service
 
 os.environ["TINKER_TELEMETRY"] = "0"

@@ -12,7 +12,7 @@ import pytest
 from tinker.proto import tinker_public_pb2 as proto
 
 from rllm_tinker_server.messages import RequestRefused
-from rllm_tinker_server.wire import forward_backward_of, forward_backward_request
+from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
 
 from .conftest import DEADLINE, Server, Start
 from .test_protocol import sample, sampler_of

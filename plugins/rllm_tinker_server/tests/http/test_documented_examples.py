@@ -19,9 +19,9 @@ import pytest
 import tinker
 import torch
 from tinker import types
+from tinker_in_process import running_server
 
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.serve import running_server
 
 from .conftest import DEADLINE, KEY
 

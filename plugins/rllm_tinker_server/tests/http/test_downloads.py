@@ -19,15 +19,15 @@ import pytest
 import tinker
 import torch
 from tinker import types
+from tinker_in_process import running_server
 
 from rllm_tinker_server.build import ModelOptions, opened_service
-from rllm_tinker_server.checkpoints import Checkpoints
+from rllm_tinker_server.checkpoints import Checkpoints, TinkerPath
 from rllm_tinker_server.downloads import VALID, Downloads
 from rllm_tinker_server.lora import sharing_copy
 from rllm_tinker_server.refusals import Forbidden
-from rllm_tinker_server.serve import TinkerServeOptions, running_server
+from rllm_tinker_server.serve import TinkerServeOptions
 from rllm_tinker_server.service import Service
-from rllm_tinker_server.tinker_path import TinkerPath
 
 from .conftest import DEADLINE, KEY
 from .test_stores import checkpoint, write

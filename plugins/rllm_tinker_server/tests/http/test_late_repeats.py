@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import virtual_time
 
-from rllm_tinker_server.futures import Answer, Futures
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel, RequestRefused
 from rllm_tinker_server.sampling import Sampling
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
-from rllm_tinker_server.turns import Backlog, Turns
+from rllm_tinker_server.turns import Answer, Backlog, Futures, Turns
 from rllm_tinker_server.wire import json_answer, user_failure
 
 from .conftest import DEADLINE, FakeHost, FakeSamplers, Server, Start

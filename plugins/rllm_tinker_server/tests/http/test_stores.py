@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rllm_tinker_server.checkpoints import Checkpoint, Checkpoints
-from rllm_tinker_server.futures import Answer, Futures
+from rllm_tinker_server.checkpoints import Checkpoint, Checkpoints, TinkerPath
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import LoraSpec, RequestRefused
 from rllm_tinker_server.refusals import Gone, NotFound, ServerError
 from rllm_tinker_server.sessions import Snapshots
-from rllm_tinker_server.tinker_path import TinkerPath
+from rllm_tinker_server.turns import Answer, Futures
 
 PATH = TinkerPath("a-b:train:0", "weights", "one")
 

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from rllm_core.contracts.dataset import DatasetPlugin
-from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
-from rllm_view.rescoring.stored.options import StoredParams
 
 requires_api = 1
+
+
+class StoredParams(Params):
+    """Options of the dataset ``stored``."""
+
+    path: str = Field(
+        min_length=1,
+        description="Directory from `rllm gateway episodes`, run with `rllm.record=tokens`, or file of episodes.",
+    )
+    group_by: Literal["step", "task"] = Field(
+        "step",
+        description="Rollouts of a task to compare. `step`: rollouts from one step, so from one policy. `task`: "
+        "rollouts from all steps.",
+    )
 
 
 @hookimpl
@@ -33,7 +48,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
         name="stored",
         summary="Tasks of stored episodes, with the rollouts that the stage `stored` trains on.",
         params=StoredParams,
-        load=load_from("rllm_view.rescoring.stored.dataset", "read_stored"),
+        load=load_from("rllm_view.rescoring.stored", "read_stored"),
     )
 
 
@@ -42,7 +57,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
     yield StagePlugin(
         name="stored",
         summary="Load the stored rollouts of each task instead of generating them.",
-        load=load_from("rllm_view.rescoring.stored.stage", "BringStored"),
+        load=load_from("rllm_view.rescoring.stored", "BringStored"),
         reads=frozenset({"tasks"}),
         writes=frozenset({"episodes"}),
         config_keys=frozenset({"sampling.train.temperature"}),

@@ -10,7 +10,7 @@ from rllm.runs.run_directory import REPORT
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_view.reading.settings import Given
+from rllm_view.reading.run import Given
 from rllm_view.static import write_page
 
 EPISODES = 32

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rllm_view.rescoring.comparing import LARGEST, agreement
-from rllm_view.rescoring.scores import ScoredGroup
-from rllm_view.rescoring.tallies import TokenTally
+from rllm_view.rescoring.scores import ScoredGroup, TokenTally
+from rllm_view.rescoring.summary import LARGEST, agreement
 
 
 @pytest.fixture

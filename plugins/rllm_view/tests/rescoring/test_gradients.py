@@ -15,7 +15,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import ConfigError, LossError, RolloutError
 from rllm_core.plugins.registry import Registry
 from rllm_view.rescoring.rescore import Rescored
-from rllm_view.rescoring.tallies import LossTally
+from rllm_view.rescoring.scores import LossTally
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from expecting import expect_error
 
 from rllm_core.data.codec import episode_to_json
-from rllm_view.rescoring.reading import EpisodesError, read_file
+from rllm_view.rescoring.source import EpisodesError, read_file
 
 
 @pytest.fixture

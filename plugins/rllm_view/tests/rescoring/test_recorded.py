@@ -11,8 +11,7 @@ from expecting import expect_error
 
 from rllm_core.data.codec import episode_to_json
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, StepFiles
-from rllm_view.rescoring.reading import EpisodesError, read_file
-from rllm_view.rescoring.source import find_episodes
+from rllm_view.rescoring.source import EpisodesError, find_episodes, read_file
 
 
 @pytest.fixture

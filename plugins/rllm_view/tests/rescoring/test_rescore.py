@@ -18,10 +18,9 @@ from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError, RewardError
 from rllm_core.plugins.registry import Registry
 from rllm_view.rescoring.as_json import result_to_json
-from rllm_view.rescoring.as_run import reproduction_of
-from rllm_view.rescoring.reading import EpisodesError
 from rllm_view.rescoring.rescore import Rescored
-from rllm_view.rescoring.summary import summaries_of
+from rllm_view.rescoring.source import EpisodesError
+from rllm_view.rescoring.summary import reproduction_of, summaries_of
 
 Rescore = Callable[..., Rescored]
 Keep = Callable[..., Path]

@@ -10,8 +10,7 @@ from pathlib import Path
 from expecting import expect_error
 
 from rllm_core.errors import ConfigError
-from rllm_view.rescoring.reading import EpisodesError
-from rllm_view.rescoring.source import find_episodes
+from rllm_view.rescoring.source import EpisodesError, find_episodes
 
 
 def test_a_run_folder_its_episodes_folder_and_one_file_lead_to_the_run(run: Path, keep: Callable[..., Path]) -> None:

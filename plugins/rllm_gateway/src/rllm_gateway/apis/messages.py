@@ -9,8 +9,7 @@ import orjson
 
 from rllm_gateway import fields
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Outcome, Rules, refuse_unless_ignored
-from rllm_gateway.refusals import Kind, RefusedError, invalid
+from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import schema_of, wanted
 
 RULES = Rules(

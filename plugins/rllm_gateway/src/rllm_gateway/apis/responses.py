@@ -9,10 +9,9 @@ from typing import Any
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.apis.openai import error_body, error_object, must_call, tool_choice, without_known_choice
+from rllm_gateway.apis.chat import error_body, error_object, must_call, tool_choice, without_known_choice
 from rllm_gateway.exchange import MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Outcome, Rules, refuse_held, refuse_unless_ignored
-from rllm_gateway.refusals import RefusedError, invalid
+from rllm_gateway.fields import Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
 from rllm_gateway.structured import schema_of, wanted
 
 RULES = Rules(

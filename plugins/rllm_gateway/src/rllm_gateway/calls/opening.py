@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rllm_core.files import sync_directory, sync_file
-from rllm_gateway.calls import schema
+from rllm_gateway.calls import tables
 from rllm_gateway.calls.rows import DamagedError, StoreError
 
 BUSY_SECONDS = 60.0
@@ -25,7 +25,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     """Open a store for writing, and create it if it does not exist. A commit is on disk when it returns.
 
     Raises:
-        StoreError: the store cannot be created or written, is a different kind of file, or has a different schema.
+        StoreError: the store cannot be created or written, is a different kind of file, or has a different tables.
     """
     _reject_no_file(path)
     try:
@@ -64,7 +64,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open a store for reading only.
 
     Raises:
-        StoreError: the store does not exist, cannot be read, is a different kind of file, or has a different schema.
+        StoreError: the store does not exist, cannot be read, is a different kind of file, or has a different tables.
     """
     _reject_no_file(path)
     if not path.exists():
@@ -132,7 +132,7 @@ def _make(path: Path) -> None:
         beside.touch(mode=PRIVATE)
         with failures(path, "made"), closing(sqlite3.connect(beside, isolation_level=None)) as connection:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.executescript(schema.TABLES)
+            connection.executescript(tables.TABLES)
             connection.execute("PRAGMA journal_mode = WAL")
         sync_file(beside)
         path.hardlink_to(beside)
@@ -156,16 +156,16 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def _require_version(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != schema.APPLICATION:
+    if application != tables.APPLICATION:
         raise StoreError(
             "wrong-file-type",
             f"{path} is an SQLite database, but not a store of model calls.",
             "Set --store or rllm.sdk.store.path to a store of calls, or to a new file.",
         )
-    if version != schema.VERSION:
+    if version != tables.VERSION:
         raise StoreError(
             "schema-too-new",
-            f"{path} has schema {version}, but this rllm-gateway reads and writes only schema {schema.VERSION}.",
+            f"{path} has schema {version}, but this rllm-gateway reads and writes only schema {tables.VERSION}.",
             "Install the version of rllm-gateway that wrote it, for example: pip install --upgrade rllm-gateway",
         )
 

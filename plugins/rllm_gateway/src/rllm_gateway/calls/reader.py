@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rllm_gateway.calls.encoding import agrees, decoded_call, decoded_session, from_json
 from rllm_gateway.calls.opening import connect_to_read, failures
 from rllm_gateway.calls.rows import (
     CallRow,
@@ -21,7 +20,7 @@ from rllm_gateway.calls.rows import (
     StoredSession,
     UnknownSessionError,
 )
-from rllm_gateway.calls.schema import COLUMNS
+from rllm_gateway.calls.tables import COLUMNS, agrees, decoded_call, decoded_session, from_json
 
 
 class CallReader:

@@ -7,17 +7,16 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self, TypeAlias
 
-from rllm_gateway.calls.encoding import Record, encoded
 from rllm_gateway.calls.opening import Presence, connect_to_read, connect_to_write, failure, failures, transaction
 from rllm_gateway.calls.reader import CallReader
 from rllm_gateway.calls.rows import DeliveryRow, DuplicateError, Row, SealedError, StoreError, UnknownSessionError
-from rllm_gateway.calls.schema import INSERT
+from rllm_gateway.calls.tables import INSERT, Record, encoded
 
 _REFUSALS: dict[str, Callable[[str, Record], StoreError]] = {
     "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(
@@ -296,3 +295,56 @@ class CallStore(CallReader):
         # The last open connection deletes SQLite's log. A read-only connection cannot do this, so close it first.
         super().close()
         self._writer.close()
+
+
+SECONDS_BETWEEN_NOTES = 1.0
+"""Maximum time that a delivery waits if no other row is stored. A separate commit per delivery would delay the next
+call."""
+
+
+class RowLog:
+    """Writer of a gateway's rows. All methods must be called on one event loop."""
+
+    def __init__(self, store: CallStore | Path) -> None:
+        """Use `store`. If it is a path, it is opened with the first row. Before that, a run may delete an old store."""
+        self._store = store
+        self._notes = list[DeliveryRow]()
+        self._flushing: asyncio.TimerHandle | None = None
+
+    async def add(self, *rows: Row) -> None:
+        """Return once all rows are on disk.
+
+        Raises:
+            StoreError: a row cannot be stored.
+        """
+        self.flush()
+        store = self._store = CallStore.open(self._store) if isinstance(self._store, Path) else self._store
+        if len(rows) == 1:
+            await store.add(rows[0])
+        else:
+            await asyncio.gather(*(store.add(row) for row in rows))
+
+    def note(self, row: DeliveryRow) -> None:
+        """Store a row soon, without waiting for it."""
+        self._notes.append(row)
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_NOTES, self.flush)
+
+    def flush(self) -> None:
+        """Pass waiting deliveries to the store. Call it before the store is closed."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        notes, self._notes = self._notes, []
+        if isinstance(self._store, Path):
+            return
+        for note in notes:
+            # If it cannot be stored, the store lacks a delivery that the trace has, but contains nothing wrong.
+            with suppress(StoreError):
+                self._store.note(note)
+
+    def close(self) -> None:
+        """Wait until everything is stored, and close the file."""
+        self.flush()
+        if isinstance(self._store, CallStore):
+            self._store.close()

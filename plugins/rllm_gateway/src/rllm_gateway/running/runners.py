@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rllm_core.errors import PluginError, RolloutError
+from rllm_gateway.link import OpenedSession
 from rllm_gateway.running.target import Target
-from rllm_gateway.session import OpenedSession
 
 LAST_LINES = 15
 LAST_BYTES = 16_384

@@ -1,18 +1,146 @@
-"""Checks of a step's ids, rewards, baselines and advantages, which must agree between its files."""
+"""Findings of `rllm record check`, and the checks that need no torch: files, ids, rewards, advantages and norms."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_record.check.findings import Mismatch
-from rllm_record.steps.files import StepFiles
+from rllm.runs.metrics_file import METRICS
+from rllm_record.steps import digests
+from rllm_record.steps.files import KINDS, StepFiles
+from rllm_record.steps.parquet import FIRST_WITH_DIGESTS, VERSION_KEY, RecordError, read_marks
 from rllm_record.steps.rows import RecordedOutcome
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A difference between a record and the updates of its run."""
+
+    code: str
+    """Code of the finding, in the style of an `RllmError` code."""
+    text: str
+    """Description with the step, the optimizer step and the token."""
+
+
+@dataclass
+class Report:
+    """The findings for a whole run."""
+
+    first_step: int = 0
+    """First recorded step. It is not 0 if recording started when the run was resumed."""
+    steps: int = 0
+    """Number of training steps that made an update."""
+    optimizer_steps: int = 0
+    """Number of optimizer steps whose loss was computed again."""
+    tokens: int = 0
+    """Number of trained tokens, counted once per epoch."""
+    largest_loss_error: float = 0.0
+    largest_coefficient_error: float = 0.0
+    """Largest error of a coefficient, relative to the largest coefficient of its optimizer step."""
+    untraced: list[int] = field(default_factory=list)
+    """Steps for which the backend recorded no trace."""
+    unlogged: list[int] = field(default_factory=list)
+    """Steps with an update whose loss is not in the run's metrics, so that it could not be compared."""
+    undigested: list[int] = field(default_factory=list)
+    """Steps without digests of their files, because an older rllm-record wrote them."""
+    unexplained: int = 0
+    """Number of optimizer steps with a loss that has no value per token."""
+    problems: list[Mismatch] = field(default_factory=list)
+
+
+def changed_files(files: StepFiles, step: int, report: Report) -> Iterator[Mismatch]:
+    """Yield the files of a step that have changed since they were written."""
+    outcomes = files.place(digests.LAST, step)
+    try:
+        marks = read_marks(outcomes)
+        contents = {kind: place.read_bytes() for kind in KINDS if (place := files.place(kind, step)).exists()}
+    except (OSError, RecordError) as error:
+        yield Mismatch("file-unreadable", f"step {step}: {getattr(error, 'message', error)}")
+        return
+    if digests.KEY not in marks and int(marks[VERSION_KEY]) < FIRST_WITH_DIGESTS:
+        report.undigested.append(step)
+        return
+    expected = _digests_in(marks.get(digests.KEY, b""))
+    for kind in KINDS:
+        name = f"step {step}: {kind}/{files.place(kind, step).name}"
+        if kind not in contents and kind in expected:
+            yield Mismatch("missing-file", f"{name} is missing")
+        elif kind in contents and kind not in expected:
+            yield Mismatch("foreign-file", f"{name} is not one of the files that the run wrote for the step")
+        elif kind in contents:
+            data, digest = contents[kind], expected[kind]
+            same = digests.is_sealed(data, digest) if kind == digests.LAST else digests.digest_of(data) == digest
+            if not same:
+                yield Mismatch("changed-file", f"{name} has changed since it was written: its digest differs")
+
+
+def _digests_in(mark: bytes) -> dict[str, str]:
+    """Return kind -> digest. Empty if the metadata value is damaged."""
+    try:
+        found = json.loads(mark)
+        return {str(kind): str(digest) for kind, digest in found.items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+LOGGED = {"grad_norm": "actor/grad_norm", "learning_rate": "actor/lr"}
+"""Column of `UPDATES` -> the metric that is its mean."""
+NORM_TOLERANCE = 1e-6
+ADDED = (1e-6, 0.0)
+"""Numbers that clipping functions add to a norm before they divide by it: 1e-6 in torch, 0 elsewhere."""
+
+
+def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[Mismatch]:
+    """Check that the logged metrics are the means over the optimizer steps."""
+    for column, metric in LOGGED.items():
+        values = [update[column] for update in updates]
+        if metric in logged and values and None not in values:
+            mean = float(np.mean(values))
+            if not abs(mean - logged[metric]) <= NORM_TOLERANCE * abs(mean):
+                yield Mismatch(
+                    "metric-mismatch",
+                    f"step {step}: {metric} in {METRICS} is {logged[metric]:.9g}, but {mean:.9g} follows from updates",
+                )
+
+
+def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[Mismatch]:
+    """Check that all clipped gradients of a run were scaled down to the same norm.
+
+    Args:
+        updates: name for the message -> row of `UPDATES`.
+    """
+    known = {name: row for name, row in updates.items() if row["grad_norm"] and row["clip_factor"] is not None}
+    if not known:
+        return
+    norms = np.array([row["grad_norm"] for row in known.values()])
+    factors = np.array([row["clip_factor"] for row in known.values()])
+    clipped = factors != 1.0
+    wrong = ~((factors > 0) & (factors <= 1))
+    if clipped.any():
+        # The right addition is the one with the fewest differing gradients.
+        found = [_differing(factors, norms + added, clipped) for added in ADDED]
+        wrong |= min(found, key=np.sum)
+    for index in np.flatnonzero(wrong):
+        name = list(known)[index]
+        yield Mismatch(
+            "clipping-mismatch",
+            f"{name}: clip_factor {factors[index]:.9g} does not follow from grad_norm {norms[index]:.9g}",
+        )
+
+
+def _differing(factors: Any, norms: Any, clipped: Any) -> Any:
+    """Return (n,) bools, True for gradients whose clipping limit differs from the median."""
+    limit = float(np.median((factors * norms)[clipped]))
+    expected = np.minimum(1.0, limit / norms)
+    return np.abs(factors - expected) > NORM_TOLERANCE * expected
+
 
 TOLERANCE = 1e-5
 """Tolerance relative to the largest value of a group, because advantages are float32."""

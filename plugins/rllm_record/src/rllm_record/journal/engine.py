@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.errors import RolloutError
-from rllm_record.journal.errors import WITHOUT, JournalError
-from rllm_record.journal.records import KeptCall, KeptFailure, checksum_of_call, encoded, encoded_failure
+from rllm_record.journal.records import (
+    WITHOUT,
+    JournalError,
+    KeptCall,
+    KeptFailure,
+    checksum_of_call,
+    encoded,
+    encoded_failure,
+)
 from rllm_record.journal.segments import Segments
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,17 @@ from rllm_core import AgentTrainer, build_train_config
 from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.tracker import TrackedRun
-from rllm_record.journal.checkpoints import DIRECTORY, KeptCheckpoint, kept_checkpoints, latest_digests
 from rllm_record.journal.engine import fail_again
-from rllm_record.journal.errors import JournalError
-from rllm_record.journal.frames import read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, KeptFailure, checksum_of_call, decoded
+from rllm_record.journal.observer import DIRECTORY, KeptCheckpoint, kept_checkpoints, latest_digests
+from rllm_record.journal.records import (
+    CONFIG,
+    JournalError,
+    KeptCall,
+    KeptFailure,
+    checksum_of_call,
+    decoded,
+    read_frames,
+)
 from rllm_record.journal.segments import path_of_round
 
 OVERRIDES = (
@@ -43,14 +49,7 @@ class Compared:
     """Files of the backend that differ. Empty if none differs."""
 
 
-@dataclass
-class Replay:
-    """The result of a replay."""
-
-    checkpoints: list[Compared] = field(default_factory=list)
-
-
-def replay(run: Path, tell: Callable[[Compared], None]) -> Replay:
+def replay(run: Path, tell: Callable[[Compared], None]) -> list[Compared]:
     """Repeat the updates of a run, up to its last checkpoint, without sampling and validation.
 
     Args:
@@ -76,7 +75,7 @@ class _DoneError(Exception):
 
 class _Replayer(Observer):
     def __init__(self, run: Path, checkpoints: dict[int, KeptCheckpoint], tell: Callable[[Compared], None]) -> None:
-        self.found = Replay()
+        self.found = list[Compared]()
         self._run = run
         self._checkpoints = checkpoints
         self._tell = tell
@@ -95,7 +94,7 @@ class _Replayer(Observer):
             now = latest_digests(self._replayed)
             differing = sorted(name for name in {*kept.sha256, *now} if kept.sha256.get(name) != now.get(name))
             compared = Compared(step=finished_steps, differing=tuple(differing))
-            self.found.checkpoints.append(compared)
+            self.found.append(compared)
             self._tell(compared)
         if finished_steps >= max(self._checkpoints):
             raise _DoneError

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.files import sync_directory
-from rllm_record.journal.errors import WITHOUT, JournalError
-from rllm_record.journal.frames import framed, read_frames
-from rllm_record.journal.records import CONFIG, KeptCall, KeptFailure, decoded
+from rllm_record.journal.records import (
+    CONFIG,
+    WITHOUT,
+    JournalError,
+    KeptCall,
+    KeptFailure,
+    decoded,
+    framed,
+    read_frames,
+)
 
 OPEN_FILES = 32
 SUFFIX = ".calls"

@@ -11,10 +11,9 @@ You can read it after the run, and while the run continues:
         traces = files.trace_table(step).to_pylist()
 """
 
-from rllm_record.steps.errors import RecordError
 from rllm_record.steps.files import StepFiles
+from rllm_record.steps.parquet import RecordError, require_known_version
 from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome, RecordedUpdate, Sampler
-from rllm_record.steps.version import require_known_version
 
 __all__ = [
     "PlayedEpisode",

@@ -1,16 +1,51 @@
-"""The outcome of every trajectory of a step, from the decisions of its stages."""
+"""The outcome of every trajectory of a step, from the decisions of its stages, and the step's update."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.record import Outcome, OutcomeName
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_record.steps.estimated import Estimate, estimates_of
-from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome
+from rllm_record.steps.rows import PlayedEpisode, PlayedTrajectory, RecordedOutcome, RecordedUpdate
+
+
+class Estimate(NamedTuple):
+    """The columns of `RecordedOutcome` about a trajectory's advantage."""
+
+    estimator: str | None = None
+    baseline: float | None = None
+    advantage: float | None = None
+
+
+def estimates_of(step: TrainStep) -> dict[int, Estimate]:
+    """Return the estimates of a step's batch, by Python ``id`` of the trajectory."""
+    batch = step.batch
+    if batch is None or batch.advantages is None or not step.estimators:
+        return {}
+    sampled = batch.loss_mask
+    owners = np.repeat(batch.trajectory, batch.row_lengths)[sampled]
+    advantages = batch.advantages[sampled]
+    # The tokens of a trajectory are contiguous.
+    first = np.flatnonzero(np.diff(owners, prepend=-1))
+    equal = np.zeros(batch.n_trajectories, np.bool_)
+    value = np.zeros(batch.n_trajectories)
+    if len(first):
+        value[owners[first]] = advantages[first]
+        equal[owners[first]] = np.minimum.reduceat(advantages, first) == np.maximum.reduceat(advantages, first)
+    values = [float(one) if same else None for one, same in zip(value, equal, strict=True)]
+    told = [None] * len(values) if step.baselines is None else [None if b != b else b for b in step.baselines.tolist()]
+    names = [name for group, name in zip(batch.groups, step.estimators, strict=True) for _ in group.trajectories]
+    trajectories = (each for group in batch.groups for each in group.trajectories)
+    estimates = map(Estimate, names, told, values)
+    return {id(trajectory): estimate for trajectory, estimate in zip(trajectories, estimates, strict=True)}
+
 
 UNEXPLAINED = "unexplained"
 """The rule of a trajectory that a stage of a different package removed without a decision."""
@@ -212,3 +247,48 @@ def _origin(step: TrainStep, trajectory: Trajectory, origins: dict[int, Origin])
     if known is not None:
         return known
     return Origin(f"{step.global_step}:{trajectory.uid or trajectory.name}", step.global_step, 0, "", trajectory.name)
+
+
+def recorded_update(
+    step: TrainStep, trained: Sequence[Origin], backend: str, max_response_length: int
+) -> RecordedUpdate | None:
+    """Return the update of a step. None if the step made no update.
+
+    Args:
+        step: a step after all its stages.
+        trained: (n_traj of its batch,) origins of the batch's trajectories.
+        backend: name of the backend.
+        max_response_length: ``data.max_response_length`` of the run.
+    """
+    if step.batch is None or step.update_plan is None or step.update_result is None:
+        return None
+    return RecordedUpdate(
+        batch=step.batch,
+        uids=[origin.uid for origin in trained],
+        played_steps=[origin.played_step if origin.episode else None for origin in trained],
+        objective=objective_of(step.update_result.made_with or step.update_plan, backend, max_response_length),
+        trace=step.update_result.trace,
+        optimizer_steps=step.update_result.optimizer_steps,
+    )
+
+
+def objective_of(plan: UpdatePlan, backend: str, max_response_length: int) -> dict[str, Any]:
+    """Return the objective of an update.
+
+    Returns:
+        A dict with ``backend``, ``losses``, ``aggregation``, ``max_response_length``, ``entropy_coeff``, ``kl`` and
+        ``rollout_correction``. ``losses`` contains, for each role, the loss's qualified ``name`` and its ``params``.
+        ``kl`` and ``rollout_correction`` are the fields of `UpdatePlan` as dicts, or None.
+    """
+    return {
+        "backend": backend,
+        "losses": {
+            role: {"name": chosen.registered.qualified_name, "params": chosen.params.model_dump(mode="json")}
+            for role, chosen in plan.losses.items()
+        },
+        "aggregation": plan.aggregation,
+        "max_response_length": max_response_length,
+        "entropy_coeff": plan.entropy_coeff,
+        "kl": None if plan.kl is None else asdict(plan.kl),
+        "rollout_correction": None if plan.rollout_correction is None else asdict(plan.rollout_correction),
+    }

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from rllm_record.steps import digests, schemas, tables
-from rllm_record.steps.episode_columns import episode_table, outcome_table
-from rllm_record.steps.errors import RecordError
-from rllm_record.steps.parquet import encoded, read_marks, read_rows, read_table, write_file
+from rllm_record.steps.parquet import RecordError, encoded, read_marks, read_rows, read_table, write_file
 from rllm_record.steps.rows import PlayedEpisode, RecordedOutcome, RecordedUpdate, Sampler
+from rllm_record.steps.tables import episode_table, outcome_table
 from rllm_record.steps.traces import trace_table, whole
 
 CONTENT_KEY = b"rllm.record.content"
@@ -191,7 +190,7 @@ class StepFiles:
         return self._read("updates", step)
 
     def objective(self, step: int) -> dict[str, Any]:
-        """Read the objective of an update. See `rllm_record.steps.objective`. Raises the errors of `trace_table`."""
+        """Read the objective of an update. See `rllm_record.steps.accounting`. Raises the errors of `trace_table`."""
         place = self.place("updates", step)
         try:
             found: dict[str, Any] = json.loads(read_marks(place)[OBJECTIVE_KEY])

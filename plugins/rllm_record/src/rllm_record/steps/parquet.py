@@ -13,10 +13,54 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rllm_core.errors import RllmError
 from rllm_core.files import sync_file
-from rllm_record.steps.errors import RecordError, unreadable
 from rllm_record.steps.schemas import ENCODINGS
-from rllm_record.steps.version import VERSION, VERSION_KEY, require_known_version
+
+
+class RecordError(RllmError):
+    """A record cannot be written or read."""
+
+
+def unreadable(place: Path, error: Exception) -> RecordError:
+    """Return the error for a file that cannot be read, from the exception of its reader."""
+    # Messages of pyarrow end with a full stop, but messages of the operating system do not.
+    return RecordError(
+        "file-unreadable",
+        f"{place} cannot be read: {str(error).rstrip('.')}.",
+        "Copy it back from a backup. The other steps can still be read.",
+    )
+
+
+VERSION = 3
+"""The version of the tables. Older versions are read, too. 2 adds traces, updates, vocabulary and advantages, and 3
+adds digests."""
+FIRST_WITH_DIGESTS = 3
+VERSION_KEY = b"rllm.record.version"
+
+
+def require_known_version(place: Path, metadata: Mapping[bytes, bytes] | None) -> None:
+    """Reject a file that this package cannot read correctly.
+
+    Args:
+        place: path of the file, for the error.
+        metadata: metadata of its schema.
+
+    Raises:
+        RecordError: the file has a newer schema, or does not belong to a record.
+    """
+    version = (metadata or {}).get(VERSION_KEY, b"").decode()
+    if not version.isdecimal():
+        raise RecordError(
+            "wrong-file-type", f"{place} is not a record of a step.", "Use a file in record/ of a run folder."
+        )
+    if int(version) > VERSION:
+        raise RecordError(
+            "schema-too-new",
+            f"{place} has schema {version}, but this rllm-record supports only schemas up to {VERSION}.",
+            "Install a newer version: pip install --upgrade rllm-record",
+        )
+
 
 GROUP_BYTES = 2**22
 """Approximate size of a row group, in bytes uncompressed. To read one row, its whole group is read."""

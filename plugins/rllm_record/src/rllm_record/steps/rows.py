@@ -91,7 +91,7 @@ class RecordedUpdate:
     """(n_traj of the batch,) step in which each trajectory was generated. None if a grouping created the trajectory,
     so that no recorded episode contains it."""
     objective: Mapping[str, Any]
-    """The objective of the update, as JSON data. See `rllm_record.steps.objective`."""
+    """The objective of the update, as JSON data. See `rllm_record.steps.accounting`."""
     trace: TokenTrace | None = None
     """Trace of each token. None if the backend records no trace."""
     optimizer_steps: Sequence[OptimizerStep] = ()

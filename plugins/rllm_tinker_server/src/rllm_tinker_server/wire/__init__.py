@@ -3,45 +3,188 @@
 Requests may contain unknown keys, because newer clients send them. Settings within a known key must be known.
 """
 
-from rllm_tinker_server.wire.answers import (
-    PROTOBUF,
-    created,
-    forward_backward_answer,
-    json_answer,
-    loaded,
-    promise,
-    samples_answer,
-    sampling_session,
-    saved,
-    saved_external,
-    saved_for_sampler,
-    server_failure,
-    stepped,
-    unloaded,
-    user_failure,
-)
-from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
-from rllm_tinker_server.wire.settings import adam_step, check_optimizer, lora_spec
+from __future__ import annotations
 
-__all__ = [
-    "PROTOBUF",
-    "adam_step",
-    "check_optimizer",
-    "created",
-    "forward_backward_answer",
-    "forward_backward_of",
-    "forward_backward_request",
-    "json_answer",
-    "loaded",
-    "lora_spec",
-    "promise",
-    "samples_answer",
-    "sampling_session",
-    "saved",
-    "saved_external",
-    "saved_for_sampler",
-    "server_failure",
-    "stepped",
-    "unloaded",
-    "user_failure",
-]
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel as PydanticModel, ValidationError
+from tinker import types
+from tinker.proto import tinker_public_pb2 as proto
+from tinker.types.topk_logprobs import MASK_LOGPROB
+
+from rllm_tinker_server.messages import (
+    AdamStep,
+    ForwardBackwardResult,
+    LoraSpec,
+    RequestRefused,
+    Sampled,
+    TopTokens,
+)
+from rllm_tinker_server.turns import Answer
+
+JSON = "application/json"
+PROTOBUF = "application/x-protobuf"
+
+
+def json_answer(content: Mapping[str, Any]) -> Answer:
+    return Answer(json.dumps(content, allow_nan=False).encode(), JSON)
+
+
+def answer(message: PydanticModel) -> Answer:
+    """A response of tinker's own type."""
+    return json_answer(message.model_dump())
+
+
+def promise(request_id: str, model_id: str | None = None, samples: int = 0) -> Answer:
+    """Return the answer to a request whose result the client fetches later. Built by hand for thousands of samples."""
+    content: dict[str, Any] = {"request_id": request_id}
+    if model_id is not None:
+        content["model_id"] = model_id
+    if samples:
+        content["sample_sequence_ids"] = [f"{request_id}:{index}" for index in range(samples)]
+    return json_answer(content)
+
+
+def user_failure(why: str) -> Answer:
+    """The result of a request that asked for something wrong."""
+    return json_answer({"error": why, "category": types.RequestErrorCategory.User.value})
+
+
+def server_failure(why: str) -> Answer:
+    """The result of a request that this machine could not execute."""
+    return json_answer({"error": why, "category": types.RequestErrorCategory.Server.value})
+
+
+def samples_answer(
+    samples: Sequence[Sampled], prompt_logprobs: NDArray[np.float32] | None, top_of_prompt: TopTokens | None
+) -> Answer:
+    response = proto.SampleResponse()
+    for sampled in samples:
+        stopped = sampled.stop_reason == "stop"
+        sequence = response.sequences.add(
+            stop_reason=proto.STOP_REASON_STOP if stopped else proto.STOP_REASON_LENGTH,
+            tokens=sampled.tokens.astype(np.int32, copy=False).tobytes(),
+            logprobs=sampled.logprobs.astype(np.float32, copy=False).tobytes(),
+        )
+        if sampled.top is not None:
+            _fill(sequence.topk_sampled_logprobs, sampled.top)
+    if top_of_prompt is not None:
+        _fill(response.topk_prompt_logprobs, top_of_prompt)
+    if prompt_logprobs is not None:
+        response.prompt_logprobs = prompt_logprobs.astype(np.float32, copy=False).tobytes()
+    return Answer(response.SerializeToString(), PROTOBUF)
+
+
+def _fill(message: Any, top: TopTokens) -> None:
+    nothing = np.isnan(top.logprobs)
+    message.length, message.k = top.tokens.shape
+    message.token_ids = np.where(nothing, 0, top.tokens).astype(np.int32).tobytes()
+    message.logprobs = np.where(nothing, MASK_LOGPROB, top.logprobs).astype(np.float32).tobytes()
+
+
+def forward_backward_answer(result: ForwardBackwardResult) -> Answer:
+    """Log-probs by example, neighbours of the same row shape packed together."""
+    response = proto.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=dict(result.metrics))
+    start = 0
+    while start < len(result.logprobs):
+        row = result.logprobs[start].shape[1:]
+        end = start
+        while end < len(result.logprobs) and result.logprobs[end].shape[1:] == row:
+            end += 1
+        packed = [array.astype(np.float32, copy=False).tobytes() for array in result.logprobs[start:end]]
+        record = response.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=end - start)
+        field = record.fields["logprobs"]
+        field.data = b"".join(packed)
+        field.offsets = np.cumsum([0, *map(len, packed)], dtype=np.int64).tobytes()
+        field.dtype = proto.DTYPE_FLOAT32
+        field.trailing_shape.extend(row)
+        start = end
+    return Answer(response.SerializeToString(), PROTOBUF)
+
+
+def created(model_id: str) -> Answer:
+    return answer(types.CreateModelResponse(model_id=model_id))
+
+
+def loaded(path: str, model_id: str) -> Answer:
+    return answer(types.LoadWeightsResponse(path=path, model_id=model_id, type="load_weights"))
+
+
+def stepped(metrics: Mapping[str, float]) -> Answer:
+    # JSON has only finite numbers. Clients parse the strings "nan" and "inf" as numbers.
+    texts = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
+    return json_answer({"metrics": texts})
+
+
+def saved(path: str) -> Answer:
+    return answer(types.SaveWeightsResponse(path=path, type="save_weights"))
+
+
+def saved_for_sampler(*, path: str | None = None, sampler_id: str | None = None) -> Answer:
+    return answer(
+        types.SaveWeightsForSamplerResponseInternal(
+            path=path, sampling_session_id=sampler_id, type="save_weights_for_sampler"
+        )
+    )
+
+
+def saved_external(path: str, size: int) -> Answer:
+    """`size`: bytes."""
+    return json_answer({"path": path, "size_bytes": size, "type": "save_weights_external"})
+
+
+def unloaded(model_id: str) -> Answer:
+    return answer(types.UnloadModelResponse(model_id=model_id, type="unload_model"))
+
+
+def sampling_session(sampler_id: str) -> Answer:
+    return answer(types.CreateSamplingSessionResponse(sampling_session_id=sampler_id))
+
+
+M = TypeVar("M", bound=PydanticModel)
+
+
+def read(message: type[M], found: Mapping[str, Any]) -> M:
+    """Settings in tinker's own type. An unknown key is refused: ignoring it would do something else than was asked for.
+
+    Raises:
+        RequestRefused: with the first problem.
+    """
+    try:
+        return message.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise RequestRefused(f"{message.__name__}: {where}: {problem['msg']}.") from error
+
+
+def lora_spec(found: Mapping[str, Any]) -> LoraSpec:
+    """The adapter of a `create_model` request. Raises RequestRefused: only LoRA models can be trained."""
+    if not isinstance(found.get("lora_config"), dict):
+        raise RequestRefused("lora_config is missing: this server trains LoRA models only.")
+    config = read(types.LoraConfig, found["lora_config"])
+    if config.rank < 1:
+        raise RequestRefused(f"The LoRA rank is {config.rank}; it must be 1 or more.")
+    if not (config.train_mlp or config.train_attn or config.train_unembed):
+        raise RequestRefused("train_mlp, train_attn and train_unembed are all false: nothing would be trained.")
+    return LoraSpec(**config.model_dump())
+
+
+def check_optimizer(found: Mapping[str, Any]) -> None:
+    """Raise RequestRefused unless the optimizer is AdamW. Clients before about 0.30 do not send this setting."""
+    config = found.get("optimizer_config")
+    if config is not None and (not isinstance(config, dict) or config.get("type", "adamw") != "adamw"):
+        raise RequestRefused(f"optimizer_config is {config!r}: this server has the optimizer adamw only.")
+
+
+def adam_step(found: Mapping[str, Any]) -> AdamStep:
+    """The settings of an `optim_step` request."""
+    config = found.get("adam_params", found.get("optim_params"))
+    if not isinstance(config, dict):
+        raise RequestRefused("adam_params are missing: this server has the optimizer adamw only.")
+    return AdamStep(**read(types.AdamParams, config).model_dump())

@@ -9,13 +9,12 @@ from typing import Any
 from tinker import types
 
 from rllm_tinker.seeds import ADVERTISED, MOST
-from rllm_tinker_server.checkpoints import Checkpoint
-from rllm_tinker_server.futures import Answer
+from rllm_tinker_server.checkpoints import Checkpoint, Kind
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel
 from rllm_tinker_server.sessions import SamplingSession, Session, TrainedModel
-from rllm_tinker_server.tinker_path import Kind
-from rllm_tinker_server.wire.answers import answer, json_answer
+from rllm_tinker_server.turns import Answer
+from rllm_tinker_server.wire import answer, json_answer
 
 OWNER = "local"
 TYPES: dict[Kind, types.CheckpointType] = {

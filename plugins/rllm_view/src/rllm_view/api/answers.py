@@ -1,24 +1,122 @@
-"""Answers: what the pages ask for, by path."""
+"""Answers: the data that the pages request, by path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from rllm_view.api.account_json import account_json
+from rllm_record.steps import StepFiles
+from rllm_view.api.as_json import packed
 from rllm_view.api.comparing import compare
-from rllm_view.api.group_answer import group
 from rllm_view.api.library import Library, NotFoundError
-from rllm_view.api.progress import refreshed
-from rllm_view.api.questions import Query, names_in, required, whole_number
-from rllm_view.api.rollouts_answer import attempts as attempts_answer
-from rllm_view.reading.account import account_of
+from rllm_view.api.questions import Query, filter_of, names_in, number_or, required, whole_number
+from rllm_view.reading.account import Account, account_of, facts_of
+from rllm_view.reading.columns import Column
 from rllm_view.reading.curves import panels_of
-from rllm_view.reading.metrics import last_values
-from rllm_view.reading.neighbours import neighbours_of, steps_around
 from rllm_view.reading.record_files import fate_files, state_of
-from rllm_view.reading.run import Run
-from rllm_view.reading.steps import groups_of, step_summaries
+from rllm_view.reading.rollout import read_attempt
+from rllm_view.reading.rollouts import Filter, RolloutRow, Search, find_attempts, played_steps, search_text
+from rllm_view.reading.run import Run, last_values
+from rllm_view.reading.steps import groups_of, neighbours_of, step_summaries, steps_around
+
+SHOWN = (
+    "uid", "episode", "name", "step", "round", "task_id", "data_source", "is_correct", "ending", "error", "tries",
+    "metrics", "task", "turns", "length", "reward_given", "reward_used",
+)  # fmt: skip
+
+
+def account_json(account: Account) -> dict[str, Any]:
+    """Everything that the page of a trajectory shows."""
+    attempt = account.attempt
+    return {
+        "attempt": {name: getattr(attempt, name) for name in SHOWN},
+        "decided": account.decided,
+        "group": account.group,
+        "facts": facts_of(account),
+        "columns": [_column(each) for each in account.columns],
+        "ids": attempt.ids,
+        "texts": account.texts,
+        "objective": account.objective,
+    }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    return {
+        "id": column.id,
+        "title": column.title,
+        "unit": column.unit,
+        "epoch": column.epoch,
+        "missing": column.missing,
+        "words": column.words,
+        "column": packed(column.values),
+    }
+
+
+BESIDE = 8
+"""Maximum number of members in one answer, because a screen cannot show more next to each other."""
+
+
+def group(run: Run, query: Query) -> dict[str, Any]:
+    """Return `BESIDE` members of a group, starting at `offset`."""
+    step, name = whole_number(query, "step"), required(query, "group")
+    run.require_step(step)
+    run.index.ensure([step])
+    offset = number_or(query, "offset", 0)
+    found = find_attempts(run.index, Filter(step=step, group=name, offset=offset, limit=BESIDE))
+    run.index.ensure({each.played_step for each in found.rows})
+    return {
+        "group": name,
+        "step": step,
+        "offset": offset,
+        "total": found.total,
+        "members": [{"row": row, "turns": _turns(run, row)} for row in found.rows],
+    }
+
+
+def _turns(run: Run, row: RolloutRow) -> list[dict[str, Any]]:
+    attempt = read_attempt(run.record, row.played_step, row.trajectory)
+    return [
+        {"heard": turn.heard, "text": turn.text, "tokens": turn.end - turn.response_start} for turn in attempt.turns
+    ]
+
+
+WAIT = 0.3
+"""Seconds that an answer waits for steps that are not in memory yet."""
+
+
+def refreshed(run: Run) -> dict[str, int]:
+    """Read new steps for a moment, and return how many of the recorded steps are read."""
+    run.index.refresh_for(WAIT)
+    return {"indexed": len(run.index.steps()) + len(run.index.problems), "recorded": len(fate_files(run.record))}
+
+
+def attempts(run: Run, query: Query) -> dict[str, Any]:
+    """One page of trajectories. With `phrase` in the query, those whose text contains it.
+
+    `until` continues a search at the step where an earlier one stopped.
+    """
+    wanted = filter_of({name: value for name, value in query.items() if name not in ("phrase", "until")})
+    if wanted.step is not None:
+        run.index.ensure([wanted.step])
+    found = refreshed(run)
+    search: Search | None = None
+    if query.get("phrase"):
+        newest = whole_number(query, "until") if query.get("until") else None
+        steps = [step for step in played_steps(run.index, wanted) if newest is None or step <= newest]
+        search = search_text(run.record, query["phrase"], steps)
+        wanted = replace(wanted, among=search.uids)
+    return found | {
+        "found": find_attempts(run.index, wanted),
+        "texts": has_texts(run),
+        "search": search and {"steps": search.steps, "earlier": search.earlier},
+    }
+
+
+def has_texts(run: Run) -> bool:
+    """True if the newest step was recorded with text."""
+    newest = max(fate_files(run.record), default=None)
+    return newest is not None and StepFiles(run.record).holds_tokens(newest)
 
 
 class Answers:
@@ -32,7 +130,7 @@ class Answers:
             "curves": curves,
             "steps": steps,
             "step": one_step,
-            "attempts": attempts_answer,
+            "attempts": attempts,
             "group": group,
             "episode": episode,
         }

@@ -11,8 +11,8 @@ from rllm.cli import print_table
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
 from rllm_record.run_places import find_runs
-from rllm_view.commands.finding import short_uid
-from rllm_view.commands.texts import figure
+from rllm_view.commands.comparison import figure
+from rllm_view.commands.explaining import short_uid
 from rllm_view.reading.rollouts import Filter, find_attempts
 from rllm_view.reading.run import Run
 from rllm_view.reading.steps import step_summaries

@@ -1,4 +1,4 @@
-"""Tables that compare runs, for the terminal."""
+"""Numbers as the terminal shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import click
 
 from rllm.cli import print_table
 from rllm_core.notices import harmless
-from rllm_view.commands.texts import figure
+
+
+def figure(value: float | None) -> str:
+    """To three decimals; ``-`` for what is not known."""
+    # -0.0 + 0.0 is 0.0: no figure is -0.
+    return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
 
 
 def print_comparison(found: dict[str, Any], most_tasks: int) -> None:

@@ -29,8 +29,7 @@ def episode(run: Path | None, step: int | None, uid: str | None) -> None:
 
         list_choices("episode", run, step)
         return
-    from rllm_view.commands.finding import account_for
-    from rllm_view.commands.playback import playback
+    from rllm_view.commands.explaining import account_for, playback
 
     for line in playback(account_for(run, step, uid)):
         click.echo(line)

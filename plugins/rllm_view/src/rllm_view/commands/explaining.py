@@ -1,16 +1,153 @@
-"""Why a gradient is what it is, as lines of text."""
+"""A trajectory as lines of text: its messages, and the causes of its tokens' gradient."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
 
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
-from rllm_view.commands.playback import whole_facts
-from rllm_view.commands.unpushed import no_advantage, no_push
-from rllm_view.reading.account import Account
+from rllm_record.run_places import one_run
+from rllm_view.reading.account import Account, Fact, account_of, facts_of, number, turn_of
 from rllm_view.reading.columns import Column, strongest, value_at
-from rllm_view.reading.panel import Fact, facts_of, number, turn_of
+from rllm_view.reading.rollout import Turn
+from rllm_view.reading.run import Run
+
+_TRAJECTORIES = """
+SELECT f.trajectory, p.task_id FROM fates f LEFT JOIN played p USING (trajectory)
+WHERE f.step = ? ORDER BY f.trajectory_key
+"""
+SHOWN = 5
+"""Uids that an error names."""
+
+
+def account_for(folder: Path, step: int, word: str) -> Account:
+    """The account of the trajectory that `word` means: its uid, or a part of it that no other of the step has.
+
+    Raises:
+        ConfigError: the folder holds no run, or the word means no trajectory or several.
+        RecordError: the step is not recorded, or a file of it cannot be read.
+    """
+    run = Run(one_run(folder))
+    run.require_step(step)
+    run.index.refresh()
+    problem = run.index.problems.get(step)
+    if problem is not None:
+        raise problem
+    return account_of(run, step, _uid(run, step, word))
+
+
+def _uid(run: Run, step: int, word: str) -> str:
+    rows = run.index.rows(_TRAJECTORIES, [step])
+    uids = [str(row["trajectory"]) for row in rows]
+    if word in uids:
+        return word
+    found = (
+        # `task-3:5` means the task `task-3` before `my-task-3`, and attempt 5, not 50.
+        [uid for uid in uids if short_uid(uid) == word]
+        or [uid for uid, row in zip(uids, rows, strict=True) if row["task_id"] == word]
+        or [uid for uid in uids if uid.rpartition("/")[0].endswith(word)]
+        or [uid for uid in uids if word in uid]
+    )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(found[:SHOWN]) + ", …" * (len(found) > SHOWN)
+        raise ConfigError(
+            "ambiguous-trajectory",
+            f"{word!r} means {len(found)} trajectories of step {step}.",
+            f"Name one of them: {names}",
+        )
+    names = ", ".join(uids[:SHOWN]) + ", …" * (len(uids) > SHOWN)
+    raise ConfigError(
+        "unknown-trajectory", f"No trajectory of step {step} is called {word!r}.", f"There are {len(uids)}: {names}"
+    )
+
+
+def short_uid(uid: str) -> str:
+    """Return the task and the number of the rollout: ``task-3:5`` from ``12.0:task-3:5/0``."""
+    return uid.rpartition("/")[0].partition(":")[2]
+
+
+OF_WHOLE = ("Reward", "Group", "Estimator", "Advantage", "Filter")
+"""Facts that hold for all tokens."""
+UNRECORDED = "(text not recorded; a run with rllm.record=tokens records it)"
+
+
+def playback(account: Account) -> Iterator[str]:
+    """Head, turns and how it ended."""
+    attempt = account.attempt
+    yield harmless(f"{attempt.uid}  {attempt.name}, task {attempt.task_id}, played in step {attempt.step}")
+    if attempt.task is not None:
+        yield f"task: {harmless(_as_text(attempt.task))}"
+    for place, turn in enumerate(attempt.turns):
+        yield ""
+        yield from _turn(place, turn)
+    yield ""
+    solved = "solved" if attempt.is_correct else "not solved"
+    tries = "" if attempt.tries == 1 else f", {attempt.tries} tries"
+    yield f"ended: {harmless(attempt.ending)}, {solved}{tries}"
+    if attempt.error:
+        yield f"error: {harmless(attempt.error)}"
+    yield from whole_facts(account)
+
+
+def whole_facts(account: Account) -> Iterator[str]:
+    """Reward, group, estimator, advantage and filter, a line each."""
+    for fact in facts_of(account):
+        if fact.title in OF_WHOLE and fact.text is not None:
+            yield f"{fact.title.lower()}: {harmless(fact.text)}"
+
+
+def _turn(number: int, turn: Turn) -> Iterator[str]:
+    tokens = turn.end - turn.response_start
+    reason = harmless(turn.finish_reason or "no reason")
+    yield f"── turn {number}, weights {turn.weight_version}, {tokens} tokens, {reason} ──"
+    for message in turn.heard or ():
+        yield harmless(f"{message.role}: {message.text}")
+    yield f"→ {UNRECORDED if turn.text is None else harmless(turn.text)}"
+
+
+def _as_text(data: str) -> str:
+    """JSON as it reads best: escapes of letters are the letters."""
+    return json.dumps(json.loads(data), ensure_ascii=False)
+
+
+TERMS = {"kl_part": "the KL term", "entropy_part": "the entropy bonus"}
+
+
+def no_push(account: Account) -> str:
+    """Return why a trajectory's tokens have no push."""
+    pushes = _known(account, "push")
+    if not pushes:
+        return next((each.missing for each in account.columns if each.id == "push"), "not recorded")
+    if account.decided.advantage != 0.0:
+        return "none: the policy and KL part of each of them are 0"
+    return "; ".join(["none: its advantage is 0", *_movers(account)])
+
+
+def no_advantage(account: Account) -> Iterator[str]:
+    """Explain the push of a trajectory with advantage 0: the other parts of the loss that cause it."""
+    if account.decided.advantage == 0.0:
+        yield "; ".join(["its advantage is 0: the policy loss pushes none of its tokens", *_movers(account)])
+
+
+def _movers(account: Account) -> Iterator[str]:
+    for name, term in TERMS.items():
+        values = [each.values for each in _known(account, name) if each.values is not None]
+        known = np.concatenate(values) if values else np.zeros(0)
+        known = known[~np.isnan(known)]
+        if known.any():
+            title = next(each.title for each in account.columns if each.id == name)
+            yield f"{term} still moves them ({title} from {number(float(known.min()))} to {number(float(known.max()))})"
+
+
+def _known(account: Account, name: str) -> list[Column]:
+    return [each for each in account.columns if each.id == name and each.values is not None]
+
 
 ADAMW = "The optimiser scales gradients by their history: how much one token changed the weights is not defined."
 

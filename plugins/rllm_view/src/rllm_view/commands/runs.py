@@ -30,7 +30,7 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
     from rllm_record.run_places import find_runs
     from rllm_view.api.as_json import as_json as to_json
     from rllm_view.commands.choices import short_path
-    from rllm_view.commands.texts import figure
+    from rllm_view.commands.comparison import figure
     from rllm_view.reading.run import Run
 
     summaries = [Run(place).summary() for place in find_runs(folders or (Path("runs"),))]

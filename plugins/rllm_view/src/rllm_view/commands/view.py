@@ -43,9 +43,11 @@ def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path 
         write_page(runs or (Path("runs"),), static, episodes)
         click.echo(f"wrote {static}")
         return
-    from rllm_view.serving.app import KEY_VARIABLE
-    from rllm_view.serving.serve import ServeOptions, serve
+    from rllm_view.serving import KEY_VARIABLE, serve
 
     key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(18)
-    options = ServeOptions(folders=runs or (Path("runs"),), key=key, port=port, announcement=announce)
-    raise SystemExit(serve(options, lambda url: click.echo(f"open {url}\nCtrl-C ends it")))
+
+    def ready(url: str) -> None:
+        click.echo(f"open {url}\nCtrl-C ends it")
+
+    raise SystemExit(serve(runs or (Path("runs"),), key, ready, port=port, announcement=announce))

@@ -33,8 +33,7 @@ def why(run: Path | None, step: int | None, uid: str | None, token: int | None, 
 
         list_choices("why", run, step)
         return
-    from rllm_view.commands.explaining import about_token, about_whole
-    from rllm_view.commands.finding import account_for
+    from rllm_view.commands.explaining import about_token, about_whole, account_for
 
     account = account_for(run, step, uid)
     for line in about_whole(account, top) if token is None else about_token(account, token):

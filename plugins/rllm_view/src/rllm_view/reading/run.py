@@ -1,22 +1,149 @@
-"""Run: everything that is read of one run folder, with what stays in memory between two looks."""
+"""Run: the metrics, the settings and the record of one run directory, with the parts that stay in memory."""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from rllm.runs.metrics_file import METRICS
+import yaml
+
+from rllm.runs.metrics_file import METRICS, parse_line
 from rllm.runs.run_directory import LENGTH, PLUGINS
 from rllm_record.run_places import RunPlace
 from rllm_record.steps import RecordError
 from rllm_view.reading.index import StepIndex
-from rllm_view.reading.metrics import MetricsFile, last_values
-from rllm_view.reading.record_files import fate_files, state_of
-from rllm_view.reading.settings import Settings, read_settings
-from rllm_view.reading.vocabulary import Vocabulary
+from rllm_view.reading.record_files import Vocabulary, fate_files, state_of
+
+
+class MetricsFile:
+    """Lines of a metrics file, which may still grow. After a resume replaced the file, it is read again completely."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / METRICS
+        self._offset = 0
+        self._inode = -1
+        self._lines: list[dict[str, Any]] = []
+        self.damaged: list[int] = []
+        """Numbers of invalid lines, from 1. These lines are skipped."""
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return all complete lines so far, in order.
+
+        Lines of validations have ``val/…`` metrics and the number of the step before the validation.
+        """
+        try:
+            file = self._path.open("rb")
+        except OSError:
+            self._forget()
+            return self._lines
+        with file:
+            self._read_on(file)
+        return self._lines
+
+    def _read_on(self, file: Any) -> None:
+        status = os.fstat(file.fileno())
+        if (status.st_ino, status.st_size >= self._offset) != (self._inode, True):
+            self._forget()
+            self._inode = status.st_ino
+        if status.st_size == self._offset:
+            return
+        file.seek(self._offset)
+        whole, _, _ = file.read().rpartition(b"\n")
+        if not whole:
+            return
+        self._offset += len(whole) + 1
+        for line in whole.split(b"\n"):
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        values = parse_line(line)
+        if values is None:
+            self.damaged.append(1 + len(self._lines) + len(self.damaged))
+        else:
+            self._lines.append(values)
+
+    def _forget(self) -> None:
+        self._offset, self._inode, self._lines, self.damaged = 0, -1, [], []
+
+
+def last_values(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The newest number under each name."""
+    values: dict[str, float] = {}
+    for line in lines:
+        values.update({name: value for name, value in line.items() if _is_number(value)})
+    return values
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A value that is not a default."""
+
+    key: str
+    value: str
+    """As JSON."""
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a run at its start. Empty if its config cannot be read."""
+
+    values: Mapping[str, Any]
+    """Values by dotted key."""
+    given: tuple[Given, ...]
+
+    def text(self, key: str) -> str | None:
+        """A value that is a text."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+
+def read_settings(folder: Path) -> Settings:
+    """The values of the run in a folder."""
+    try:
+        # libyaml where there is one: runs are listed again and again.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        tree = yaml.load((folder / CONFIG).read_bytes(), loader)
+    except (OSError, yaml.YAMLError, ValueError):
+        tree = {}
+    tree = tree if isinstance(tree, dict) else {}
+    core = tree.get("rllm")
+    composed = core.pop("composed", ()) if isinstance(core, dict) else ()
+    return Settings(values=dict(_leaves(tree)), given=tuple(_given(composed)))
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _given(composed: Any) -> Iterator[Given]:
+    """Layers, each a tree as JSON with where it comes from. Later ones win."""
+    found: dict[str, Given] = {}
+    for layer in composed if isinstance(composed, list) else ():
+        try:
+            tree = json.loads(layer["set"])
+            leaves = list(_leaves(tree))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue  # A different version wrote this layer. The values themselves are available.
+        for key, value in leaves:
+            found[key] = Given(key=key, value=json.dumps(value), origin=str(layer.get("from", "")))
+    yield from found.values()
 
 
 @dataclass(frozen=True, kw_only=True)

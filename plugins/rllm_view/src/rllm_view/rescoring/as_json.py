@@ -9,12 +9,9 @@ from typing import Any
 
 from rllm.planning import ByRole
 from rllm_core.contracts.chosen import PluginChoice
-from rllm_view.rescoring.as_run import applied_to, reproduction_of
-from rllm_view.rescoring.comparing import Agreement
 from rllm_view.rescoring.rescore import ReplayedStep, Rescored
-from rllm_view.rescoring.scores import ScoredGroup
-from rllm_view.rescoring.summary import RoleSummary
-from rllm_view.rescoring.tallies import LossTally
+from rllm_view.rescoring.scores import LossTally, ScoredGroup
+from rllm_view.rescoring.summary import Agreement, RoleSummary, applied_to, reproduction_of
 
 SCHEMA_VERSION = 1
 """Raised whenever a name goes or its meaning changes; new names may come without."""

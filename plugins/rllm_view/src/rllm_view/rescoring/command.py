@@ -119,16 +119,15 @@ def rescore(
 def _rescore_by_rewards(
     folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
 ) -> None:
-    from rllm_view.rescoring.reading import PARQUET
-    from rllm_view.rescoring.source import step_files_in
+    from rllm_view.rescoring.source import PARQUET, step_files_in
 
     files = [(step, file) for step, file in step_files_in(folder) if file.suffix == PARQUET]
     if files:
-        from rllm_view.rescoring.sessions import SessionFiles, rescore_sessions
+        from rllm_view.rescoring.rewards import SessionFiles, rescore_sessions
 
         rescore_sessions(SessionFiles(folder=folder, files=files), rewards, modules, save, as_json)
     else:
-        from rllm_view.rescoring.evaluation import rescore_evaluation
+        from rllm_view.rescoring.rewards import rescore_evaluation
 
         rescore_evaluation(folder, rewards, modules, save, as_json)
 

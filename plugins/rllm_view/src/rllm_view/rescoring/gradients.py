@@ -21,8 +21,8 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
 from rllm_core.updates.aggregation import token_weights
 from rllm_core.updates.losses import checked
+from rllm_view.rescoring.scores import LossTallies, LossTally
 from rllm_view.rescoring.setups import label_of
-from rllm_view.rescoring.tallies import LossTallies, LossTally
 
 
 class LossProbe:

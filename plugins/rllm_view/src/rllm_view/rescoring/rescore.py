@@ -17,13 +17,19 @@ from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice
-from rllm_view.rescoring.reading import EpisodesError, read_file
 from rllm_view.rescoring.replay import Replay, Rules
-from rllm_view.rescoring.scores import ScoredGroup, scored_groups
+from rllm_view.rescoring.scores import LossTallies, ScoredGroup, TokenTally, scored_groups, tally_tokens
 from rllm_view.rescoring.setups import Picker, Setup, label_of, setups_of
-from rllm_view.rescoring.source import StoredEpisodes, find_episodes
-from rllm_view.rescoring.stored_config import left_out_stages, read_stored_config, stored_registry, third_party_stages
-from rllm_view.rescoring.tallies import LossTallies, TokenTally, tally_tokens
+from rllm_view.rescoring.source import (
+    EpisodesError,
+    StoredEpisodes,
+    find_episodes,
+    left_out_stages,
+    read_file,
+    read_stored_config,
+    stored_registry,
+    third_party_stages,
+)
 
 if TYPE_CHECKING:
     from rllm_view.rescoring.gradients import LossProbe

@@ -10,12 +10,10 @@ import click
 import numpy as np
 
 from rllm.cli import print_table
-from rllm_view.rescoring.as_run import Reproduction, applied_to, reproduction_of
-from rllm_view.rescoring.comparing import Agreement
 from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
 from rllm_view.rescoring.setups import label_of
-from rllm_view.rescoring.summary import RoleSummary, SetupMetrics
+from rllm_view.rescoring.summary import Agreement, Reproduction, RoleSummary, SetupMetrics, applied_to, reproduction_of
 
 
 def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: int) -> None:

@@ -20,11 +20,9 @@ from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
 from rllm_plugin_kit import stage_context
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, Sampler, StepFiles
-from rllm_view.rescoring.reading import EpisodesError
-from rllm_view.rescoring.stored.dataset import read_stored
-from rllm_view.rescoring.stored.options import StoredParams
-from rllm_view.rescoring.stored.stage import BringStored
-from rllm_view.rescoring.stored.task import StoredTask
+from rllm_view.plugin import StoredParams
+from rllm_view.rescoring.source import EpisodesError
+from rllm_view.rescoring.stored import BringStored, StoredTask, read_stored
 
 Make = Callable[..., list[Episode]]
 

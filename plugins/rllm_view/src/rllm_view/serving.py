@@ -1,20 +1,59 @@
-"""The HTTP application. Any user of this machine may load the pages, but answers need the key."""
+"""The pages and their answers over HTTP. Any user of this machine may load the pages, but answers need the key."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rllm_core.errors import RllmError
+from rllm_serving.announcement import announce
+from rllm_serving.http_server import HttpServer
 from rllm_serving.keys import KeyRule, LoopbackNames, RequireKey
+from rllm_serving.listening import listen, url_of
+from rllm_serving.until_stopped import Stop, serve_until
 from rllm_view.api.answers import Answers
 from rllm_view.api.as_json import as_json
-from rllm_view.api.library import NotFoundError
+from rllm_view.api.library import Library, NotFoundError
 from rllm_view.pages.assets import PAGE, assets
-from rllm_view.serving.headers import SafeHeaders
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Content security policy: only rllm-view's scripts, no text as HTML, no requests to other machines."""
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Answers grow with the run, and pages change with the version.
+    "cache-control": "no-store",
+}
+_ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class SafeHeaders:
+    """Adds `HEADERS` to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *_ENCODED]}
+            await send(message)
+
+        await self._app(scope, receive, send_safely)
+
 
 KEY_HEADER = "X-RLLM-View-Key"
 KEY_VARIABLE = "RLLM_VIEW_KEY"
@@ -89,3 +128,40 @@ def _not_there() -> Response:
 def _not_allowed(method: str) -> Response:
     body = {"message": f"Nothing here takes {method}.", "hint": "Answers are read with GET."}
     return JSONResponse(body, 405, {"Allow": ", ".join(METHODS)})
+
+
+def serve(
+    folders: Sequence[Path], key: str, ready: Callable[[str], None], *, port: int = 0, announcement: Path | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code.
+
+    Args:
+        folders: runs, and directories of runs.
+        key: key that pages send.
+        ready: receives the URL of the pages with the key, when the server answers requests.
+        port: port on 127.0.0.1. 0 means any free port.
+        announcement: file to write the URL to, as JSON without the key. None: no file.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    listening = listen(port=port)
+    # Read before it closes. A fragment stays in the browser: no log and no referrer has it.
+    url = f"{url_of(listening)}/#key={key}"
+    library = Library(folders)
+
+    def announced() -> None:
+        if announcement is not None:
+            announce(announcement, listening)
+        ready(url)
+
+    async def main() -> int:
+        stop = Stop()
+        server = HttpServer(create_app(Answers(library), key), listening)
+        await serve_until(stop.event, server, announced, before_stopping=lambda: None)
+        return stop.exit_code
+
+    try:
+        return asyncio.run(main())
+    finally:
+        library.close()

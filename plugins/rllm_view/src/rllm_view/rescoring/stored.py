@@ -1,0 +1,163 @@
+"""Stored episodes as training data: the dataset `stored`, its tasks, and the stage that loads their rollouts."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Task
+from rllm_core.errors import ConfigError
+from rllm_core.pipeline import episode_metrics
+from rllm_record.recorder import tokenizer_of
+from rllm_record.steps.rows import Sampler
+from rllm_view.plugin import StoredParams
+from rllm_view.rescoring.source import PARQUET, EpisodesError, find_episodes, read_file, read_record
+
+
+@dataclass(frozen=True)
+class StoredRollout:
+    """An rollout at a task, and what sampled it."""
+
+    episode: Episode
+    sampler: Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTask(Task):
+    """A task whose rollouts are taken from a store."""
+
+    rollouts: Sequence[StoredRollout] = field(default=(), compare=False, repr=False)
+
+    def episodes(self) -> list[Episode]:
+        """All rollouts, in their order, numbered from 0. Copies: stages of a step change them."""
+        return [self._copy(index, rollout.episode) for index, rollout in enumerate(self.rollouts)]
+
+    def _copy(self, index: int, stored: Episode) -> Episode:
+        episode = copy.deepcopy(stored)
+        episode.id, episode.data_source = f"{self.id}:{index}", self.data_source
+        for trajectory in episode.trajectories:
+            # The same rollout number may have been played in several steps of a run.
+            trajectory.uid = f"{episode.id}{trajectory.uid.removeprefix(stored.id)}"
+        return episode
+
+
+def read_stored(params: StoredParams) -> list[StoredTask]:
+    """The tasks, in the order in which they were first attempted. All episodes are held in memory.
+
+    A task that was attempted in several steps is one for each of them, unless `params.group_by` is ``task``.
+
+    Raises:
+        EpisodesError: there are none with tokens, or they cannot be read.
+    """
+    path = Path(params.path).expanduser()
+    rollouts: dict[tuple[str, int], list[StoredRollout]] = {}
+    data: dict[str, Mapping[str, Any]] = {}
+    for step, file in find_episodes(path).files:
+        for rollout, task in _rollouts(file):
+            name = rollout.episode.task_id
+            rollouts.setdefault((name, step if params.group_by == "step" else 0), []).append(rollout)
+            data.setdefault(name, task or {})
+    if not rollouts:
+        raise EpisodesError(
+            "no-episodes",
+            f"{path} contains no rollout with a model call.",
+            "Set the option path to a different folder or file.",
+        )
+    steps = Counter(name for name, _ in rollouts)
+    return [
+        StoredTask(
+            id=name if steps[name] == 1 else f"{name}@{step}",
+            data=dict(data[name]),
+            data_source=of_task[0].episode.data_source,
+            rollouts=of_task,
+        )
+        for (name, step), of_task in rollouts.items()
+    ]
+
+
+def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
+    """Rollouts of a file, with the data of their tasks if it is stored."""
+    from rllm_record.steps.files import sampler_of
+
+    played: Iterable[tuple[Episode, Mapping[str, Any] | None]]
+    if file.suffix == PARQUET:
+        played = [(each.episode, each.task) for each in read_record(file)]
+        sampler = sampler_of(file)
+    else:
+        played = ((episode, None) for episodes in read_file(file).rounds for episode in episodes)
+        sampler = Sampler()
+    for episode, task in played:
+        if any(trajectory.steps for trajectory in episode.trajectories):
+            yield StoredRollout(episode, sampler), task
+
+
+class BringStored:
+    """All stored rollouts at every task of the round, each time it comes round."""
+
+    def __init__(self, context: StageContext, params: NoParams) -> None:
+        self._temperature = context.config.sampling.train.temperature
+        self._fitting: set[Sampler] = set()
+
+    async def __call__(self, step: TrainStep) -> None:
+        step.episodes = [episode for task in step.tasks for episode in self._episodes(task, step.renderer)]
+        step.generated += step.episodes
+        step.metrics |= episode_metrics(*step.generated_by_batch)
+        if not step.episodes:
+            step.skip("nothing_stored")
+
+    def _episodes(self, task: Task, renderer: Renderer | None) -> list[Episode]:
+        """Raises ConfigError: the task is not stored, or its rollouts cannot be trained on here."""
+        if not isinstance(task, StoredTask):
+            raise ConfigError(
+                "no-stored-rollout",
+                f"Stage stored brings stored rollouts, and task {task.id!r} has none.",
+                "Set data.train_dataset={name: stored, path: FOLDER}; `--stored FOLDER` sets both.",
+            )
+        for sampler in {rollout.sampler for rollout in task.rollouts} - self._fitting:
+            self._require_fitting(sampler, renderer)
+            self._fitting.add(sampler)
+        episodes = task.episodes()
+        for episode in episodes:
+            _require_logprobs(episode)
+        return episodes
+
+    def _require_fitting(self, sampler: Sampler, renderer: Renderer | None) -> None:
+        tokenizer = None if renderer is None else tokenizer_of(renderer)
+        if None not in (sampler.tokenizer, tokenizer) and sampler.tokenizer != tokenizer:
+            raise ConfigError(
+                "tokenizer-mismatch",
+                "The stored episodes and the trained model have different tokenizers.",
+                "Train the model that sampled the episodes, or a model with the same vocabulary.",
+            )
+        stored, here = sampler.temperature, self._temperature
+        if stored is not None and stored != here:
+            raise ConfigError(
+                "temperature-mismatch",
+                f"The stored episodes were sampled at temperature {stored:g}, and sampling.train.temperature is "
+                f"{here:g}: importance ratios would compare different distributions.",
+                f"Set sampling.train.temperature={stored:g}.",
+            )
+
+
+def _require_logprobs(episode: Episode) -> None:
+    """A log-prob that is computed later is one of the weights that are trained: its ratio would be 1."""
+    for trajectory in episode.trajectories:
+        buffer = trajectory.tokens
+        unknown = int(np.isnan(buffer.logprobs[buffer.sampled]).sum())
+        if unknown:
+            raise ConfigError(
+                "missing-logprobs",
+                f"{unknown} of {int(buffer.sampled.sum())} sampled tokens of trajectory {trajectory.uid!r} are stored "
+                "without a log-prob.",
+                "Store episodes from an engine that reports log-probs.",
+            )

@@ -1,1 +1,0 @@
-"""The pages and their answers over HTTP, for a browser on this machine."""
