@@ -104,7 +104,7 @@ def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
         for number in range(steps):
             trajectory = Trajectory("agent", [Step([1] * 9999, [2], [-1.0])], 1.0, uid="own")
             episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
-            account = Accounting().of(step(number, [episode], []), {})
+            account = Accounting().account_for(step(number, [episode], []), {})
             files.write(number, account.episodes, account.outcomes, "tokens")
         tracemalloc.start()
         try:
