@@ -20,11 +20,11 @@ from rllm_record.steps.files import KINDS
 from rllm_record.steps.parquet import VERSION_KEY
 
 from .made_steps import step
-from .test_traces import batch_of, played, recorded, trace_of
+from .test_traces import batch_of, make_trajectory, recorded, trace_of
 
 
 def write_record(directory: Path) -> StepFiles:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     return recorded(directory / "record", trajectory, trace=trace_of(batch_of(trajectory)))
 
 
