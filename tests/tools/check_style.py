@@ -29,7 +29,7 @@ LIMITS = {
     ("W", "docstrings"): 1_210,
     ("W", "comments"): 147,
     ("D", "docstrings"): 211,
-    ("N", "names"): 25,
+    ("N", "names"): 0,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")

@@ -73,7 +73,7 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
     stream, written = api.stream(asked, BEGUN), b""
     for token in ids:
         growing.add(0, np.array([token], np.int32))
-        for index, settled in growing.settled(looked).items():
+        for index, settled in growing.read_final_text(looked).items():
             written += stream.add(index, settled)
     return written + stream.end(Answer(**vars(BEGUN), choices=(choice,)))
 
@@ -116,7 +116,7 @@ def grown(said: bytes, renderer: TemplateRenderer | None = None, **asked: Any) -
     found = []
     for byte in said:
         growing.add(0, np.array([byte], np.int32))
-        found += [each.content for each in growing.settled(looked).values()]
+        found += [each.content for each in growing.read_final_text(looked).values()]
     return found
 
 

@@ -120,7 +120,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(each, (*path, key))
 
 
-def changed(body: Any, path: tuple[Any, ...], value: Any) -> Any:
+def replace_at(body: Any, path: tuple[Any, ...], value: Any) -> Any:
     copy = json.loads(json.dumps(body))
     inside = copy
     for key in path[:-1]:
@@ -140,7 +140,7 @@ def test_another_type_in_any_place_is_answered_or_refused(client: httpx.Client, 
     statuses = set()
     for path in places(WHOLE[api]):
         for value in STRANGE:
-            answer = client.post(api, json=changed(WHOLE[api], path, value))
+            answer = client.post(api, json=replace_at(WHOLE[api], path, value))
             assert answer.status_code in (200, 400), (path, value, answer.text)
             if answer.status_code == 400:
                 assert kind_of_error(api, answer) == "invalid_request_error"

@@ -13,7 +13,7 @@ from gateway_world import World
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from rllm_gateway.structured import call_in, wanted
+from rllm_gateway.structured import call_in, find_required_form
 
 HI: Any = [{"role": "user", "content": "hi"}]
 
@@ -171,7 +171,7 @@ def test_references_by_anchor_follow_their_schema() -> None:
 
     parts = [schema("integer"), schema("string")]
     tools: Any = [{"type": "function", "function": {"name": part["required"][0], "parameters": part}} for part in parts]
-    form = wanted("response_format", schema("boolean"), tools, False, None)
+    form = find_required_form("response_format", schema("boolean"), tools, False, None)
     assert form is not None
     assert "$anchor" not in form.schema
     valid = Draft202012Validator(json.loads(form.schema)).is_valid
@@ -185,7 +185,7 @@ def test_references_by_anchor_follow_their_schema() -> None:
 
 
 def test_schema_and_tools_allow_the_answer_or_a_call() -> None:
-    form = wanted("response_format", Answer.model_json_schema(), [tool(), tool("other")], False, None)
+    form = find_required_form("response_format", Answer.model_json_schema(), [tool(), tool("other")], False, None)
     assert form is not None
     valid = Draft202012Validator(json.loads(form.schema)).is_valid
 

@@ -12,7 +12,7 @@ from rllm_core.contracts.tracker import TrackedRun
 from rllm_view.report import ReportTracker
 
 from .made_runs import Made, make_run, write_step
-from .test_static import held
+from .test_static import read_data
 
 STEP = {"train/weight_version": 1.0}
 
@@ -30,7 +30,7 @@ def test_a_run_that_ended_leaves_its_pages_with_what_is_no_default(tracked: Trac
     tracker.on_train_start(1, 0)
     tracker.close()
 
-    (found,) = held(tracked.directory / REPORT)["runs"].values()
+    (found,) = read_data(tracked.directory / REPORT)["runs"].values()
     assert found["overview"]["given"] == [{"key": "rllm.rollout.n", "value": "8", "origin": "recipe"}]
     assert len(found["episode"]["0"]) == 8
 

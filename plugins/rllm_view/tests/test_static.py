@@ -20,7 +20,7 @@ from .test_hostile_texts import CHARACTERS, ELEMENTS, FIELDS, SCRIPT
 from .visiting import Visit
 
 
-def held(page: Path) -> dict[str, Any]:
+def read_data(page: Path) -> dict[str, Any]:
     """The answers in a page."""
     (data,) = re.findall(r'<script id="copy"[^>]*>([^<]*)</script>', page.read_text())
     found: dict[str, Any] = orjson.loads(gzip.decompress(base64.b64decode(data)))
@@ -81,7 +81,7 @@ def test_texts_in_a_file_stay_texts(tmp_path: Path, opened: Any, hostile: str) -
 def test_a_file_holds_whole_groups_of_the_newest_steps(run: Path, tmp_path: Path) -> None:
     write_page([run], tmp_path / "run.html", episodes=11)
 
-    (found,) = held(tmp_path / "run.html")["runs"].values()
+    (found,) = read_data(tmp_path / "run.html")["runs"].values()
     assert {step: len(uids) for step, uids in found["episode"].items()} == {"2": 8}
     assert {step: list(groups) for step, groups in found["group"].items()} == {"2": ["task-0:agent", "task-1:agent"]}
     assert len(found["rows"]) == 24
@@ -100,7 +100,7 @@ def test_a_damaged_step_is_left_out_and_named(run: Path, tmp_path: Path) -> None
 
     write_page([run], tmp_path / "run.html")
 
-    (found,) = held(tmp_path / "run.html")["runs"].values()
+    (found,) = read_data(tmp_path / "run.html")["runs"].values()
     assert list(found["step"]) == ["0", "2"]
     assert found["overview"]["problems"][0].startswith("Step 1:")
 

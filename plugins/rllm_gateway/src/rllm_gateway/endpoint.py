@@ -244,7 +244,7 @@ class Endpoint:
             # Get the event before the tokens are read, so that no token is missed.
             news = None if growing is None else growing.news
             if growing is not None and growing.begun is not None and not work.task.done():
-                for index, settled in growing.settled(looked).items():
+                for index, settled in growing.read_final_text(looked).items():
                     events = events or self._api.stream(asked, growing.begun)
                     await sending.send(events.add(index, settled))
             if await work.wait(gone, seconds, news):

@@ -148,7 +148,7 @@ def export_episodes(reader: CallReader, selection: Selection, with_open: bool, d
     for step in sorted(by_step):
         tasks = iter(by_step[step].items())
         while some := list(islice(tasks, TASKS_OF_A_FILE)):
-            played = [each for task, rows in some for each in _played(reader, task, rows, number, done)]
+            played = [each for task, rows in some for each in _read_episodes(reader, task, rows, number, done)]
             files.write(number, played, (), "tokens", sampler)
             number += 1
     done.tasks = len({task for of_step in by_step.values() for task in of_step})
@@ -233,7 +233,7 @@ def _sampler_of(rows: Sequence[SessionRow]) -> Sampler:
     return Sampler(tokenizer=tokenizer, temperature=temperature)
 
 
-def _played(
+def _read_episodes(
     reader: CallReader, task: str, rows: Iterable[SessionRow], number: int, done: Exported
 ) -> Iterator[PlayedEpisode]:
     for index, row in enumerate(rows):

@@ -81,7 +81,7 @@ def optional_text(found: Mapping[str, Any], key: str, where: str = "") -> str:
     return "" if found.get(key) is None else text(found, key, where)
 
 
-def whole(found: Mapping[str, Any], key: str, least: int, most: int) -> int | None:
+def read_integer(found: Mapping[str, Any], key: str, least: int, most: int) -> int | None:
     """Return an integer from `least` to `most`. None if the key is missing."""
     value = found.get(key)
     if value is None:

@@ -57,7 +57,7 @@ class Growing:
         told, self.news = self.news, asyncio.Event()
         told.set()
 
-    def settled(self, looked: dict[int, int]) -> dict[int, Settled]:
+    def read_final_text(self, looked: dict[int, int]) -> dict[int, Settled]:
         """Return the final text of each choice that has grown, by index.
 
         Args:
@@ -68,10 +68,10 @@ class Growing:
             seen = looked.get(index, 0)
             if len(tokens) > seen + seen // LOOKS:
                 looked[index] = len(tokens)
-                found[index] = self._settled(np.array(tokens, np.int32))
+                found[index] = self._read_final_text(np.array(tokens, np.int32))
         return found
 
-    def _settled(self, ids: NDArray[np.int32]) -> Settled:
+    def _read_final_text(self, ids: NDArray[np.int32]) -> Settled:
         """Return the final part of the result of `choice_of`."""
         asked = self._asked
         response = self._renderer.parse_partial(self._prompt_ids, ids, asked.tools)
@@ -325,10 +325,10 @@ class LiveSession:
             requests=self.requests,
             too_long=self.too_long,
             calls_used_up=self.calls_used_up,
-            said=self._said(),
+            said=self._read_messages(),
         )
 
-    def _said(self) -> Said | None:
+    def _read_messages(self) -> Said | None:
         last = next((row for row in reversed(self.calls.values()) if row.id in self.delivered), None)
         if last is None or not self.spec.keeps_messages:
             return None

@@ -26,7 +26,7 @@ class Wanted:
     """JSON schema as JSON text."""
 
 
-def wanted(
+def find_required_form(
     parameter: str, schema: Json | None, tools: Sequence[Tool], must_call: bool, tool: str | None
 ) -> Wanted | None:
     """Return the required form of a response. None if it may have any form.

@@ -28,7 +28,7 @@ LEAF_OF_TABLE, CELL_COUNT = 13, 3
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed store with two sessions of many calls."""
     path = tmp_path_factory.mktemp("written") / "calls.sqlite"
 
@@ -44,8 +44,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(written: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(written, tmp_path / "calls.sqlite"))
+def copied(closed_store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(closed_store, tmp_path / "calls.sqlite"))
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def no_privileges() -> Iterator[None]:
 
 
 @pytest.fixture
-def forbidden(written: Path, no_privileges: None) -> Iterator[Path]:
+def forbidden(closed_store: Path, no_privileges: None) -> Iterator[Path]:
     """A store that nobody may open, in a folder that anybody may look into."""
     before = os.geteuid()
     os.seteuid(os.getuid())
     with TemporaryDirectory() as directory:
-        path = Path(shutil.copy(written, Path(directory) / "calls.sqlite"))
+        path = Path(shutil.copy(closed_store, Path(directory) / "calls.sqlite"))
         Path(directory).chmod(0o755)
         path.chmod(0)
         os.seteuid(before)
@@ -201,15 +201,15 @@ def test_damage_in_a_record_is_that_record(copied: Path) -> None:
         assert len(reader.calls("t")) == CALLS // 2
 
 
-def test_a_flipped_byte_in_any_page_is_reported_or_changes_nothing(written: Path, tmp_path: Path) -> None:
+def test_a_flipped_byte_in_any_page_is_reported_or_changes_nothing(closed_store: Path, tmp_path: Path) -> None:
     """Nobody is given what was not written."""
-    with CallReader.open(written) as reader:
+    with CallReader.open(closed_store) as reader:
         whole = {name: as_text(reader, name) for name in ("s", "t")}
-    size, number = pages_of(written)
+    size, number = pages_of(closed_store)
     places = [(page, offset) for page in range(1, number, 20) for offset in (0, 3, 4, 9, 40, 2000, 4095)]
     reported = 0
     for page, offset in places:
-        copied = Path(shutil.copy(written, tmp_path / "calls.sqlite"))
+        copied = Path(shutil.copy(closed_store, tmp_path / "calls.sqlite"))
         flip(copied, page * size + offset)
         try:
             with CallReader.open(copied) as reader:

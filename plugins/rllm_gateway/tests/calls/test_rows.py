@@ -165,7 +165,7 @@ UNSTORABLE = {
 }
 
 
-async def _refused(store: CallStore, row: Any) -> None:
+async def _check_refused(store: CallStore, row: Any) -> None:
     await store.add(session())
     with expect_error(StoreError, "store-failed"):
         await store.add(row)
@@ -174,7 +174,7 @@ async def _refused(store: CallStore, row: Any) -> None:
 
 @pytest.mark.parametrize("row", UNSTORABLE.values(), ids=UNSTORABLE)
 def test_what_cannot_be_stored_is_refused(store: CallStore, row: Any) -> None:
-    asyncio.run(_refused(store, row))
+    asyncio.run(_check_refused(store, row))
 
 
 def test_a_time_that_is_no_number_is_refused(store: CallStore) -> None:

@@ -25,7 +25,7 @@ def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(values, np.int32)
 
 
-def said(role: str, content: str) -> dict[str, str]:
+def make_message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
@@ -33,22 +33,22 @@ ROOT = call(
     "root",
     new_ids=ids(1, 2),
     response_ids=ids(3, 4),
-    messages=[said("system", "play"), said("user", "?")],
-    response=said("assistant", "7"),
+    messages=[make_message("system", "play"), make_message("user", "?")],
+    response=make_message("assistant", "7"),
 )
-CHILD = call("child", parent="root", new_ids=ids(5), messages=[said("user", "lower")])
+CHILD = call("child", parent="root", new_ids=ids(5), messages=[make_message("user", "lower")])
 BRANCH = call(
     "branch",
     parent="root",
     kept_tokens=3,
     kept_messages=1,
     new_ids=ids(9, 9),
-    messages=[said("user", "again")],
+    messages=[make_message("user", "again")],
 )
 
 
 def test_a_prompt_is_what_its_ancestors_make_up(store: CallStore) -> None:
-    grandchild = call("grandchild", parent="child", new_ids=ids(6), messages=[said("user", "higher")])
+    grandchild = call("grandchild", parent="child", new_ids=ids(6), messages=[make_message("user", "higher")])
     add(store, session(), ROOT, CHILD, grandchild)
 
     stored = store.session("s")
@@ -70,13 +70,13 @@ def test_a_prompt_that_leaves_its_ancestors_says_where(store: CallStore) -> None
 
     assert stored.prompt_ids("branch").tolist() == [1, 2, 3, 9, 9]
     assert stored.prompt_ids("below").tolist() == [1, 2, 3, 9, 9, 100, 101, 8]
-    assert stored.messages("branch") == [said("system", "play"), said("user", "again")]
+    assert stored.messages("branch") == [make_message("system", "play"), make_message("user", "again")]
 
 
 def test_a_reply_that_is_no_message_is_left_out(store: CallStore) -> None:
     add(store, session(), call("root", response=None), CHILD)
 
-    assert store.session("s").messages("child") == [said("user", "lower?"), said("user", "lower")]
+    assert store.session("s").messages("child") == [make_message("user", "lower?"), make_message("user", "lower")]
 
 
 def test_a_call_without_its_parent_has_no_prompt(store: CallStore) -> None:

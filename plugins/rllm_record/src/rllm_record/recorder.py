@@ -112,7 +112,7 @@ class Recorder(Observer):
 
     def on_batch_end(self, step: TrainStep) -> None:
         # Tasks of batches between the first and the last batch of the step are not available any more.
-        account = self._accounting.of(step, self._tasks | _data_of(step.tasks))
+        account = self._accounting.account_for(step, self._tasks | _data_of(step.tasks))
         update = self._update_of(step, account.trained) if self._content == "tokens" else None
         tables = self._files.tables_of(
             account.episodes,

@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def written(directory: Path) -> Path:
+def segment_file(directory: Path) -> Path:
     """The file of a round with two calls, behind the record of their configuration."""
     segments = Segments(directory, "a")
     segments.append(2, body(1))
@@ -89,13 +89,13 @@ def test_another_prompt_is_another_call() -> None:
     assert checksum_of_call(PROMPT[:2], SAMPLING) != checksum_of_call(PROMPT, SAMPLING)
 
 
-def test_calls_are_found_by_round_and_seed(written: Path, directory: Path) -> None:
+def test_calls_are_found_by_round_and_seed(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "a")
     assert segments.calls(2, 0).keys() == {1, 2}
     assert segments.calls(3, 0) == {}
 
 
-def test_calls_of_another_configuration_count_up_to_a_version(written: Path, directory: Path) -> None:
+def test_calls_of_another_configuration_count_up_to_a_version(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "b")
     segments.append(2, body(3, version=9))
     segments.append(2, body(4, version=4))
@@ -104,47 +104,47 @@ def test_calls_of_another_configuration_count_up_to_a_version(written: Path, dir
     assert Segments(directory, "a").calls(2, 4).keys() == {1, 2, 4}
 
 
-def test_a_file_that_is_cut_off_anywhere_has_the_records_before(written: Path, directory: Path) -> None:
-    content = written.read_bytes()
+def test_a_file_that_is_cut_off_anywhere_has_the_records_before(segment_file: Path, directory: Path) -> None:
+    content = segment_file.read_bytes()
     ends = [0]
     for length in range(len(content) + 1):
-        written.write_bytes(content[:length])
-        whole = read_frames(written)
+        segment_file.write_bytes(content[:length])
+        whole = read_frames(segment_file)
         if whole.length > ends[-1]:
             ends.append(whole.length)
         assert (len(whole.records), whole.length) == (len(ends) - 1, ends[-1])
     assert len(ends) - 1 == 3
 
 
-def test_what_follows_a_cut_is_read_again(written: Path, directory: Path) -> None:
-    written.write_bytes(written.read_bytes()[:-5])
+def test_what_follows_a_cut_is_read_again(segment_file: Path, directory: Path) -> None:
+    segment_file.write_bytes(segment_file.read_bytes()[:-5])
     segments = Segments(directory, "a")
     segments.append(2, body(8))
     segments.close()
     assert Segments(directory, "a").calls(2, 0).keys() == {1, 8}
 
 
-def test_every_flipped_bit_is_named_by_record(written: Path) -> None:
-    content = written.read_bytes()
-    ends = _ends(written)
+def test_every_flipped_bit_is_named_by_record(segment_file: Path) -> None:
+    content = segment_file.read_bytes()
+    ends = _ends(segment_file)
     for place in range(len(content)):
         for bit in range(8):
             changed = bytearray(content)
             changed[place] ^= 1 << bit
-            written.write_bytes(changed)
+            segment_file.write_bytes(changed)
             number = next(number for number, end in enumerate(ends) if place < end)
             with expect_error(JournalError, "damaged-journal", f"Record {number} ", "000002.calls"):
-                read_frames(written)
+                read_frames(segment_file)
 
 
-def test_a_record_that_is_left_out_is_damage(written: Path) -> None:
-    content, ends = written.read_bytes(), _ends(written)
-    written.write_bytes(content[: ends[0]] + content[ends[1] :])
+def test_a_record_that_is_left_out_is_damage(segment_file: Path) -> None:
+    content, ends = segment_file.read_bytes(), _ends(segment_file)
+    segment_file.write_bytes(content[: ends[0]] + content[ends[1] :])
     with expect_error(JournalError, "damaged-journal", "Record 1 of"):
-        read_frames(written)
+        read_frames(segment_file)
 
 
-def test_fewer_records_than_were_counted_are_refused(written: Path, directory: Path) -> None:
+def test_fewer_records_than_were_counted_are_refused(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "a")
     counts = segments.counts(after=1)
     assert counts == {2: 3}
@@ -155,7 +155,7 @@ def test_fewer_records_than_were_counted_are_refused(written: Path, directory: P
         segments.require({9: 1})
 
 
-def test_earlier_rounds_are_dropped(written: Path, directory: Path) -> None:
+def test_earlier_rounds_are_dropped(segment_file: Path, directory: Path) -> None:
     segments = Segments(directory, "a")
     segments.append(3, body(1))
     segments.drop_before(3)

@@ -16,10 +16,10 @@ from .made_steps import group, rollout, step
 
 
 def outcomes_of(accounting: Accounting, made: TrainStep) -> list[RecordedOutcome]:
-    return accounting.of(made, {})[1]
+    return accounting.account_for(made, {})[1]
 
 
-def told(outcomes: Sequence[RecordedOutcome]) -> dict[str, str]:
+def list_outcomes(outcomes: Sequence[RecordedOutcome]) -> dict[str, str]:
     """Fate and rule by trajectory."""
     assert len({each.outcome.trajectory for each in outcomes}) == len(outcomes)
     return {each.outcome.trajectory: f"{each.outcome.outcome} {each.outcome.rule}".strip() for each in outcomes}
@@ -29,7 +29,7 @@ def test_what_is_in_the_groups_at_the_end_is_trained_on() -> None:
     a, b = rollout("t:0", 1.0), rollout("t:1", 0.0, "solver", "judge")
     (first, second, third) = outcomes_of(Accounting(), step(3, [a, b], [group("t:all", a, b)]))
 
-    assert told([first, second, third]) == dict.fromkeys(["3.0:t:0/0", "3.0:t:1/0", "3.0:t:1/1"], "trained")
+    assert list_outcomes([first, second, third]) == dict.fromkeys(["3.0:t:0/0", "3.0:t:1/0", "3.0:t:1/1"], "trained")
     assert (third.outcome.group, third.outcome.peers) == ("t:all", ("3.0:t:0/0", "3.0:t:1/0"))
     assert (third.name, third.episode, third.played_step, third.round) == ("judge", "3.0:t:1", 3, 0)
 
@@ -43,7 +43,7 @@ def test_a_decision_says_why_a_trajectory_is_not_trained_on() -> None:
 
     outcomes = outcomes_of(Accounting(), made)
 
-    assert told(outcomes) == {
+    assert list_outcomes(outcomes) == {
         "0.0:t:0/0": "trained",
         "0.0:t:1/0": "masked compact_filter/timeout",
         "0.0:u:0/0": "dropped reject/all_solved",
@@ -76,7 +76,7 @@ def test_the_last_decision_holds() -> None:
     made.decide("waiting", "reject/waiting", a.trajectories, group("t:agent", a))
     made.decide("dropped", "reject/too_old", a.trajectories, group("t:agent", a))
 
-    assert told(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped reject/too_old"}
+    assert list_outcomes(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped reject/too_old"}
 
 
 def test_the_groups_of_a_step_that_is_skipped_are_dropped() -> None:
@@ -84,7 +84,7 @@ def test_the_groups_of_a_step_that_is_skipped_are_dropped() -> None:
     made = step(0, [a], [group("t:agent", a)])
     made.skip("no_gpu_today")
 
-    assert told(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped skipped/no_gpu_today"}
+    assert list_outcomes(outcomes_of(Accounting(), made)) == {"0.0:t:0/0": "dropped skipped/no_gpu_today"}
 
 
 def test_what_a_stage_takes_out_without_a_word_is_unexplained() -> None:
@@ -92,14 +92,14 @@ def test_what_a_stage_takes_out_without_a_word_is_unexplained() -> None:
 
     outcomes = outcomes_of(Accounting(), step(0, [a, b], [group("t:agent", a)]))
 
-    assert told(outcomes) == {"0.0:t:0/0": "trained", "0.0:t:1/0": "dropped unexplained"}
+    assert list_outcomes(outcomes) == {"0.0:t:0/0": "trained", "0.0:t:1/0": "dropped unexplained"}
 
 
 def test_a_task_that_comes_round_again_is_told_apart() -> None:
     a, b = rollout("t:0"), rollout("t:0")
     made = step(2, [a, b], [group("t:agent", a), group("t:agent", b)], later_batches=[1])
 
-    assert told(outcomes_of(Accounting(), made)) == {"2.0:t:0/0": "trained", "2.1:t:0/0": "trained"}
+    assert list_outcomes(outcomes_of(Accounting(), made)) == {"2.0:t:0/0": "trained", "2.1:t:0/0": "trained"}
 
 
 def test_a_trajectory_that_waits_keeps_its_name() -> None:
@@ -112,13 +112,13 @@ def test_a_trajectory_that_waits_keeps_its_name() -> None:
     second.decide("waiting", "reject/waiting", a.trajectories, waiting)
     second.decide("waiting", "reject/waiting", b.trajectories, group("t:agent", b))
 
-    assert told(outcomes_of(accounting, first)) == {"0.0:t:0/0": "waiting reject/waiting"}
-    assert told(outcomes_of(accounting, second)) == {
+    assert list_outcomes(outcomes_of(accounting, first)) == {"0.0:t:0/0": "waiting reject/waiting"}
+    assert list_outcomes(outcomes_of(accounting, second)) == {
         "0.0:t:0/0": "waiting reject/waiting",
         "1.0:t:0/0": "waiting reject/waiting",
     }
     (outcome,) = outcomes_of(accounting, step(2, [], [waiting]))
-    assert (told([outcome]), outcome.played_step, outcome.episode) == ({"0.0:t:0/0": "trained"}, 0, "0.0:t:0")
+    assert (list_outcomes([outcome]), outcome.played_step, outcome.episode) == ({"0.0:t:0/0": "trained"}, 0, "0.0:t:0")
 
 
 def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
@@ -137,7 +137,7 @@ def test_trajectories_that_waited_are_recognised_after_a_resume() -> None:
 
     after = outcomes_of(Accounting(outcomes), step(2, [], anew))
 
-    assert told(after) == dict.fromkeys(["0.0:t:0/0", "0.0:t:1/0", "1.0:t:0/0", "1.0:t:1/0"], "trained")
+    assert list_outcomes(after) == dict.fromkeys(["0.0:t:0/0", "0.0:t:1/0", "1.0:t:0/0", "1.0:t:1/0"], "trained")
     assert [each.outcome.peers for each in after][:2] == [("0.0:t:1/0",), ("0.0:t:0/0",)]
 
 
@@ -146,7 +146,7 @@ def test_a_trajectory_that_a_grouping_made_has_a_fate_too() -> None:
 
     outcomes = outcomes_of(Accounting(), step(0, [a], [group("g", made_up)]))
 
-    assert told(outcomes) == {"0:made up/agent": "trained", "0.0:t:0/0": "dropped unexplained"}
+    assert list_outcomes(outcomes) == {"0:made up/agent": "trained", "0.0:t:0/0": "dropped unexplained"}
 
 
 def test_rewards_are_recorded_as_given_and_as_used() -> None:
@@ -154,7 +154,7 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
     made = step(0, [a, b, c], [group("t:agent", a, b)])
     made.given_rewards[id(b.trajectories[0])] = None
 
-    played: list[PlayedEpisode] = Accounting().of(made, {})[0]
+    played: list[PlayedEpisode] = Accounting().account_for(made, {})[0]
 
     rewards = [(each.reward_given, each.reward_used) for episode in played for each in episode.trajectories]
     assert rewards == [(1.0, 1.0), (None, 0.0), (0.25, None)]
@@ -163,6 +163,6 @@ def test_rewards_are_recorded_as_given_and_as_used() -> None:
 def test_the_task_of_an_attempt_is_recorded_where_it_is_known() -> None:
     a, b = rollout("t:0"), rollout("u:0")
 
-    played, *_ = Accounting().of(step(0, [a, b], []), {"t": {"number": 7}})
+    played, *_ = Accounting().account_for(step(0, [a, b], []), {"t": {"number": 7}})
 
     assert [each.task for each in played] == [{"number": 7}, None]

@@ -20,11 +20,11 @@ from rllm_record.steps.files import KINDS
 from rllm_record.steps.parquet import VERSION_KEY
 
 from .made_steps import step
-from .test_traces import batch_of, played, recorded, trace_of
+from .test_traces import batch_of, make_trajectory, recorded, trace_of
 
 
 def write_record(directory: Path) -> StepFiles:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     return recorded(directory / "record", trajectory, trace=trace_of(batch_of(trajectory)))
 
 
@@ -104,7 +104,7 @@ def test_check_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
         for number in range(steps):
             trajectory = Trajectory("agent", [Step([1] * 9999, [2], [-1.0])], 1.0, uid="own")
             episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
-            account = Accounting().of(step(number, [episode], []), {})
+            account = Accounting().account_for(step(number, [episode], []), {})
             files.write(number, account.episodes, account.outcomes, "tokens")
         tracemalloc.start()
         try:

@@ -65,7 +65,7 @@ def episodes(draw: st.DrawFn) -> Episode:
 
 
 def as_played(*some: Episode) -> list[PlayedEpisode]:
-    return Accounting().of(step(12, list(some), []), {})[0]
+    return Accounting().account_for(step(12, list(some), []), {})[0]
 
 
 @settings(deadline=None, max_examples=50)
@@ -104,7 +104,7 @@ def test_fates_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_rewards_and_tasks_are_kept(tmp_path: Path) -> None:
-    played, *_ = Accounting().of(step(12, [rollout("t:0", 0.5)], []), {"t": {"number": 7}})
+    played, *_ = Accounting().account_for(step(12, [rollout("t:0", 0.5)], []), {"t": {"number": 7}})
     StepFiles(tmp_path).write(12, played, [], "tokens")
 
     (read,) = StepFiles(tmp_path).episodes(12)
@@ -152,7 +152,9 @@ def test_parts_of_rewards_are_columns(tmp_path: Path) -> None:
 
 def test_fates_alone_hold_no_text_and_no_tokens(tmp_path: Path) -> None:
     files = StepFiles(tmp_path)
-    files.write(12, Accounting().of(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [FATE], "fates")
+    files.write(
+        12, Accounting().account_for(step(12, [rollout("t:0", 1.0)], []), {"t": {"secret": 1}})[0], [FATE], "fates"
+    )
 
     (row,) = files.episode_table(12).to_pylist()
     (trajectory,) = row["trajectories"]

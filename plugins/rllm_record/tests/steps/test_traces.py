@@ -21,7 +21,7 @@ from .made_steps import step
 OBJECTIVE = {"backend": "local", "losses": {"agent": {"name": "rllm-core/ppo", "params": {}}}}
 
 
-def played(*logprobs: float) -> Trajectory:
+def make_trajectory(*logprobs: float) -> Trajectory:
     """Two turns, the second of which looks back at another history: two segments."""
     trajectory = Trajectory("agent", reward=1.0, uid="own")
     trajectory.add_step([1, 2], [3, 4], logprobs[:2])
@@ -57,7 +57,7 @@ def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFile
     """The record of a step that has played one trajectory, and trained on it."""
     files = StepFiles(directory)
     episode = Episode(id="t:0", trajectories=[trajectory], termination_reason=TerminationReason.ENV_DONE)
-    account = Accounting().of(step(0, [episode], []), {})
+    account = Accounting().account_for(step(0, [episode], []), {})
     given: dict[str, Any] = {"batch": batch_of(trajectory), "uids": ["0.0:t:0/0"], "played_steps": [0]}
     update = RecordedUpdate(**(given | {"objective": OBJECTIVE} | fields))
     files.write(0, account.episodes, account.outcomes, "tokens", update=update)
@@ -65,7 +65,7 @@ def recorded(directory: Path, trajectory: Trajectory, **fields: Any) -> StepFile
 
 
 def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), epochs=2))
 
     rows = files.trace_table(0).to_pylist()
@@ -84,7 +84,7 @@ def test_each_segment_has_a_row_for_each_epoch(tmp_path: Path) -> None:
 
 
 def test_what_the_episodes_have_is_stored_once(tmp_path: Path) -> None:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory)))
 
     stored = pq.ParquetFile(tmp_path / "traces" / "step_000000.parquet").read()
@@ -93,7 +93,7 @@ def test_what_the_episodes_have_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_no_episode_has_is_stored(tmp_path: Path) -> None:
-    trajectory = played(-1.0, float("nan"), -3.0)
+    trajectory = make_trajectory(-1.0, float("nan"), -3.0)
     batch = batch_of(trajectory)
     computed = batch.with_columns(old_logprobs=batch.old_logprobs_from(np.full(len(batch.tokens), -7.0, np.float32)))
     files = recorded(tmp_path, trajectory, batch=computed, played_steps=[None])
@@ -106,7 +106,7 @@ def test_what_no_episode_has_is_stored(tmp_path: Path) -> None:
 
 
 def test_figures_that_a_backend_does_not_give_are_null(tmp_path: Path) -> None:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     unknown = np.full(3, np.nan, np.float32)
     given = {"optimizer_steps": [OptimizerStep(epoch=0, number=0, loss=0.25)]}
     batch = batch_of(trajectory)
@@ -121,7 +121,7 @@ def test_figures_that_a_backend_does_not_give_are_null(tmp_path: Path) -> None:
 
 
 def test_tokens_that_a_loss_clips_are_marked(tmp_path: Path) -> None:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     last_first = np.array([1.0, 0.0, 1.0], np.float32)
     files = recorded(tmp_path, trajectory, trace=trace_of(batch_of(trajectory), clipped=last_first))
 
@@ -129,7 +129,7 @@ def test_tokens_that_a_loss_clips_are_marked(tmp_path: Path) -> None:
 
 
 def test_without_a_trace_there_is_what_was_trained_on(tmp_path: Path) -> None:
-    files = recorded(tmp_path, played(-1.0, -2.0, -3.0))
+    files = recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0))
 
     (row, _) = files.trace_table(0).to_pylist()
 
@@ -139,7 +139,7 @@ def test_without_a_trace_there_is_what_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_the_objective_is_kept(tmp_path: Path) -> None:
-    assert recorded(tmp_path, played(-1.0, -2.0, -3.0)).objective(0) == OBJECTIVE
+    assert recorded(tmp_path, make_trajectory(-1.0, -2.0, -3.0)).objective(0) == OBJECTIVE
 
 
 def test_a_step_without_an_update_has_no_traces(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_texts_of_tokens_add_up(tmp_path: Path) -> None:
 
 
 def test_a_trajectory_that_waited_is_found_where_it_was_played(tmp_path: Path) -> None:
-    trajectory = played(-1.0, -2.0, -3.0)
+    trajectory = make_trajectory(-1.0, -2.0, -3.0)
     files = recorded(tmp_path, trajectory)
     batch = batch_of(trajectory)
     update = RecordedUpdate(batch=batch, uids=["0.0:t:0/0"], played_steps=[0], objective=OBJECTIVE)
@@ -171,12 +171,12 @@ def test_a_trajectory_that_waited_is_found_where_it_was_played(tmp_path: Path) -
 
 def test_the_trace_of_one_trajectory_is_part_of_that_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
-    trajectories = [played(-float(number), -2.0, -3.0) for number in range(5)]
+    trajectories = [make_trajectory(-float(number), -2.0, -3.0) for number in range(5)]
     episodes = [
         Episode(id=f"t:{number}", trajectories=[each], termination_reason=TerminationReason.ENV_DONE)
         for number, each in enumerate(trajectories)
     ]
-    account = Accounting().of(step(0, episodes, []), {})
+    account = Accounting().account_for(step(0, episodes, []), {})
     batch = batch_of(*trajectories)
     uids = [f"0.0:t:{number}/0" for number in range(5)]
     update = RecordedUpdate(

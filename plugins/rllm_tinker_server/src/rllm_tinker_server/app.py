@@ -81,7 +81,7 @@ def create_app(service: Service, key: str | None = None) -> Starlette:
             await service.close()
 
     handlers: dict[Any, Any] = {
-        RequestRefused: _refused,
+        RequestRefused: _answer_refusal,
         ClientDisconnect: _gone,
         ServerError: _server_error,
         HTTPException: _http_error,
@@ -236,7 +236,7 @@ def _page(request: Request) -> tuple[int, int]:
     return max(offset, 0), min(max(limit, 0), LARGEST_PAGE)
 
 
-async def _refused(_: Request, refused: RequestRefused) -> Response:
+async def _answer_refusal(_: Request, refused: RequestRefused) -> Response:
     return _response(json_answer({"detail": str(refused)}), status_of(refused))
 
 

@@ -136,7 +136,7 @@ def _tokens(found: Any) -> NDArray[np.int32]:
 
 def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tuple[int, ...]) -> SampleSettings:
     """Types are looked at here, values where it is sampled. `room`: how many tokens fit behind the prompt."""
-    asked, seed, top_k = (_whole(params, name) for name in ("max_tokens", "seed", "top_k"))
+    asked, seed, top_k = (_read_integer(params, name) for name in ("max_tokens", "seed", "top_k"))
     if asked is not None and asked < 1:
         raise RequestRefused(f"max_tokens is {asked}; ask for one token at least.")
     stop_ids, stop_strings = _stop(params.get("stop"))
@@ -153,7 +153,7 @@ def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tupl
     )
 
 
-def _whole(params: Mapping[str, Any], name: str) -> int | None:
+def _read_integer(params: Mapping[str, Any], name: str) -> int | None:
     value = params.get(name)
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise RequestRefused(f"{name} is {value!r:.80}; it must be a whole number.")

@@ -208,13 +208,13 @@ class Training:
     async def _save_external(self, model: TrainedModel, found: Found) -> Answer:
         if found.get("age_encryption_recipients"):
             raise RequestRefused("age_encryption_recipients: this server does not encrypt. Leave them out.")
-        written = await self._written(model, found, EXTERNAL, overwrite=True)
+        written = await self._write_checkpoint(model, found, EXTERNAL, overwrite=True)
         return wire.saved_external(str(written.path), written.size)
 
     async def _write(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> str:
-        return str((await self._written(model, found, kind, overwrite=overwrite)).path)
+        return str((await self._write_checkpoint(model, found, kind, overwrite=overwrite)).path)
 
-    async def _written(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> Checkpoint:
+    async def _write_checkpoint(self, model: TrainedModel, found: Found, kind: Kind, *, overwrite: bool) -> Checkpoint:
         service = self._service
         path = TinkerPath(model.model_id, kind, text_of(found, "path"))
         checkpoint = Checkpoint(

@@ -51,10 +51,10 @@ def snapshots(host: Host) -> list[AdapterWeights]:
 
 
 def _run(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    async def together() -> list[Any]:
+    async def gather_all() -> list[Any]:
         return await asyncio.wait_for(asyncio.gather(*calls), 60)
 
-    return asyncio.run(together())
+    return asyncio.run(gather_all())
 
 
 def _same(first: Sampled, second: Sampled) -> None:

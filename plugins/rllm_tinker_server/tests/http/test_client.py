@@ -116,14 +116,14 @@ def test_the_likeliest_tokens_are_told(server: Server, connect: Connect) -> None
     sampler = connect(server).create_sampling_client(base_model="fake").result()
     prompt, params = types.ModelInput.from_ints([4, 5, 6]), types.SamplingParams(max_tokens=2, temperature=0.5)
 
-    def asked(**what: Any) -> Any:
+    def sample(**what: Any) -> Any:
         return sampler.sample(prompt, 2, params, **what).result(DEADLINE)
 
-    both = asked(topk_prompt_logprobs=2, topk_sample_logprobs=1)
+    both = sample(topk_prompt_logprobs=2, topk_sample_logprobs=1)
     assert both.topk_prompt_logprobs == [None, [(0, -1.0), (1, -2.0)], [(0, -1.0), (1, -2.0)]]
     assert [sequence.topk_logprobs for sequence in both.sequences] == [[[(0, -2.0)]] * 2] * 2
     assert not both.prompt_logprobs
-    last = asked(topk_prompt_logprobs=1, include_prompt_logprobs=True, prompt_logprobs_last_n=1)
+    last = sample(topk_prompt_logprobs=1, include_prompt_logprobs=True, prompt_logprobs_last_n=1)
     assert last.topk_prompt_logprobs == [None, None, [(0, -1.0)]]
     assert last.prompt_logprobs == [None, None, -6.0]
     assert last.sequences[0].topk_logprobs is None

@@ -14,12 +14,12 @@ from .conftest import Server, Start
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The clock of a server's sessions: ``clock(server)`` returns its one moment, to be moved."""
 
-    def of(server: Server) -> list[float]:
+    def make_clock(server: Server) -> list[float]:
         now = [1000.0]
         monkeypatch.setattr(server.running.service.sessions, "_clock", lambda: now[0])
         return now
 
-    return of
+    return make_clock
 
 
 def refusal(server: Server, session_id: str) -> str:

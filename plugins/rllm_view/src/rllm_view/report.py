@@ -25,7 +25,7 @@ class ReportTracker(Observer):
 
     def __init__(self, run: TrackedRun, params: NoParams) -> None:
         self._folder = run.directory
-        self._given = _changed(run)
+        self._given = _list_changed_values(run)
         self._began = False
 
     def on_train_start(self, total_steps: int, first_step: int) -> None:
@@ -47,7 +47,7 @@ class ReportTracker(Observer):
         write_page([self._folder], self._folder / REPORT, episodes, self._given)
 
 
-def _changed(run: TrackedRun) -> list[Given]:
+def _list_changed_values(run: TrackedRun) -> list[Given]:
     """Values that are not the core's defaults: a recipe sets some that no user gave."""
     values = ((".".join(path), value) for path, value in leaves(dict(run.config)))
     origins = run.origins

@@ -15,7 +15,7 @@ import orjson
 from rllm_gateway import fields
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
 from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
-from rllm_gateway.structured import schema_of, wanted
+from rllm_gateway.structured import find_required_form, schema_of
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
         outcomes["tool_choice"] = "honoured"
     reader = _Messages(unsupported, outcomes)
     tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(fields.objects(body, "tools"))]
-    most = [fields.whole(body, key, 1, 1 << 31) for key in ("max_tokens", "max_completion_tokens")]
+    most = [fields.read_integer(body, key, 1, 1 << 31) for key in ("max_tokens", "max_completion_tokens")]
     fields.mapping(body, "stream_options")
     form = fields.mapping(body, "response_format")
     holder = fields.mapping(form, "json_schema", "response_format")
@@ -154,13 +154,13 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     return Asked(
         messages=messages,
         tools=tools,
-        wanted=wanted("response_format", schema, tools, **must_call(chosen)),
-        n=fields.whole(body, "n", 1, MOST_CHOICES) or 1,
+        wanted=find_required_form("response_format", schema, tools, **must_call(chosen)),
+        n=fields.read_integer(body, "n", 1, MOST_CHOICES) or 1,
         max_tokens=min((each for each in most if each is not None), default=None),
         stop=fields.stop_texts(body, "stop", MOST_STOPS),
         stream=fields.truth(body, "stream"),
         logprobs=fields.truth(body, "logprobs"),
-        top_logprobs=(fields.whole(body, "top_logprobs", 0, MOST_TOP) or 0) if body.get("logprobs") else 0,
+        top_logprobs=(fields.read_integer(body, "top_logprobs", 0, MOST_TOP) or 0) if body.get("logprobs") else 0,
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),
         sent={name: value for name, value in body.items() if name != "messages"},

@@ -10,7 +10,7 @@ import orjson
 from rllm_gateway import fields
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told, event
 from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
-from rllm_gateway.structured import schema_of, wanted
+from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
     honoured=frozenset(("messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "metadata")),
@@ -68,14 +68,14 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     return Asked(
         messages=messages,
         tools=tools,
-        wanted=wanted(
+        wanted=find_required_form(
             form_name,
             schema,
             tools,
             kind in ("any", "tool"),
             fields.text(choice, "name", "tool_choice") if kind == "tool" else None,
         ),
-        max_tokens=fields.whole(body, "max_tokens", 1, 1 << 31),
+        max_tokens=fields.read_integer(body, "max_tokens", 1, 1 << 31),
         stop=fields.stop_texts(body, "stop_sequences", MOST_STOPS),
         stream=fields.truth(body, "stream"),
         model=fields.optional_text(body, "model"),
@@ -126,9 +126,9 @@ class _Messages:
         elif isinstance(turn.get("content"), str):
             yield {"role": role, "content": turn["content"]}
         else:
-            yield from self._said(role, turn, where)
+            yield from self._convert_turn(role, turn, where)
 
-    def _said(self, role: str, turn: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    def _convert_turn(self, role: str, turn: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
         others = list[dict[str, Any]]()
         for at, block in enumerate(fields.objects(turn, "content", where)):
             place = f"{where}.content[{at}]"
@@ -250,11 +250,11 @@ class MessagesStream:
     def add(self, index: int, settled: Settled) -> bytes:
         more = self._told.more(settled)
         if more.reasoning:
-            return _written(self._added({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE}))
-        return _written(self._added({"type": "text", "text": more.content})) if more.content else b""
+            return _encode_events(self._added({"type": "thinking", "thinking": more.reasoning, "signature": SIGNATURE}))
+        return _encode_events(self._added({"type": "text", "text": more.content})) if more.content else b""
 
     def end(self, answer: Answer) -> bytes:
-        return _written(self._end(answer, answer.choices[0]))
+        return _encode_events(self._end(answer, answer.choices[0]))
 
     def _start(self) -> Iterator[dict[str, Any]]:
         if self._has_started:
@@ -293,7 +293,7 @@ class MessagesStream:
         yield {"type": "message_stop"}
 
 
-def _written(events: Iterator[dict[str, Any]]) -> bytes:
+def _encode_events(events: Iterator[dict[str, Any]]) -> bytes:
     return b"".join(event(data, data["type"]) for data in events)
 
 

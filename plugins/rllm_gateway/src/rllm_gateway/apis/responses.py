@@ -12,7 +12,7 @@ from rllm_gateway import fields
 from rllm_gateway.apis.chat import error_body, error_object, must_call, tool_choice, without_known_choice
 from rllm_gateway.exchange import MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
 from rllm_gateway.fields import Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
-from rllm_gateway.structured import schema_of, wanted
+from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
     honoured=frozenset(
@@ -90,11 +90,11 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     return Asked(
         messages=reader.messages,
         tools=tools,
-        wanted=wanted("text.format", schema, tools, **must_call(chosen)),
-        max_tokens=fields.whole(body, "max_output_tokens", 1, 1 << 31),
+        wanted=find_required_form("text.format", schema, tools, **must_call(chosen)),
+        max_tokens=fields.read_integer(body, "max_output_tokens", 1, 1 << 31),
         stream=fields.truth(body, "stream"),
         logprobs=WITH_LOGPROBS in included,
-        top_logprobs=(fields.whole(body, "top_logprobs", 0, MOST_TOP) or 0) if WITH_LOGPROBS in included else 0,
+        top_logprobs=(fields.read_integer(body, "top_logprobs", 0, MOST_TOP) or 0) if WITH_LOGPROBS in included else 0,
         model=fields.optional_text(body, "model"),
         metadata=fields.mapping(body, "metadata"),
         sent={name: value for name, value in body.items() if name != "input"},
@@ -218,7 +218,7 @@ class ResponsesApi:
     error = staticmethod(error_body)
 
     def answer(self, asked: Asked, answer: Answer) -> bytes:
-        return orjson.dumps(_whole(asked, answer))
+        return orjson.dumps(_build_response(asked, answer))
 
     def stream(self, asked: Asked, begun: Begun) -> ResponsesStream:
         return ResponsesStream(asked, begun)
@@ -255,7 +255,7 @@ def _response(asked: Asked, begun: Begun, status: str, output: list[dict[str, An
     }
 
 
-def _whole(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _build_response(asked: Asked, answer: Answer) -> dict[str, Any]:
     cut_off = answer.choices[0].finish == "length"
     said = _response(asked, answer, "incomplete" if cut_off else "completed", _output(asked, answer))
     return said | {"usage": _usage(answer), "completed_at": None if cut_off else answer.created}
@@ -299,13 +299,13 @@ class ResponsesStream:
     def add(self, index: int, settled: Settled) -> bytes:
         more = self._told.more(settled)
         if more.reasoning:
-            return self._written(self._added(_reasoning(self._begun, more.reasoning)))
-        return self._written(self._added(_message(self._begun, more.content, []))) if more.content else b""
+            return self._encode_events(self._added(_reasoning(self._begun, more.reasoning)))
+        return self._encode_events(self._added(_message(self._begun, more.content, []))) if more.content else b""
 
     def end(self, answer: Answer) -> bytes:
-        return self._written(self._end(answer))
+        return self._encode_events(self._end(answer))
 
-    def _written(self, events: Iterator[dict[str, Any]]) -> bytes:
+    def _encode_events(self, events: Iterator[dict[str, Any]]) -> bytes:
         numbered = (data | {"sequence_number": next(self._numbers)} for data in events)
         return b"".join(event(data, data["type"]) for data in numbered)
 
@@ -327,7 +327,7 @@ class ResponsesStream:
 
     def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
         yield from self._start()
-        whole = _whole(self._asked, answer)
+        whole = _build_response(self._asked, answer)
         more = self._told.more(answer.choices[0])
         for index, item in enumerate(whole["output"]):
             delta = _delta(item)

@@ -244,7 +244,7 @@ class CommandRunner:
                 await _killed(process)
             said = last_lines(output)
             assert process.returncode is not None
-            return Outcome(process.returncode, _returned(said), last_lines(log) or said)
+            return Outcome(process.returncode, _parse_result(said), last_lines(log) or said)
         finally:
             log.unlink(missing_ok=True)
             output.unlink(missing_ok=True)
@@ -277,7 +277,7 @@ async def _killed(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _returned(lines: Sequence[str]) -> Any:
+def _parse_result(lines: Sequence[str]) -> Any:
     """Return the JSON object in the last line, if it is a result. Other output is not a result."""
     try:
         said = json.loads(lines[-1]) if lines else None

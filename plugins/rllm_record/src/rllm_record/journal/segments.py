@@ -58,7 +58,7 @@ class Segments:
         self._directory = directory
         self._config = CONFIG + config.encode()
         directory.mkdir(parents=True, exist_ok=True)
-        self._segments = {int(path.stem): _found(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
+        self._segments = {int(path.stem): _open_segment(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
         # Close the files too if the run fails and its process continues.
         weakref.finalize(self, _close_all, self._segments)
 
@@ -153,7 +153,7 @@ class Segments:
         return segment.file
 
 
-def _found(path: Path) -> _Segment:
+def _open_segment(path: Path) -> _Segment:
     whole = read_frames(path)
     if whole.length < path.stat().st_size:
         os.truncate(path, whole.length)

@@ -96,7 +96,7 @@ class Accounting:
         for together, origins in by_peers.items():
             self._recorded[groups[together]].append(origins)
 
-    def of(self, step: TrainStep, tasks: dict[str, Any]) -> Account:
+    def account_for(self, step: TrainStep, tasks: dict[str, Any]) -> Account:
         """Return the episodes and outcomes of a step.
 
         Args:
@@ -104,7 +104,7 @@ class Accounting:
             tasks: task id -> data of the task. Tasks may be missing.
         """
         origins = {id(trajectory): origin for trajectory, origin in self._waiting}
-        origins |= {id(trajectory): origin for trajectory, origin in _played(step)}
+        origins |= {id(trajectory): origin for trajectory, origin in _iterate_trajectories(step)}
         outcomes: dict[int, RecordedOutcome] = {}
         decided = {id(each): (each, decision) for decision in step.decisions for each in decision.trajectories}
         for group in {id(each.group): each.group for each in step.decisions}.values():
@@ -147,7 +147,7 @@ class Accounting:
             origins |= {id(trajectory): origin for trajectory, origin in named}
 
 
-def _played(step: TrainStep) -> Iterator[tuple[Trajectory, Origin]]:
+def _iterate_trajectories(step: TrainStep) -> Iterator[tuple[Trajectory, Origin]]:
     for number, episodes in enumerate(step.generated_by_batch):
         for episode in episodes:
             uid = _uid(step.global_step, number, episode.id)

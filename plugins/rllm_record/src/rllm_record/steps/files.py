@@ -13,7 +13,7 @@ from rllm_record.steps import digests, schemas, tables
 from rllm_record.steps.parquet import RecordError, encoded, read_marks, read_rows, read_table, write_file
 from rllm_record.steps.rows import PlayedEpisode, RecordedOutcome, RecordedUpdate, Sampler
 from rllm_record.steps.tables import episode_table, outcome_table
-from rllm_record.steps.traces import trace_table, whole
+from rllm_record.steps.traces import fill_traces, trace_table
 
 CONTENT_KEY = b"rllm.record.content"
 OBJECTIVE_KEY = b"rllm.record.objective"
@@ -170,9 +170,9 @@ class StepFiles:
             RecordError: tokens are not recorded, the step made no update, or a file cannot be read.
         """
         if trajectory is None:
-            return whole(self._read("traces", step), self._episodes_if_any)
+            return fill_traces(self._read("traces", step), self._episodes_if_any)
         rows = read_rows(self.place("traces", step), schemas.TRACES, "trajectory", trajectory)
-        return whole(rows, lambda played: self._episodes_if_any(played, trajectory))
+        return fill_traces(rows, lambda played: self._episodes_if_any(played, trajectory))
 
     def has_update(self, step: int) -> bool:
         """True if an update of the step is recorded."""

@@ -153,7 +153,7 @@ Episodes = Callable[[int], pa.Table | None]
 """Returns the episodes that were generated in a step, as in `EPISODES`. None if they are not recorded."""
 
 
-def whole(table: pa.Table, episodes: Episodes) -> pa.Table:
+def fill_traces(table: pa.Table, episodes: Episodes) -> pa.Table:
     """Fill null columns of `TRACES` with data from the recorded episodes. Missing data stay null."""
     ids, rollout = table["ids"].to_pylist(), table["rollout_logprob"].to_pylist()
     old = table["old_logprob"].to_pylist()

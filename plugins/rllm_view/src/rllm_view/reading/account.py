@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rllm_record.steps import RecordedOutcome, RecordError, StepFiles
-from rllm_view.reading.columns import NOT_BY_BACKEND, NOT_BY_RECORD, Column, columns_of, told
+from rllm_view.reading.columns import NOT_BY_BACKEND, NOT_BY_RECORD, Column, columns_of, describe_correction
 from rllm_view.reading.rollout import Rollout, read_attempt, read_trace
 from rllm_view.reading.run import Run
 
@@ -197,7 +197,7 @@ def _estimator(account: Account) -> str:
     decided = account.decided
     if decided.estimator is None:
         return "none: not trained on" if decided.fate != "trained" else "not recorded"
-    baseline = "baseline not told by it" if decided.baseline is None else f"baseline {number(decided.baseline)}"
+    baseline = "baseline not reported" if decided.baseline is None else f"baseline {number(decided.baseline)}"
     return f"{decided.estimator}, {baseline}"
 
 
@@ -223,7 +223,7 @@ def _loss(account: Account) -> str:
     chosen: dict[str, Any] = losses.get(account.attempt.name) or next(iter(losses.values()), {})
     parts = [chosen.get("name", "not recorded"), account.objective.get("aggregation", "aggregation not recorded")]
     correction = account.objective.get("rollout_correction")
-    return ", ".join(parts if correction is None else [*parts, told(correction)])
+    return ", ".join(parts if correction is None else [*parts, describe_correction(correction)])
 
 
 def _entropy(account: Account) -> str | None:

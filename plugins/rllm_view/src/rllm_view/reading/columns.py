@@ -79,10 +79,10 @@ def rejecting_rules(
     return found
 
 
-def told(correction: Mapping[str, Any]) -> str:
+def describe_correction(correction: Mapping[str, Any]) -> str:
     """The correction in words."""
     reject = correction.get("reject") or {}
-    rules = [f"rejects by {name} {_written(name, bounds)}" for name, bounds in reject.items()]
+    rules = [f"rejects by {name} {_format_bounds(name, bounds)}" for name, bounds in reject.items()]
     if correction["mode"] is None:
         return f"rollout correction {', '.join(rules)}"
     beyond = "masked beyond it" if correction["beyond_cap"] == "mask" else "at most that"
@@ -93,7 +93,7 @@ def told(correction: Mapping[str, Any]) -> str:
     return ", ".join([weighted, beyond, *floor, *divided, *rules])
 
 
-def _written(name: str, bounds: float | Sequence[float]) -> str:
+def _format_bounds(name: str, bounds: float | Sequence[float]) -> str:
     numbers = [bounds] if isinstance(bounds, float | int) else bounds
     return (", cutoff " if name == "m2po" else " to ").join(f"{bound:.4g}" for bound in numbers)
 

@@ -121,7 +121,7 @@ def read_settings(folder: Path) -> Settings:
     tree = tree if isinstance(tree, dict) else {}
     core = tree.get("rllm")
     composed = core.pop("composed", ()) if isinstance(core, dict) else ()
-    return Settings(values=dict(_leaves(tree)), given=tuple(_given(composed)))
+    return Settings(values=dict(_leaves(tree)), given=tuple(_read_layers(composed)))
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -132,7 +132,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def _given(composed: Any) -> Iterator[Given]:
+def _read_layers(composed: Any) -> Iterator[Given]:
     """Layers, each a tree as JSON with where it comes from. Later ones win."""
     found: dict[str, Given] = {}
     for layer in composed if isinstance(composed, list) else ():

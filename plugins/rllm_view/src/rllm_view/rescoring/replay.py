@@ -79,11 +79,11 @@ class Replay:
             ConfigError: an estimator compares with greedy rollouts, but the run made none.
         """
         stored = deque(rounds)
-        step = _played(global_step, stored)
+        step = _build_step(global_step, stored)
         await self._groups(step)
         train = list(step.trajectory_groups)
         while step.asks_for_more or stored:
-            step.take_rollout_batch(_played(global_step, stored))
+            step.take_rollout_batch(_build_step(global_step, stored))
             await self._groups(step)
             train += step.trajectory_groups
         step.trajectory_groups = train
@@ -129,7 +129,7 @@ class Replay:
                 )
 
 
-def _played(global_step: int, stored: deque[Sequence[Episode]]) -> TrainStep:
+def _build_step(global_step: int, stored: deque[Sequence[Episode]]) -> TrainStep:
     """The step of the next stored round; an empty one where there is none."""
     episodes = list(stored.popleft()) if stored else []
     return TrainStep(

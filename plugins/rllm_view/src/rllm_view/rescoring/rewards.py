@@ -178,7 +178,7 @@ async def _score(played: PlayedEpisode, scorer: Scorer) -> None:
             step.reward = None if trajectory.reward is None else 0.0
         if trajectory.steps:
             trajectory.steps[-1].reward = trajectory.reward
-        trajectory.info |= _told(score)
+        trajectory.info |= _convert_score(score)
         if score.value is not None:
             trajectory.info.pop(REWARD_ERROR, None)
     rewards = [each.trajectory.reward or 0.0 for each in played.trajectories]
@@ -200,7 +200,7 @@ def _attempt_of(episode: Episode) -> Rollout | None:
     return rollout_from_json(kept)
 
 
-def _told(score: Score) -> dict[str, object]:
+def _convert_score(score: Score) -> dict[str, object]:
     told: dict[str, object] = {REWARD_COMPONENTS: dict(score.components)}
     if score.extracted is not None:
         told[EXTRACTED] = score.extracted
