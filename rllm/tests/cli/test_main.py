@@ -105,6 +105,13 @@ def test_unknown_option_has_hint_and_exit_code_2(capsys) -> None:
     assert printed.count("\n") == 2
 
 
+def test_missing_argument_has_an_example_in_its_hint(capsys) -> None:
+    assert main(["plugins", "info"]) == 2
+
+    example = "hint: For example: `rllm plugins info estimator grpo`."
+    check_printed(capsys.readouterr().err, "usage-error", "'KIND'", example)
+
+
 def test_details_of_an_error_keep_their_lines(command, capsys) -> None:
     command(_raising(RllmError("lamp-off", "Dark.", "Light it.", "  its log:\n    last words")))
 

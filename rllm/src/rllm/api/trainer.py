@@ -313,4 +313,8 @@ def _refuse_second(key: str, plan: RunPlan, argument: str) -> None:
 
 
 def _given_twice(given: str, argument: str) -> ConfigError:
-    return ConfigError("conflicting-keys", f"{given}, and {argument} is given to the trainer.", "Give one of the two.")
+    return ConfigError(
+        "conflicting-keys",
+        f"{given}, and {argument} is given to the trainer.",
+        f"Remove {argument}, or the value in the configuration.",
+    )

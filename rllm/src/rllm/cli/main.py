@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"Run `{context.command_path} --help` for its arguments." if context else ""
+        if context and not isinstance(error, click.NoSuchOption) and (example := _find_example(context)):
+            hint = f"For example: `{example}`. {hint}"
         if isinstance(error, click.MissingParameter) and error.param and error.param.name == "run":
             hint += " `rllm runs list` lists your runs."
         usage = RllmError("usage-error", " ".join(error.format_message().split()), hint)
@@ -94,6 +96,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = hint if debug else f"{hint} Add --debug to see where."
         return _fail(RllmError("unexpected-error", problem, hint), debug)
     return returned if isinstance(returned, int) else 0
+
+
+def _find_example(context: click.Context) -> str:
+    """Return the first example with arguments in the help of a command. Empty for a group, or without an example."""
+    if isinstance(context.command, click.Group):
+        return ""
+    lines = (line.strip() for line in (context.command.help or "").splitlines())
+    return next((line for line in lines if line.startswith(f"{context.command_path} ")), "")
 
 
 def _misfit() -> str:

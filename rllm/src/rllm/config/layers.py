@@ -86,10 +86,14 @@ def read_config_text(path: str | Path) -> str:
             )
         return read.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError("file-not-found", f"There is no configuration file `{path}`.", "Check its path.") from None
+        raise ConfigError(
+            "file-not-found",
+            f"There is no configuration file `{path}`.",
+            f"Paths start at {Path.cwd()}. To write a file with all values, run `rllm config show > {path}`.",
+        ) from None
     except IsADirectoryError:
         raise ConfigError(
-            "not-a-file", f"`{path}` is a folder, not a configuration file.", "Name a YAML file in it."
+            "not-a-file", f"`{path}` is a folder, not a configuration file.", f"Write --config {path}/FILE.yaml."
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
@@ -97,7 +101,7 @@ def read_config_text(path: str | Path) -> str:
         ) from error
     except OSError as error:
         raise ConfigError(
-            "file-unreadable", f"`{path}` cannot be read: {error.strerror}.", "Name a regular file that you may read."
+            "file-unreadable", f"`{path}` cannot be read: {error.strerror}.", f"Check it with `ls -l {path}`."
         ) from error
     except ValueError as error:  # a path with a null byte
         raise ConfigError("bad-value", f"{str(path)!r} is not a path: {error}.", "Name a YAML file.") from error
@@ -127,7 +131,7 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
             raise ConfigError(
                 "duplicate-key",
                 f"`{key}` (from {origin}) is given twice in the same place.",
-                "Remove one of the two.",
+                f"Write {key} only once.",
             )
         try:
             put_at(tree, path, dict(value) if isinstance(value, Mapping) else value)
@@ -135,7 +139,7 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
             raise ConfigError(
                 "duplicate-key",
                 f"`{key}` (from {origin}) is inside a key that has a value in the same place.",
-                "Remove one of the two.",
+                f"Remove {key}, or the value of the key around it.",
             ) from error
     return Layer(origin, tree, tier)
 

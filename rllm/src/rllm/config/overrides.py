@@ -42,7 +42,7 @@ def read_override(word: str) -> tuple[str, Any]:
         raise ConfigError(
             "bad-override",
             f"`{_short(word)}` would delete a key, which is not possible.",
-            "Set the key to null, or leave it.",
+            "Remove it to get the default, or write KEY=null.",
         )
     if override.is_sweep_override():
         raise ConfigError(

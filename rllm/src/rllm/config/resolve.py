@@ -42,7 +42,7 @@ def resolve_interpolations(merged: Merged) -> dict[str, Any]:
         raise _unresolved(merged, error.full_key or "", str(error).partition("\n")[0]) from error
     except RecursionError:
         raise ConfigError(
-            "bad-interpolation", "An interpolation is nested too deeply.", "Write the value itself."
+            "bad-interpolation", "An interpolation is nested too deeply.", "Write the value itself instead of ${KEY}."
         ) from None
     assert isinstance(tree, dict)
     plain: dict[str, Any] = {str(key): value for key, value in tree.items()}

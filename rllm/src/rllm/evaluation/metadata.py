@@ -92,7 +92,9 @@ def build_metadata(jobs: Sequence[Job]) -> Metadata:
         weights = find_weights(first.model)
     except (OSError, ValueError) as error:
         raise RllmError(
-            "file-unreadable", f"The weights of {first.model} cannot be read: {error}.", "Look at its files."
+            "file-unreadable",
+            f"The weights of {first.model} cannot be read: {error}.",
+            f"Check them with `ls -l {first.model}`.",
         ) from error
     return Metadata(
         model=first.model,

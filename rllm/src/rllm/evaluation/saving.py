@@ -39,13 +39,17 @@ def locked(directory: Path) -> Iterator[None]:
             lock = stack.enter_context((directory / LOCK).open("a", encoding="utf-8"))
         except OSError as error:
             raise RllmError(
-                "not-writable", f"{directory} cannot be written: {error.strerror}.", "Choose another folder."
+                "not-writable",
+                f"{directory} cannot be written: {error.strerror}.",
+                "Write a different folder after --save.",
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise RllmError(
-                "locked-directory", f"Another process is writing to {directory}.", "Wait for it."
+                "locked-directory",
+                f"Another process is writing to {directory}.",
+                "Wait until it ends, or write a different folder after --save.",
             ) from error
         yield
 

@@ -207,7 +207,7 @@ class _Planner:
                     raise ConfigError(
                         "conflicting-keys",
                         f"{args}.{named} and rllm.{section}.{other} are both set.",
-                        "Set one of the two.",
+                        f"Remove {args}.{named} or rllm.{section}.{other}.",
                     )
             return self._pick_apart(kind, name, f"{args}.{named}", options, f"{args}.{held}")
         return None
@@ -233,7 +233,7 @@ class _Planner:
                 raise ConfigError(
                     "conflicting-keys",
                     f"{at}.estimator_map.{role}.{ROLE_LOSS} is {loss!r}, and {at}.loss_map.{role} is {other!r}.",
-                    "Set one of the two.",
+                    f"Remove {at}.loss_map.{role}.",
                 )
             chosen_losses[role] = (loss, f"{at}.estimator_map.{role}.{ROLE_LOSS}")
 

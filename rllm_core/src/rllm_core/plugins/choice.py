@@ -111,7 +111,7 @@ def _family(registered: Registered[Any], name: str, options: Mapping[str, Any], 
         raise ConfigError(
             "conflicting-keys",
             f"{where}: {name!r} and its option {option!r} both choose a family.",
-            "Set one of the two.",
+            f"Remove the option {option!r}.",
         )
     return {option: family}
 

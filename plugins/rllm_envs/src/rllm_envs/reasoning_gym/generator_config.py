@@ -35,7 +35,7 @@ def resolved(name: str, config: Mapping[str, Any], level: int | None, levels: Ma
         raise ConfigError(
             "conflicting-keys",
             f"{CONFIG_KEY}.{twice[0]} and the levels of the curriculum both set option {twice[0]!r} of {name!r}.",
-            "Set one of the two.",
+            f"Remove {CONFIG_KEY}.{twice[0]}.",
         )
     options: dict[str, Any] = to_jsonable_python(from_levels)
     return dict(config) | options

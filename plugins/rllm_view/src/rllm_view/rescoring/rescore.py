@@ -130,7 +130,9 @@ async def rescore(
         progress.show(done)
     if not any(step.episodes for step in collected.steps):
         raise EpisodesError(
-            "no-episodes", f"{source.path} contains no complete episode.", "Give a different folder or file."
+            "no-episodes",
+            f"{source.path} contains no complete episode.",
+            "Train again with rllm.episode_logging.log_episodes=true.",
         )
     _require_known_roles(request, collected.groups)
     return Rescored(
