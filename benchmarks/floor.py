@@ -18,7 +18,7 @@ from rllm.config.layers import layers_from_overrides
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -40,7 +40,7 @@ def framework_seconds(composed: Composed, registry: Registry) -> float:
     plan = make_plan(composed, registry)
     clock = StepClock()
     directory = RunDirectory.open(composed.config.rllm.trainer, overwrite=True)
-    tasks = tasks_of(plan, "train")
+    tasks = load_tasks(plan, "train")
     TrainingLoop(plan, directory, train_tasks=tasks, val_tasks=(), observers=[clock]).fit()
     directory.close()
     return clock.seconds

@@ -16,7 +16,7 @@ from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.engine import Completion, EngineWrapper, RolloutEngine, SamplingParams
 from rllm_core.contracts.observer import Observer, ObserverPlugin
 from rllm_core.contracts.plugin import NoParams
@@ -78,7 +78,7 @@ class Said(Observer):
 def fit(registry: Registry, settings: dict[str, Any]) -> None:
     """Begin the run, or go on with it."""
     plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
-    tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+    tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
     directory = RunDirectory.open(plan.config.rllm.trainer, resume=True)
     TrainingLoop(plan, directory, **tasks, resume=True, warn=lambda _: None).fit()
 

@@ -24,7 +24,7 @@ from rllm.config.layers import layer_from_dotted, layers_from_overrides
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_backend_kit.loss import rollout_weights
 from rllm_backend_kit.minibatches import minibatch_weights
 from rllm_core.contracts.backend import RolloutCorrection
@@ -194,7 +194,7 @@ def main() -> None:
         plan = make_plan(compose(registry, layers), registry)
         opened = RunDirectory.open(plan.config.rllm.trainer)
         try:
-            tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+            tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
             loop = TrainingLoop(plan, opened, **tasks)
             Compare.end = loop.stop
             loop.fit()

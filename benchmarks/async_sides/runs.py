@@ -17,7 +17,7 @@ from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
@@ -130,7 +130,7 @@ def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock
     with tempfile.TemporaryDirectory() as directory:
         settings["rllm.trainer.output_dir"] = directory
         plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
-        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         opened, clock = RunDirectory.open(plan.config.rllm.trainer), Clock()
         try:
             TrainingLoop(plan, opened, **tasks, observers=[clock]).fit()

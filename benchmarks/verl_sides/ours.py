@@ -15,7 +15,7 @@ from rllm.config.layers import layers_from_overrides
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -41,7 +41,7 @@ def main() -> None:
     registry = Registry.load()
     plan = make_plan(compose(registry, layers_from_overrides(workload.words)), registry)
     directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=True)
-    tasks = tasks_of(plan, "train")
+    tasks = load_tasks(plan, "train")
     TrainingLoop(plan, directory, train_tasks=tasks, val_tasks=(), observers=[StepEnds(turns)]).fit()
     directory.close()
 

@@ -9,7 +9,7 @@ from page_text import one_line
 from pydantic import BaseModel
 
 from rllm.config.paths import KeyPath
-from rllm.inspection.describe import Option, describe_field, options_of
+from rllm.inspection.describe import Option, describe_field, list_options
 from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.first_party import first_party_distributions
@@ -48,7 +48,7 @@ def reference_page(registry: Registry) -> str:
     for entry in registry.all("backend"):
         if entry.distribution in DISTRIBUTIONS:
             parts.append(f"## Backend `{entry.name}`\n")
-            parts += [_key(option, "") for option in options_of(entry.plugin.params)]
+            parts += [_key(option, "") for option in list_options(entry.plugin.params)]
     return "\n".join(parts)
 
 

@@ -17,8 +17,8 @@ from config_reference import DISTRIBUTIONS
 from contract_source import Described, Field, classes_of, others_of
 from page_text import cell, doc_cell, doc_text, one_line, python, table
 
-from rllm.inspection.describe import options_of
-from rllm.inspection.facts import facts_of, in_words
+from rllm.inspection.describe import list_options
+from rllm.inspection.facts import in_words, list_facts
 from rllm_core.contracts import plugin as common
 from rllm_core.contracts.chosen import Registered
 from rllm_core.plugins import specs
@@ -123,7 +123,7 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
     plugin = entry.plugin
     if plugin.deprecated:
         yield f"Deprecated: {plugin.deprecated}\n"
-    said = {name: in_words(rows) for name, rows in facts_of(plugin).items() if name not in LONG_FACTS}
+    said = {name: in_words(rows) for name, rows in list_facts(plugin).items() if name not in LONG_FACTS}
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
     read = {"config keys": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
     if found := facts | read:
@@ -133,7 +133,7 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
         return
     options: list[tuple[str, ...]] = [
         (f"`{name}`", cell(words), default if default == "required" else f"`{cell(default)}`", cell(meaning))
-        for name, words, default, meaning in options_of(plugin.params)
+        for name, words, default, meaning in list_options(plugin.params)
     ]
     contained = [name for name, rows in whole.items() if len(rows) > 1 and set(rows) <= set(options)]
     if contained:

@@ -20,7 +20,7 @@ from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -117,7 +117,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: MakePlan) -> R
         cut_after: float | None = None,
     ) -> Made:
         plan = planned({"rllm.trainer.experiment_name": name, **settings})
-        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
         made = Made(directory.path, stop_after=stop_after)

@@ -18,7 +18,7 @@ from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_backend_kit.loss import LossTerms, loss_terms
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
@@ -88,7 +88,7 @@ def _train(registry: Registry, directory: Path, noted: Any) -> None:
     settings = SETTINGS | {"rllm.trainer.output_dir": str(directory)}
     plan = make_plan(compose(registry, [layer_from_dotted(settings, "the test")]), registry)
     opened = RunDirectory.open(plan.config.rllm.trainer)
-    tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+    tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rllm_local.update, "loss_terms", noted)
         try:

@@ -11,7 +11,7 @@ from scripted_world import ScriptedBackend
 
 from rllm.planning.plan import RunPlan
 from rllm.training.schedule import TaskSchedule
-from rllm.training.setup import open_runner, tasks_of
+from rllm.training.setup import load_tasks, open_runner
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
@@ -50,7 +50,7 @@ class InARow:
 
     async def fit(self) -> None:
         plan, config = self._plan, self._plan.config
-        schedule = TaskSchedule(tasks_of(plan, "train"), plan.tasks_per_step, config.rllm.trainer.seed)
+        schedule = TaskSchedule(load_tasks(plan, "train"), plan.tasks_per_step, config.rllm.trainer.seed)
         context = RunContext(
             config=config, backend_config=plan.composed.backend_config, seed=config.rllm.trainer.seed, total_steps=STEPS
         )

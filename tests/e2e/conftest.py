@@ -19,7 +19,7 @@ from rllm.planning.planner import make_plan
 from rllm.planning.preflight import check_to_train
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
@@ -115,7 +115,7 @@ def carry_out() -> Callable[[RunPlan], Trained]:
     """Make the run of a plan."""
 
     def run(plan: RunPlan) -> Trained:
-        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         check_to_train(plan, **tasks)
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=True)
         trained = Trained(plan, directory.path)

@@ -133,14 +133,14 @@ def test_a_saved_evaluation_that_was_killed_goes_on_to_the_same_figures(
     process.kill()
     (tmp_path / "go").touch()
     resumed = forked_rllm(*words, "--save", "kept")
-    assert "kept has 3 attempts; 1 are missing" in resumed.stderr
+    assert "kept has 3 rollouts; 1 are missing" in resumed.stderr
     assert resumed.stdout == forked_rllm(*words).stdout
 
 
 def test_more_attempts_are_added_to_a_saved_evaluation(rllm_here: Any) -> None:
     rllm_here("eval", "guess", "--save", "kept", *TINY)
     more = rllm_here("eval", "guess", "--save", "kept", *TINY, "rllm.rollout.n_val=3", "--json")
-    assert "kept has 32 attempts; 16 are missing" in more.stderr
+    assert "kept has 32 rollouts; 16 are missing" in more.stderr
     assert more.stdout == rllm_here("eval", "guess", *TINY, "rllm.rollout.n_val=3", "--json").stdout
 
 
@@ -259,4 +259,4 @@ def test_ctrl_c_shows_what_was_played(start_forked_rllm: Any, waiting: None, tmp
     assert data["missing_attempts"] == 1
     (metrics,) = data["environments"]
     assert (metrics["tasks"], metrics["rollouts"], metrics["reward"]["value"]) == (3, 3, 1.0)
-    assert errors.splitlines()[-1] == "stopped: 1 attempts are missing"
+    assert errors.splitlines()[-1] == "stopped: 1 rollouts are missing"

@@ -130,7 +130,7 @@ def test_an_estimator_package_keeps_its_contract_and_trains(
 
 def test_the_three_ways_to_write_opo_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     from rllm_core import get_rllm_adv_estimator
-    from rllm_core.algorithms.columns import columns_of
+    from rllm_core.algorithms.columns import build_estimator_input
     from rllm_core.contracts.plugin import NoParams
     from rllm_core.data.batch import build_batch
     from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
@@ -147,7 +147,7 @@ def test_the_three_ways_to_write_opo_give_the_same_numbers(monkeypatch: pytest.M
         )
         for task, size in enumerate((4, 3, 2))
     ]
-    inputs = columns_of(build_batch(groups), np.ones(len(groups), dtype=bool))
+    inputs = build_estimator_input(build_batch(groups), np.ones(len(groups), dtype=bool))
     ours = opo(inputs, NoParams()).values
     monkeypatch.syspath_prepend(EXAMPLES / "opo_estimator" / "src")
     from rllm_opo_port.opo import opo as ported

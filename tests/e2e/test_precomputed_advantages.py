@@ -11,7 +11,7 @@ import pytest
 from expecting import expect_error
 
 from rllm.api.trainer import UnifiedTrainer
-from rllm_core.algorithms.columns import tokens_of
+from rllm_core.algorithms.columns import mark_tokens
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
@@ -113,7 +113,7 @@ def sampled_advantages(step: TrainStep, role: str) -> Any:
     batch = step.filled_batch
     assert batch.advantages is not None
     of_role = np.array([group.group_role == role for group in batch.groups])
-    return batch.advantages[tokens_of(batch, of_role) & batch.loss_mask]
+    return batch.advantages[mark_tokens(batch, of_role) & batch.loss_mask]
 
 
 def said_by_workflow(step: TrainStep) -> Any:

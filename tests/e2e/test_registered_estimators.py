@@ -13,7 +13,7 @@ from expecting import check_printed
 from rllm.api.classic import per_group
 from rllm.api.trainer import AgentTrainer
 from rllm_core import get_rllm_adv_estimator, register_rllm_adv_estimator
-from rllm_core.algorithms.columns import columns_of
+from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
@@ -114,7 +114,7 @@ def advantages_of(step: TrainStep, role: str) -> list[tuple[TrajectoryGroup, lis
     """The advantage that every token of each trajectory of the role has, group by group."""
     batch = step.filled_batch
     assert batch.advantages is not None
-    inputs = columns_of(batch, np.ones(len(batch.groups), np.bool_))
+    inputs = build_estimator_input(batch, np.ones(len(batch.groups), np.bool_))
     by_trajectory = []
     for start, end in zip(inputs.token_offsets[:-1], inputs.token_offsets[1:], strict=True):
         (value,) = set(batch.advantages[start:end][batch.loss_mask[start:end]].tolist())

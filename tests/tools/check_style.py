@@ -1,4 +1,4 @@
-"""Checks the text in pages, messages, docstrings and comments against the rules in docs/contributing/style.md.
+"""Checks pages, messages, docstrings, comments and function names against the rules in docs/contributing/style.md.
 
 ``python tests/tools/check_style.py`` is part of ``make lint`` and compares the counts with the limits below.
 ``python tests/tools/check_style.py PATH...`` lists the findings below each path.
@@ -28,11 +28,14 @@ LIMITS = {
     ("W", "messages"): 190,
     ("W", "docstrings"): 1_210,
     ("W", "comments"): 147,
-    ("D", "docstrings"): 220,
+    ("D", "docstrings"): 211,
+    ("N", "names"): 25,
 }
 """The largest allowed number of findings of a level in a kind of text. Lower a limit when the count falls."""
 NOT_CHECKED = ("CHANGELOG.md", "docs/reference/errors.md", "docs/reference/config.md")
 """Pages whose text is checked at its source, or is history."""
+ONLY_KIND = {"D": "docstrings", "N": "names"}
+"""The only kind of text that rules of a level check. E and W rules check every kind except names."""
 _MESSAGE_CALL = re.compile(r"(Error|Warning|warn|warning|refused|unused|Finding|Problem|echo|option|argument|Field)$")
 _DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma:)")
 
@@ -83,8 +86,10 @@ def read_page(path: str, text: str) -> Iterator[Text]:
 
 
 def read_source(path: str, source: str) -> Iterator[Text]:
-    """Return the docstrings, the comments and the messages of a Python file."""
+    """Return the docstrings, the comments, the messages and the names of functions and classes of a Python file."""
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield Text("names", path, node.lineno, node.name)
         body = getattr(node, "body", None)
         for each in body if isinstance(body, list) else []:
             if (
@@ -132,13 +137,13 @@ def read_texts(places: list[str]) -> Iterator[Text]:
 def find(rules: list[Rule], text: Text) -> Iterator[tuple[Rule, int, str]]:
     """Return each finding in a piece of text: the rule, the line, and the words."""
     for rule in rules:
-        if rule.level != "D" or text.kind == "docstrings":
+        if text.kind == ONLY_KIND.get(rule.level, text.kind) and (rule.level == "N" or text.kind != "names"):
             for found in rule.pattern.finditer(text.text):
                 yield rule, text.line + text.text.count("\n", 0, found.start()), found[0].strip()
 
 
 def list_findings(places: list[str]) -> None:
-    """Print each E and D finding below `places`, and the number of W findings."""
+    """Print each E, D and N finding below `places`, and the number of W findings."""
     rules, weak = read_rules(), 0
     for text in read_texts(places):
         for rule, line, words in find(rules, text):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rllm_core.algorithms.columns import columns_of
+from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -33,7 +33,9 @@ def make_groups(
 
 def select_role(batch: TokenBatch, role_index: int) -> AdvantageInput:
     """Return the columns that the estimator of a role receives of a batch."""
-    return columns_of(batch, np.array([group.group_role == batch.roles[role_index] for group in batch.groups]))
+    return build_estimator_input(
+        batch, np.array([group.group_role == batch.roles[role_index] for group in batch.groups])
+    )
 
 
 def make_inputs(rewards: Rewards, lengths: Sequence[Sequence[int]] | None = None) -> AdvantageInput:

@@ -20,7 +20,7 @@ from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.plugin import NoParams
@@ -98,7 +98,7 @@ def run(found: Registry, name: str, changes: Mapping[str, Any], *, steps: int, r
     """Make a run, or go on with one, and say what came of it."""
     settings = {**SETTINGS, **changes, "rllm.trainer.experiment_name": name}
     plan = make_plan(compose(found, [layer_from_dotted(settings, "the test")]), found)
-    tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+    tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
     directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=not resume, resume=resume)
     observer = Stalenesses(steps)
     try:

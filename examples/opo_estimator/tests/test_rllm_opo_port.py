@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rllm_core.algorithms.columns import columns_of
+from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts import AdvantageInput, NoParams
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
@@ -21,7 +21,7 @@ def group(*rollouts: tuple[float, int]) -> AdvantageInput:
         Trajectory("agent", [Step([1], [2] * length, [-0.5] * length)], reward=reward) for reward, length in rollouts
     ]
     batch = build_batch([TrajectoryGroup(group_id="task:agent", trajectories=trajectories)])
-    return columns_of(batch, np.array([True]))
+    return build_estimator_input(batch, np.array([True]))
 
 
 def test_a_long_reply_counts_more_in_the_baseline() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from rllm_core.algorithms.columns import columns_of
+from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -47,7 +47,7 @@ def _inputs(groups: Sequence[Sequence[Member]]) -> AdvantageInput:
         for task, members in enumerate(groups)
     ]
     batch = build_batch(made or [TrajectoryGroup(group_id="t:agent", trajectories=[])])
-    return _with_model_columns(columns_of(batch, np.ones(len(batch.groups), np.bool_)))
+    return _with_model_columns(build_estimator_input(batch, np.ones(len(batch.groups), np.bool_)))
 
 
 def _with_model_columns(inputs: AdvantageInput) -> AdvantageInput:

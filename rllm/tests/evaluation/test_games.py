@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rllm.evaluation.games import Games
-from rllm.evaluation.playing import Played
+from rllm.evaluation.rollouts import Played
 from rllm_core.data.types import Episode, Step, Task, TerminationReason, Trajectory
 
 

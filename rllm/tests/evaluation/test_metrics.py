@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rllm.evaluation.metrics import metrics_of
-from rllm.evaluation.outcome import Outcome, outcome_of
+from rllm.evaluation.metrics import compute_metrics
+from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.report import print_metrics
 from rllm_core.data.types import Episode, Trajectory
 
@@ -18,25 +18,25 @@ def outcome(task: str, index: int, correct: bool, **fields: Any) -> Outcome:
 
 
 def test_every_data_source_has_a_row() -> None:
-    rows = metrics_of("mixed", [outcome("a", 0, True), outcome("b", 0, False, source="y")])
+    rows = compute_metrics("mixed", [outcome("a", 0, True), outcome("b", 0, False, source="y")])
     assert [(row.name, row.tasks, row.passes[1].value) for row in rows] == [("mixed/x", 1, 1.0), ("mixed/y", 1, 0.0)]
 
 
 def test_pass_at_k_is_shown_for_the_k_that_every_task_has_attempts_for() -> None:
-    (row,) = metrics_of("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
+    (row,) = compute_metrics("guess", [outcome("a", 0, True), outcome("a", 1, False), outcome("b", 0, False)])
     assert list(row.passes) == [1]
     assert row.passes[1].value == 0.25
 
 
 def test_missing_rewards_are_counted_and_left_out() -> None:
     lost = outcome("a", 0, False, rewards=(("agent", None),))
-    (row,) = metrics_of("guess", [lost, outcome("a", 1, True), outcome("b", 0, True)])
+    (row,) = compute_metrics("guess", [lost, outcome("a", 1, True), outcome("b", 0, True)])
     assert row.missing_rewards == 1
     assert row.reward is not None and row.reward.value == 1.0
 
 
 def test_no_reward_at_all_is_no_zero() -> None:
-    (row,) = metrics_of("guess", [outcome("a", 0, False, rewards=())])
+    (row,) = compute_metrics("guess", [outcome("a", 0, False, rewards=())])
     assert row.reward is None
 
 
@@ -46,7 +46,7 @@ def test_no_reward_at_all_is_no_zero() -> None:
 )
 def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     earned = [outcome(str(task), 0, False, rewards=(("agent", reward * (task + 1)),)) for task in range(200)]
-    print_metrics(metrics_of("guess", earned), {})
+    print_metrics(compute_metrics("guess", earned), {})
     shown = capsys.readouterr().out
     assert said in shown
     assert ("0.000 [0.000, 0.019]  0.000 [0.000, 0.019]" in shown) is (reward == 0.0)
@@ -54,12 +54,12 @@ def test_the_table_says_which_intervals_it_has(reward: float, said: str, capsys:
 
 def test_roles_have_rewards_of_their_own() -> None:
     both = (("solver", 1.0), ("judge", 0.0))
-    (row,) = metrics_of("sum", [outcome("a", 0, True, rewards=both)])
+    (row,) = compute_metrics("sum", [outcome("a", 0, True, rewards=both)])
     assert row.role_rewards == {"solver": 1.0, "judge": 0.0}
     assert row.reward is not None and row.reward.value == 0.5
 
 
 def test_a_reward_that_is_not_finite_is_missing() -> None:
     episode = Episode(id="t:3", trajectories=[Trajectory("agent", reward=float("nan"))])
-    assert outcome_of(episode).rewards == (("agent", None),)
-    assert (outcome_of(episode).task_id, outcome_of(episode).index) == ("t", 3)
+    assert build_outcome(episode).rewards == (("agent", None),)
+    assert (build_outcome(episode).task_id, build_outcome(episode).index) == ("t", 3)

@@ -7,7 +7,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rllm.evaluation.statistics import Estimate, difference_of, ks_of, mean_of, mean_reward, pass_at_k, share, wilson
+from rllm.evaluation.statistics import (
+    Estimate,
+    choose_ks,
+    estimate_difference,
+    estimate_mean,
+    mean_reward,
+    pass_at_k,
+    share,
+    wilson,
+)
 
 
 @pytest.mark.parametrize("correct", range(7))
@@ -28,7 +37,7 @@ def test_pass_at_k_of_too_few_attempts_is_refused() -> None:
 
 
 def test_the_ks_are_powers_of_two_and_all_attempts() -> None:
-    assert [ks_of(rollouts) for rollouts in (1, 2, 3, 8, 10)] == [
+    assert [choose_ks(rollouts) for rollouts in (1, 2, 3, 8, 10)] == [
         [1],
         [1, 2],
         [1, 2, 3],
@@ -56,7 +65,7 @@ def test_an_interval_has_a_width_where_every_attempt_is_right() -> None:
 
 
 def test_one_task_has_no_interval() -> None:
-    assert (share([0.5], rollouts=64).low, mean_of([0.5]).low) == (None, None)
+    assert (share([0.5], rollouts=64).low, estimate_mean([0.5]).low) == (None, None)
 
 
 @pytest.mark.parametrize("alike", [0.2, 1.0, 50.0])
@@ -74,7 +83,7 @@ def test_19_of_20_intervals_hold_the_truth_however_alike_attempts_are(alike: flo
 
 def test_19_of_20_intervals_of_a_reward_hold_the_truth() -> None:
     draw = np.random.default_rng(2)
-    estimates = [mean_of(draw.normal(1.0, 2.0, 8).tolist()) for _ in range(2000)]
+    estimates = [estimate_mean(draw.normal(1.0, 2.0, 8).tolist()) for _ in range(2000)]
     held = [each.low is not None and each.high is not None and each.low <= 1.0 <= each.high for each in estimates]
     assert 0.935 <= np.mean(held) <= 0.965
 
@@ -96,7 +105,7 @@ def test_rewards_of_0_and_1_have_the_interval_of_passes() -> None:
 def test_rewards_that_hardly_vary_have_a_narrow_interval() -> None:
     draw = np.random.default_rng(4)
     rewards = draw.uniform(0.49, 0.51, (200, 1)).tolist()
-    estimate, student = mean_reward(rewards), mean_of([reward for (reward,) in rewards])
+    estimate, student = mean_reward(rewards), estimate_mean([reward for (reward,) in rewards])
     assert (estimate.low, estimate.high) == pytest.approx((student.low, student.high), abs=1e-4)
 
 
@@ -107,7 +116,7 @@ def test_rewards_without_known_bounds_that_are_all_the_same_have_no_interval(sam
 
 def test_rewards_beyond_0_to_1_have_student_s_interval() -> None:
     rewards = [[2.0], [0.0], [1.0]]
-    assert mean_reward(rewards) == mean_of([2.0, 0.0, 1.0])
+    assert mean_reward(rewards) == estimate_mean([2.0, 0.0, 1.0])
     assert mean_reward(rewards).interval == "student"
 
 
@@ -126,6 +135,6 @@ def test_19_of_20_intervals_of_rare_rewards_hold_the_truth(chance: float) -> Non
 
 def test_no_task_that_differs_says_how_far_others_may() -> None:
     # Tango (1998), the score interval without a discordant pair.
-    estimate = difference_of([0.0] * 200)
+    estimate = estimate_difference([0.0] * 200)
     assert (estimate.low, estimate.high) == pytest.approx((-0.018846, 0.018846), abs=1e-6)
-    assert difference_of([1.0, 0.0, 0.0]) == mean_of([1.0, 0.0, 0.0])
+    assert estimate_difference([1.0, 0.0, 0.0]) == estimate_mean([1.0, 0.0, 0.0])

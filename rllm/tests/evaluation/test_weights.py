@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rllm.evaluation.weights import weights_of
+from rllm.evaluation.weights import find_weights
 
 
 def digest(directory: Path) -> str:
-    weights = weights_of(str(directory))
+    weights = find_weights(str(directory))
     assert weights is not None
     return weights.sha256
 
@@ -61,4 +61,4 @@ def test_a_checkpoint_whose_service_keeps_the_weights_is_known_by_their_path(tmp
 @pytest.mark.parametrize("name", ["tiny", "Qwen/Qwen3-8B", "http://127.0.0.1:8000/v1", "."])
 def test_a_name_without_weights_has_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert weights_of(name) is None
+    assert find_weights(name) is None

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from rllm.config.keys import known_keys
-from rllm.inspection.describe import Option, describe_field, options_of, type_text
+from rllm.inspection.describe import Option, describe_field, list_options, type_text
 from rllm_core.contracts.plugin import NoParams, Params
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
@@ -63,7 +63,7 @@ class Options(Params):
 
 
 def test_options_are_described_with_default_and_meaning_sections_dotted() -> None:
-    assert list(options_of(Options)) == [
+    assert list(list_options(Options)) == [
         Option("target", "text", "required", "Where to."),
         Option("share", "number > 0, ≤ 1 or null", "null", "How much."),
         Option("names", "list of text", "[]", "Which."),
@@ -75,7 +75,7 @@ def test_options_are_described_with_default_and_meaning_sections_dotted() -> Non
 
 
 def test_a_plugin_without_options_has_none() -> None:
-    assert list(options_of(NoParams)) == []
+    assert list(list_options(NoParams)) == []
 
 
 def test_a_field_is_described_under_the_name_it_is_asked_for() -> None:
@@ -83,7 +83,7 @@ def test_a_field_is_described_under_the_name_it_is_asked_for() -> None:
 
 
 def test_every_key_of_the_core_is_described_in_words_without_pythons() -> None:
-    options = list(options_of(RunConfig))
+    options = list(list_options(RunConfig))
     keys = [".".join(path) for path in known_keys(RunConfig)]
     assert [option.name for option in options] == [
         key for key in keys if not any(k.startswith(f"{key}.") for k in keys)

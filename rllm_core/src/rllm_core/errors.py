@@ -152,13 +152,13 @@ def failures_as(
 def described(error: BaseException) -> str:
     """Return an error with the last line of external code in its traceback: ``KeyError: 'answer' (my_env.py, line
     12)``."""
-    place = "" if isinstance(error, RllmError) and error.details else _place_of(error)
+    place = "" if isinstance(error, RllmError) and error.details else _find_place(error)
     text = f"{error.message} {error.hint}" if isinstance(error, RllmError) else str(error)
     line = " ".join(f"{type(error).__name__}: {text}".split())
     return line.rstrip(": ") + (f" ({place})" if place else "")
 
 
-def _place_of(error: BaseException | None) -> str:
+def _find_place(error: BaseException | None) -> str:
     """Return file and line. Empty if the traceback contains only the core, the program and Python."""
     import sysconfig
     from traceback import walk_tb
@@ -173,12 +173,12 @@ def _place_of(error: BaseException | None) -> str:
     while error is not None:
         passed = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
         passed = [(file, line) for file, line in passed if not file.startswith(("<frozen", "<string>"))]
-        installed = [place for place in passed if _package_of(place[0])]
+        installed = [place for place in passed if _find_package(place[0])]
         others = [place for place in passed if place not in installed]
         own = [(file, line) for file, line in others if not (is_ours(file) or file.startswith(python))]
         # An installed plugin is external code too, but the packages that it calls are not.
-        first = next((_package_of(file) for file, _ in installed if not is_ours(file)), "")
-        if own := own or [place for place in installed if _package_of(place[0]) == first]:
+        first = next((_find_package(file) for file, _ in installed if not is_ours(file)), "")
+        if own := own or [place for place in installed if _find_package(place[0]) == first]:
             file, line = own[-1]
             path = Path(file)
             return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line}"
@@ -187,7 +187,7 @@ def _place_of(error: BaseException | None) -> str:
     return ""
 
 
-def _package_of(file: str) -> str:
+def _find_package(file: str) -> str:
     """Return the top-level package of an installed file. Empty if the file does not belong to an installed package."""
     parts = Path(file).parts
     place = next((index for index, part in enumerate(parts) if part in ("site-packages", "dist-packages")), None)

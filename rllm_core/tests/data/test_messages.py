@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rllm_core.data.messages import MalformedToolCall, Response, ToolCall, text_of
+from rllm_core.data.messages import MalformedToolCall, Response, ToolCall, read_text
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from rllm_core.data.messages import MalformedToolCall, Response, ToolCall, text_
     ],
 )
 def test_the_text_of_a_message_is_that_of_its_text_parts(content: Any, text: str) -> None:
-    assert text_of({"role": "user", "content": content}) == text
+    assert read_text({"role": "user", "content": content}) == text
 
 
 def test_a_message_may_have_no_content() -> None:
-    assert text_of({"role": "assistant", "tool_calls": []}) == ""
+    assert read_text({"role": "assistant", "tool_calls": []}) == ""
 
 
 def test_a_plain_reply_is_a_plain_message() -> None:

@@ -149,13 +149,13 @@ def test_estimators_get_the_greedy_rewards_of_their_trajectories(
 
 
 def test_trajectories_that_were_told_nothing_have_nan(rollouts: Any) -> None:
-    from rllm_core.algorithms.columns import columns_of
+    from rllm_core.algorithms.columns import build_estimator_input
     from rllm_core.data.types import TrajectoryGroup
 
     first, second = (episode.trajectories[0] for episode in rollouts([1.0, 0.0]))
     first.info["greedy_reward"] = 0.5
     batch = build_batch([TrajectoryGroup(group_id="t:agent", trajectories=[first, second])])
-    rewards = columns_of(batch, np.array([True])).greedy_rewards
+    rewards = build_estimator_input(batch, np.array([True])).greedy_rewards
     assert rewards is not None
     assert rewards[0] == 0.5
     assert np.isnan(rewards[1])

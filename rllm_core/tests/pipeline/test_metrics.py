@@ -15,8 +15,8 @@ from rllm_core.data.version_spans import VersionSpan
 from rllm_core.pipeline.metrics import (
     advantage_metrics,
     episode_metrics,
+    find_reward,
     reward_metrics,
-    reward_of,
     staleness_metrics,
     throughput_metrics,
 )
@@ -141,7 +141,7 @@ def test_a_reward_is_the_trajectory_s_or_the_last_step_s(
     reward: float | None, of_steps: list[float | None], expected: float | None
 ) -> None:
     trajectory = Trajectory("agent", [Step([1], [2], reward=value) for value in of_steps], reward)
-    assert reward_of(trajectory) == expected
+    assert find_reward(trajectory) == expected
 
 
 def _step(**fields: Any) -> TrainStep:

@@ -16,7 +16,7 @@ from places import without_place
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.preflight import check_plugins, check_to_train
-from rllm.training.setup import local_tasks_of, open_runner, tasks_of
+from rllm.training.setup import load_local_tasks, load_tasks, open_runner
 from rllm_core.contracts.agent import Agent, AgentPlugin
 from rllm_core.contracts.dataset import DatasetPlugin
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -88,8 +88,8 @@ def test_the_tasks_of_a_split_are_a_list(plan_with: Callable[..., RunPlan]) -> N
         return (Task(id=f"{split}-{index}") for index in range(3))
 
     made = plan_with(tasks)
-    assert [task.id for task in tasks_of(made, "train")] == ["train-0", "train-1", "train-2"]
-    assert [task.id for task in tasks_of(made, "val")] == ["val-0", "val-1", "val-2"]
+    assert [task.id for task in load_tasks(made, "train")] == ["train-0", "train-1", "train-2"]
+    assert [task.id for task in load_tasks(made, "val")] == ["val-0", "val-1", "val-2"]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -97,13 +97,13 @@ def test_a_run_without_tasks_is_told_to_name_an_environment_or_a_dataset(
     plan: Callable[..., RunPlan], split: Split
 ) -> None:
     with expect_error(ConfigError, "no-environment", "`rllm train NAME`", split, "_dataset={name"):
-        tasks_of(plan(), split)
+        load_tasks(plan(), split)
 
 
 @pytest.mark.parametrize("stranger", [{"id": "a"}, "a", None])
 def test_what_is_no_task_is_refused_and_shown(plan_with: Callable[..., RunPlan], stranger: Any) -> None:
     with expect_error(PluginError, "bad-task", "'mine'", repr(stranger), "Return Task records."):
-        tasks_of(plan_with(lambda split: [Task(id="good"), stranger]), "train")
+        load_tasks(plan_with(lambda split: [Task(id="good"), stranger]), "train")
 
 
 def _fail(split: Split) -> Sequence[Task]:
@@ -120,7 +120,7 @@ def test_tasks_that_cannot_be_given_are_an_error_that_names_environment_and_spli
     plan_with: Callable[..., RunPlan], tasks: Any
 ) -> None:
     with pytest.raises(PluginError) as caught:
-        tasks_of(plan_with(tasks), "val")
+        load_tasks(plan_with(tasks), "val")
     message = "Environment 'mine' could not give its val tasks: FileNotFoundError: val.jsonl."
     assert without_place(caught.value.message) == message
     assert isinstance(caught.value.__cause__, FileNotFoundError)
@@ -128,12 +128,12 @@ def test_tasks_that_cannot_be_given_are_an_error_that_names_environment_and_spli
 
 def test_no_list_of_tasks_at_all_is_an_error_that_names_the_environment(plan_with: Callable[..., RunPlan]) -> None:
     with expect_error(PluginError, "tasks-failed", "'mine'", "TypeError"):
-        tasks_of(plan_with(lambda split: None), "train")
+        load_tasks(plan_with(lambda split: None), "train")
 
 
 def test_two_tasks_of_one_id_are_refused(plan_with: Callable[..., RunPlan]) -> None:
     with expect_error(ConfigError, "duplicate-task-id", "'mine'", "'a'"):
-        tasks_of(plan_with(lambda split: [Task(id="a"), Task(id="b"), Task(id="a")]), "train")
+        load_tasks(plan_with(lambda split: [Task(id="a"), Task(id="b"), Task(id="a")]), "train")
 
 
 def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[..., RunPlan]) -> None:
@@ -145,18 +145,18 @@ def test_lazy_tasks_are_checked_by_their_ids_and_stay_lazy(plan_with: Callable[.
 
     ids = {"train": ["t0", "t1"], "val": ["t0", "t0"]}
     planned = plan_with(lambda split: LazyTasks(ids[split], make))
-    tasks = tasks_of(planned, "train")
+    tasks = load_tasks(planned, "train")
     assert (len(tasks), made) == (2, [])
     assert tasks[1] == Task(id="t1")
     with expect_error(ConfigError, "duplicate-task-id", "'mine'", "'t0'"):
-        tasks_of(planned, "val")
+        load_tasks(planned, "val")
     assert made == [1]
 
 
 def test_row_numbers_are_not_gone_through(plan_with: Callable[..., RunPlan]) -> None:
     """A set of a billion ids would not fit into memory."""
     given = LazyTasks(RowIds(range(10**9)), lambda index: Task(id=str(index)))
-    assert tasks_of(plan_with(lambda split: given), "train") is given
+    assert load_tasks(plan_with(lambda split: given), "train") is given
 
 
 def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
@@ -171,7 +171,7 @@ def test_a_file_in_place_of_a_dataset_is_read_by_its_ending(
     lines = DatasetPlugin(name="lines", summary="S.", params=File, load=lambda: read, suffixes=frozenset({".lines"}))
     registry.add(lines)
     planned = plan({"data.train_dataset": str(tmp_path / "a.lines")})
-    assert [task.id for task in tasks_of(planned, "train")] == ["a"]
+    assert [task.id for task in load_tasks(planned, "train")] == ["a"]
 
 
 def test_a_plugin_is_asked_about_its_options_before_a_run_starts(
@@ -210,7 +210,7 @@ def test_an_environment_that_cannot_be_loaded_is_named(plan: Callable[..., RunPl
 
     registry.add(EnvironmentPlugin(name="mine", summary="For tests.", params=NoParams, load=fail))
     with expect_error(PluginError, "plugin-not-loadable", "in-process/mine", "ImportError", "'pygame'"):
-        tasks_of(plan({"rllm.env.name": "mine"}), "train")
+        load_tasks(plan({"rllm.env.name": "mine"}), "train")
 
 
 @pytest.fixture
@@ -263,8 +263,8 @@ def test_a_task_that_is_trained_on_and_validated_on_is_warned_about(
 def test_each_split_has_its_own_dataset(plan: Callable[..., RunPlan], offer: Callable[..., None]) -> None:
     offer(ours=_named("a", "b"), theirs=_named("a"))
     made = plan({"data.train_dataset": "ours", "data.val_dataset": "theirs"})
-    assert tasks_of(made, "train") == [Task(id="a"), Task(id="b")]
-    assert tasks_of(made, "val") == [Task(id="a")]
+    assert load_tasks(made, "train") == [Task(id="a"), Task(id="b")]
+    assert load_tasks(made, "val") == [Task(id="a")]
 
 
 def test_a_dataset_goes_before_the_environment_and_the_other_split_stays_the_environment_s(
@@ -274,17 +274,17 @@ def test_a_dataset_goes_before_the_environment_and_the_other_split_stays_the_env
     offer(ours=_named("a"))
     for chosen, others in (("train", "val"), ("val", "train")):
         made = plan({"rllm.env.name": "mine", f"data.{chosen}_dataset": "ours"})
-        assert tasks_of(made, chosen) == [Task(id="a")]  # type: ignore[arg-type]
-        assert tasks_of(made, others) == [Task(id=f"{others} of the environment")]  # type: ignore[arg-type]
+        assert load_tasks(made, chosen) == [Task(id="a")]  # type: ignore[arg-type]
+        assert load_tasks(made, others) == [Task(id=f"{others} of the environment")]  # type: ignore[arg-type]
 
 
 def test_a_run_that_trains_on_a_dataset_alone_has_no_validation_tasks(
     plan: Callable[..., RunPlan], offer: Callable[..., None]
 ) -> None:
     offer(ours=_named("a"))
-    assert list(tasks_of(plan({"data.train_dataset": "ours"}), "val")) == []
+    assert list(load_tasks(plan({"data.train_dataset": "ours"}), "val")) == []
     with expect_error(ConfigError, "no-environment"):
-        tasks_of(plan({"data.val_dataset": "ours"}), "train")
+        load_tasks(plan({"data.val_dataset": "ours"}), "train")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_tasks_of_a_dataset_are_checked_like_those_of_an_environment(
 ) -> None:
     offer(ours=tasks)
     with expect_error(error, *message):
-        tasks_of(plan({"data.train_dataset": "ours"}), "train")
+        load_tasks(plan({"data.train_dataset": "ours"}), "train")
 
 
 class Echoes:
@@ -374,7 +374,7 @@ def play(plan: Callable[..., RunPlan], registry: Registry) -> Callable[..., list
     def run(settings: dict[str, Any], engine: Any) -> list[Episode]:
         made = plan({"rllm.env.name": "twice", "rllm.workflow.name": "multi_turn_workflow"} | settings)
         order = RolloutRequest(
-            tasks=tasks_of(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
+            tasks=load_tasks(made, "train"), rollouts=2, sampling=SamplingParams(max_tokens=9), label="train"
         )
 
         async def rolled_out() -> list[Episode]:
@@ -650,7 +650,7 @@ def test_a_data_set_beyond_a_network_is_not_read_by_a_dry_run(plan: Callable[...
             )
         )
     made = plan({"data.train_dataset": "near", "data.val_dataset": "far"})
-    read = local_tasks_of(made, "train")
+    read = load_local_tasks(made, "train")
     assert read is not None
     assert [task.id for task in read] == ["a"]
-    assert local_tasks_of(made, "val") is None
+    assert load_local_tasks(made, "val") is None

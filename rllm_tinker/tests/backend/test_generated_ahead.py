@@ -19,7 +19,7 @@ from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
 from rllm.training.loop import TrainingLoop
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
@@ -104,7 +104,7 @@ def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: 
         plan = make_plan(
             compose(registry, [layer_from_dotted({**SETTINGS, **named, **settings}, "the test")]), registry
         )
-        tasks = {f"{split}_tasks": tasks_of(plan, split) for split in ("train", "val")}
+        tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         directory = RunDirectory.open(plan.config.rllm.trainer, overwrite=False, resume=resume)
         made = Made(stop_after)
         try:

@@ -9,7 +9,7 @@ from expecting import check_values, expect_error
 
 from rllm.config.keys import known_keys
 from rllm.config.layers import layer_from_dotted
-from rllm.config.paths import ABSENT, leaves, path_of, value_at
+from rllm.config.paths import ABSENT, leaves, split_key, value_at
 from rllm.config.unused import idle_reason
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
@@ -239,7 +239,7 @@ def test_shared_keys_name_keys_of_the_core(run: Any) -> None:
 )
 def test_a_key_of_verls_classes_that_its_yaml_leaves_out_reaches_verl(run: Any, key: str, value: Any) -> None:
     native = run(layer_from_dotted({key: value}, "my.yaml")).backend_config.native()
-    assert value_at(native, path_of(key)) == value
+    assert value_at(native, split_key(key)) == value
 
 
 def test_such_keys_are_fields_of_verls_classes() -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from rllm.cli.main import main
 from rllm.config.packaged import packaged_values
-from rllm.config.paths import leaves, path_of, value_at
+from rllm.config.paths import leaves, split_key, value_at
 from rllm.inspection.conversion import Converted, convert
 from rllm_core.plugins.registry import Registry
 from rllm_verl import own_trainer
@@ -248,7 +248,7 @@ def test_what_rllm_may_say_and_we_do_always_or_never_is_left_out(converted: Conv
 def test_verl_s_defaults_are_those_of_the_installed_verl(record: Any, of_verl: dict[str, Any]) -> None:
     native = {row.rllm: row.native for row in record.shared_keys}
     for key, value in own_trainer.DEFAULTS.items():
-        assert value_at(of_verl, path_of(native.get(key, key))) == value, key
+        assert value_at(of_verl, split_key(native.get(key, key))) == value, key
     for key, value in (
         (f"{ACTOR}.ppo_mini_batch_size", own_trainer.PPO_MINI_BATCH_SIZE),
         (f"{ACTOR}.kl_loss_coef", own_trainer.KL_LOSS_COEF),
@@ -260,7 +260,7 @@ def test_verl_s_defaults_are_those_of_the_installed_verl(record: Any, of_verl: d
         (f"{ROLLOUT}.val_kwargs.do_sample", False),
         (f"{ROLLOUT}.val_kwargs.temperature", 0),
     ):
-        assert value_at(of_verl, path_of(key)) == value, key
+        assert value_at(of_verl, split_key(key)) == value, key
 
 
 def test_no_other_default_of_a_shared_key_differs(
@@ -269,7 +269,8 @@ def test_no_other_default_of_a_shared_key_differs(
     differ = {
         row.rllm
         for row in record.shared_keys
-        if None not in (theirs := value_at(of_verl, path_of(row.native)), ours := value_at(packaged, path_of(row.rllm)))
+        if None
+        not in (theirs := value_at(of_verl, split_key(row.native)), ours := value_at(packaged, split_key(row.rllm)))
         and next((core for core, native in row.spelled if native == theirs), theirs) != ours
     }
     assert differ - set(own_trainer.DEFAULTS) == {

@@ -90,9 +90,9 @@ def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **o
     flags = {name: options.pop(name) for name in ("backend", "profile", "seed")}
     run, run_port = options.pop("run"), options.pop("run_port")
     if model is not None:
-        from rllm.evaluation.words import checkpoint_of
+        from rllm.evaluation.words import find_latest_checkpoint
 
-        return serve_model(read_request(words, checkpoint_of(model), files, flags), run=run, **options)
+        return serve_model(read_request(words, find_latest_checkpoint(model), files, flags), run=run, **options)
     if words or files or any(value is not None for value in flags.values()):
         raise click.UsageError("Config files and KEY=VALUE settings need a model. Set one with --model.")
     return serve_runs(run_port=run_port, **options)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rllm_core.contracts.agent import Agent, AgentPlugin
-from rllm_core.data.messages import MalformedToolCall, Message, Response, ToolCall, text_of
+from rllm_core.data.messages import MalformedToolCall, Message, Response, ToolCall, read_text
 from rllm_plugin_kit.plugin import PluginContract
 
 OBSERVATIONS: tuple[str | Sequence[Message], ...] = (
@@ -80,7 +80,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
         first, second = MARKS
         self._observe(agent, first)
         self._act(agent, REPLIES[0])
-        if any(first in text_of(message) for message in self._observe(agent, second)):
+        if any(first in read_text(message) for message in self._observe(agent, second)):
             raise self.failure(
                 "repeats the first observation after the second",
                 "Return only new messages: the conversation keeps earlier messages.",
@@ -151,7 +151,7 @@ class AgentContract(PluginContract[AgentPlugin[Any]]):
             f"fails on the {what} {given!r:.160}",
             "A model can return any text. Pass an invalid action on, because the environment answers it."
             if what == "response"
-            else "An observation is text or chat messages; `rllm_core.data.messages.text_of` gives their text.",
+            else "An observation is text or chat messages; `rllm_core.data.messages.read_text` gives their text.",
         ):
             return method(given)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.algorithms.columns import GREEDY_REWARD, REWARD_COMPONENTS, columns_of
+from rllm_core.algorithms.columns import GREEDY_REWARD, REWARD_COMPONENTS, build_estimator_input
 from rllm_core.algorithms.estimation import to_tokens
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.data.batch import build_batch
@@ -40,9 +40,9 @@ class EstimatorCalls(PluginContract[EstimatorPlugin[Any]]):
 
     def inputs(self, groups: Sequence[TrajectoryGroup]) -> AdvantageInput:
         """Return the columns of these groups, with the columns in the plugin's `needs`."""
-        # `columns_of` selects groups of a batch, and a batch needs at least one group.
+        # `build_estimator_input` selects groups of a batch, and a batch needs at least one group.
         batch = fill(build_batch(groups or self.groups([[Member(0.0)]])), self.plugin.needs)
-        return columns_of(batch, np.full(len(batch.groups), bool(groups)))
+        return build_estimator_input(batch, np.full(len(batch.groups), bool(groups)))
 
     def called(self, params: Any, groups: Sequence[TrajectoryGroup], case: str) -> Advantages:
         """Call the estimator for these groups and return its result."""

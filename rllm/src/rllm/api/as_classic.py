@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rllm.api.classic import per_group
 from rllm.api.classic_call import NORM
-from rllm_core.algorithms.columns import columns_of
+from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts.estimator import ALWAYS_FILLED, AdvantageEstimator, AdvantageInput, EstimatorPlugin
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import TrajectoryGroup
@@ -107,7 +107,9 @@ class AsClassic:
                 f"is given {len(sizes)} arrays of {sizes} rewards for {len(theirs)} groups of {theirs} trajectories.",
                 "Give one reward per trajectory.",
             )
-        return replace(columns_of(build_batch(groups), np.ones(len(groups), np.bool_), config), rewards=together)
+        return replace(
+            build_estimator_input(build_batch(groups), np.ones(len(groups), np.bool_), config), rewards=together
+        )
 
     def _error(self, problem: str, hint: str = "") -> AdvantageError:
         return AdvantageError("bad-estimator-signature", f"estimator {self._plugin.name!r} {problem}", hint)

@@ -28,7 +28,7 @@ def offering(record_class: type[Plugin[Any]], name: str, summary: str, **fields:
 
     def record(thing: Any) -> Plugin[Any]:
         given = {field: frozen(value) for field, value in fields.items()}
-        return record_class(name=name, summary=summary or summary_of(thing), load=lambda: thing, **given)
+        return record_class(name=name, summary=summary or read_summary(thing), load=lambda: thing, **given)
 
     return registering(f"register_rllm_{record_class.kind}", name, record)
 
@@ -59,11 +59,10 @@ def _read_attribute(thing: object, attribute: str) -> str:
     return str(getattr(thing, attribute, None) or getattr(type(thing), attribute))
 
 
-def summary_of(thing: object) -> str:
-    """The first line of its docstring."""
-    return (getdoc(thing) or "").strip().partition("\n")[
-        0
-    ].strip() or f"{_read_attribute(thing, '__qualname__')} of this process."
+def read_summary(thing: object) -> str:
+    """Return the first line of its docstring, or its name if it has none."""
+    line = (getdoc(thing) or "").strip().partition("\n")[0].strip()
+    return line or f"{_read_attribute(thing, '__qualname__')} of this process."
 
 
 def frozen(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from rllm.api.offering import NONE, ThingT, frozen, registering, summary_of
+from rllm.api.offering import NONE, ThingT, frozen, read_summary, registering
 from rllm.api.python_plugins import workflow_plugin
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
@@ -48,7 +48,7 @@ def register_rllm_workflow(
             of_class = workflow_plugin(thing, {})
         except ConfigError as error:
             raise PluginError(error.code, f"register_rllm_workflow({name!r}): {error.message}", error.hint) from error
-        named = replace(of_class, name=name, summary=summary or summary_of(thing), stop_texts=stop_texts, open=open)
+        named = replace(of_class, name=name, summary=summary or read_summary(thing), stop_texts=stop_texts, open=open)
         return named if params is None else replace(named, params=params, load=lambda: thing)
 
     return registering("register_rllm_workflow", name, record)
@@ -79,7 +79,7 @@ def register_rllm_environment(
             )
         return EnvironmentPlugin(
             name=name,
-            summary=summary or summary_of(thing),
+            summary=summary or read_summary(thing),
             load=lambda: thing,
             params=params,
             blocking=blocking,
@@ -113,7 +113,7 @@ def register_rllm_reward(
         make = _reward_maker(name, thing, with_params=params is not None)
         return RewardPlugin(
             name=name,
-            summary=summary or summary_of(thing),
+            summary=summary or read_summary(thing),
             params=NoParams if params is None else params,
             load=lambda: make,
             needs=frozen(needs),

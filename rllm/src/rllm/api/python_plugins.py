@@ -100,7 +100,7 @@ def workflow_plugin(workflow_class: type[Workflow], arguments: Mapping[str, Any]
         return workflow_class(context, **{**given, **arguments})
 
     return WorkflowPlugin(
-        name=name_of(workflow_class),
+        name=make_plugin_name(workflow_class),
         summary=_summary(workflow_class),
         params=params,
         load=lambda: make,
@@ -150,7 +150,7 @@ def backend_plugin(backend: type[Backend] | BackendPlugin[Any]) -> BackendPlugin
         )
     anything = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
     return BackendPlugin(
-        name=name_of(backend),
+        name=make_plugin_name(backend),
         summary=_summary(backend),
         params=getattr(backend, "params", NoParams),
         load=lambda: backend,
@@ -178,7 +178,7 @@ def estimator_choice(value: Any) -> str | dict[str, Any]:
     )
 
 
-def name_of(thing: type[Any]) -> str:
+def make_plugin_name(thing: type[Any]) -> str:
     """``SolverJudgeWorkflow`` as plugins are named: ``solver_judge_workflow``."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", thing.__name__)
     return "_".join(word.lower() for word in words) or "unnamed"

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from rllm.api.as_classic import AsClassic
 from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
 from rllm.api.classic_call import NORM, reads
-from rllm.api.offering import NONE, ThingT, find_plugin, frozen, offering, plain_name, registering, summary_of
+from rllm.api.offering import NONE, ThingT, find_plugin, frozen, offering, plain_name, read_summary, registering
 from rllm.planning.unused_keys import shared_options
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import Grouping, GroupingPlugin
@@ -64,7 +64,7 @@ def register_rllm_adv_estimator(
         read = {f"rllm.algorithm.{NORM}"} if reads(function, NORM) else NONE
         return EstimatorPlugin(
             name=name,
-            summary=summary or summary_of(function),
+            summary=summary or read_summary(function),
             load=lambda: FromClassic(name, function),
             scope=scope,
             needs=frozen(needs),

@@ -32,7 +32,7 @@ from rllm.runs.run_directory import RunDirectory
 from rllm.tasks.task_rows import tasks_from_rows
 from rllm.training.loop import TrainingLoop
 from rllm.training.resuming import plan_resumed
-from rllm.training.setup import tasks_of
+from rllm.training.setup import load_tasks
 from rllm_core.contracts.backend import Backend, BackendPlugin
 from rllm_core.contracts.environment import Split
 from rllm_core.contracts.observer import Observer
@@ -165,7 +165,7 @@ class UnifiedTrainer:
             return tasks_from_rows(given, f"{split}_dataset")
         if split == "val" and self.plan.environment is None and self.plan.val_dataset is None:
             return ()
-        return tasks_of(self.plan, split)
+        return load_tasks(self.plan, split)
 
 
 class AgentTrainer:

@@ -8,14 +8,14 @@ from rllm.cli.configuring import Request
 from rllm.config.compose import BACKEND_KEY, chosen_backend
 from rllm.config.layers import Layer, layer_from_file, layers_from_overrides
 from rllm.config.merge import merge_layers
-from rllm.config.paths import KeyPath, path_of, value_at
+from rllm.config.paths import KeyPath, split_key, value_at
 from rllm.config.run_registry import registry_for
-from rllm.config.whole import forget, of_any_backend, values_of
+from rllm.config.whole import forget, of_any_backend, select_values
 from rllm.training.resuming import saved_config, saved_value
 from rllm_core.schema.run_config import RunConfig
 
 OF_TRAINING = tuple(
-    path_of(f"rllm.{key}")
+    split_key(f"rllm.{key}")
     for key in (
         *("algorithm.adv_estimator", "algorithm.estimator_map", "algorithm.loss_fn", "algorithm.loss_map"),
         *("transform.grouping", "rejection_sample", "pipeline", "trainer.logger", "trainer.observers"),
@@ -40,22 +40,22 @@ def config_of_checkpoint(request: Request) -> Layer | None:
     if request.environment not in (None, saved_value(saved, "rllm.env.name")):
         return None
     # No recipe exists for a checkpoint, so keep the values from the recipe of the run's original model.
-    same = _backend_of(request) in (None, saved_value(saved, BACKEND_KEY))
-    return forget(values_of(saved), _of_training(saved)) if same else forget(of_any_backend(saved), OF_TRAINING)
+    same = _read_backend(request) in (None, saved_value(saved, BACKEND_KEY))
+    return forget(select_values(saved), _of_training(saved)) if same else forget(of_any_backend(saved), OF_TRAINING)
 
 
 def _of_training(saved: Layer) -> list[KeyPath]:
     """`OF_TRAINING`, also under the names that the run's backend has for these keys."""
-    values = values_of(saved)
+    values = select_values(saved)
     shared = chosen_backend(registry_for([values]), [values]).shared_keys
-    natives = {path_of(each.native): path_of(each.rllm) for each in shared}
+    natives = {split_key(each.native): split_key(each.rllm) for each in shared}
     return [*OF_TRAINING, *(native for native, core in natives.items() if core in OF_TRAINING)]
 
 
-def _backend_of(request: Request) -> str | None:
+def _read_backend(request: Request) -> str | None:
     """Return the backend that the request sets. None if it sets no backend."""
     given = [layer_from_file(file) for file in request.files] + layers_from_overrides(request.overrides)
-    name = value_at(merge_layers(given, [RunConfig]).tree, path_of(BACKEND_KEY))
+    name = value_at(merge_layers(given, [RunConfig]).tree, split_key(BACKEND_KEY))
     return name.rpartition("/")[2] if isinstance(name, str) else None
 
 

@@ -10,7 +10,7 @@ import click
 from rllm_core.errors import PluginError
 from rllm_core.notices import one_line
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, Candidate, Discovery
-from rllm_core.plugins.first_party import COMMAND, home_of, names_elsewhere
+from rllm_core.plugins.first_party import COMMAND, find_home_package, names_elsewhere
 from rllm_core.plugins.unusable import UnusablePluginError
 
 
@@ -42,7 +42,7 @@ class PluginCommands:
     def missing(self) -> dict[str, str]:
         """Commands of our distributions that are not installed -> the distribution."""
         known = {candidate.entry_point for candidate in (*self.usable, *self.hidden, *self.blocked)}
-        homes = {name: home_of(COMMAND, name) for name in names_elsewhere(COMMAND) if name not in known}
+        homes = {name: find_home_package(COMMAND, name) for name in names_elsewhere(COMMAND) if name not in known}
         return {name: home for name, home in homes.items() if home is not None}
 
     def get(self, name: str) -> click.Command | None:
@@ -55,7 +55,7 @@ class PluginCommands:
         offers = self.by_name().get(name, [])
         if len(offers) > 1:
             raise PluginError(
-                "ambiguous-command", f"Command {name!r} is offered by {offers_of(offers)}.", remedy_of(offers)
+                "ambiguous-command", f"Command {name!r} is offered by {format_candidates(offers)}.", format_hint(offers)
             )
         if offers:
             return load_command(offers[0])
@@ -63,7 +63,7 @@ class PluginCommands:
             if candidate.entry_point == name:
                 message = f"Command {name!r} cannot be used: {candidate.distribution} is blocked."
                 raise PluginError("blocked-plugin", message, f"It is blocked by {candidate.blocked_by}.")
-        if home := home_of(COMMAND, name):
+        if home := find_home_package(COMMAND, name):
             raise PluginError("plugin-not-installed", f"Command {name!r} is in {home}.", f"pip install {home}")
         return None
 
@@ -98,12 +98,12 @@ def load_command(candidate: Candidate) -> click.Command:
     return command
 
 
-def offers_of(candidates: Collection[Candidate]) -> str:
+def format_candidates(candidates: Collection[Candidate]) -> str:
     """``one 1.0 and two 2.0``."""
     return " and ".join(f"{candidate.distribution} {candidate.version}" for candidate in candidates)
 
 
-def remedy_of(clash: Collection[Candidate]) -> str:
+def format_hint(clash: Collection[Candidate]) -> str:
     """Return the hint for several commands with the same name."""
     choices = " or ".join(f"{BLOCK_VARIABLE}={candidate.distribution}" for candidate in clash)
     return f"To use one, uninstall the other or block it: {choices}."

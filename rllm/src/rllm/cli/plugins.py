@@ -50,7 +50,7 @@ def list_plugins(kind: str | None, installable: bool, as_json: bool) -> None:
       rllm plugins list --installable
       rllm plugins list --json | jq -r '.[].qualified_name'
     """
-    from rllm.cli.plugin_commands import offers_of
+    from rllm.cli.plugin_commands import format_candidates
     from rllm.cli.tables import print_table
     from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.registry import Registry
@@ -80,7 +80,7 @@ def list_plugins(kind: str | None, installable: bool, as_json: bool) -> None:
     print_table(("kind", "name", "what it does", "comes from"), rows, bold=1)
     offers = {} if kind else commands_in(registry.discovery).by_name()
     for name, candidates in offers.items():
-        click.echo(f"Command `rllm {name}` comes from {offers_of(candidates)}.")
+        click.echo(f"Command `rllm {name}` comes from {format_candidates(candidates)}.")
 
 
 def commands_in(discovery: Discovery) -> PluginCommands:

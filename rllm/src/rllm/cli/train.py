@@ -105,9 +105,9 @@ def _check(plan: RunPlan, resume: bool, overwrite: bool) -> None:
     from rllm.planning.preflight import check_to_train, load_plugins
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.contexts import run_context
-    from rllm.training.setup import local_tasks_of
+    from rllm.training.setup import load_local_tasks
 
-    check_to_train(plan, local_tasks_of(plan, "train"), local_tasks_of(plan, "val"))
+    check_to_train(plan, load_local_tasks(plan, "train"), load_local_tasks(plan, "val"))
     load_plugins(plan)
     if plan.backend.plugin.check_renderer is not None:
         plan.backend.plugin.check_renderer(run_context(plan, total_steps=1))
@@ -119,9 +119,9 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     from rllm.planning.preflight import check_to_train
     from rllm.runs.run_directory import RunDirectory
     from rllm.training.loop import TrainingLoop
-    from rllm.training.setup import tasks_of
+    from rllm.training.setup import load_tasks
 
-    train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
+    train_tasks, val_tasks = load_tasks(plan, "train"), load_tasks(plan, "val")
     check_to_train(plan, train_tasks, val_tasks)
     directory = RunDirectory.open(plan.config.rllm.trainer, resume=resume, overwrite=overwrite)
     try:

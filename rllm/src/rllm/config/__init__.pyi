@@ -1,15 +1,15 @@
 from .keys import (
-    fields_of as fields_of,
+    find_section as find_section,
     key_around as key_around,
     known_keys as known_keys,
-    section_of as section_of,
+    list_fields as list_fields,
     where_acts as where_acts,
 )
 from .layers import COMMAND_LINE as COMMAND_LINE, Tier as Tier, read_config_text as read_config_text
 from .overrides import read_override as read_override
 from .packaged import DEFAULT as DEFAULT, packaged_values as packaged_values
 from .packaged_keys import takes_key as takes_key
-from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, path_of as path_of, value_at as value_at
+from .paths import ABSENT as ABSENT, KeyPath as KeyPath, leaves as leaves, split_key as split_key, value_at as value_at
 from .problems import (
     as_config_error as as_config_error,
     describe as describe,

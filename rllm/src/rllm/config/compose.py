@@ -20,14 +20,14 @@ from pydantic import BaseModel, ValidationError
 
 from rllm.config.correction_presets import SECTION, preset_layer
 from rllm.config.deriving import derive_keys
-from rllm.config.keys import known_keys, section_of
+from rllm.config.keys import find_section, known_keys
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm.config.needed import require_packages
 from rllm.config.options_as_keys import option_hints
 from rllm.config.packaged import DEFAULT, base_layer, packaged_layers
 from rllm.config.packaged_keys import unlike_packaged
-from rllm.config.paths import KeyPath, leaves, path_of, picked, put_at, value_at, without
+from rllm.config.paths import KeyPath, leaves, picked, put_at, split_key, value_at, without
 from rllm.config.problems import ConfigLine, as_config_error, describe, parse, wrong_value
 from rllm.config.resolve import environment_hidden, escape, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
@@ -95,7 +95,7 @@ class Composed:
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
-        return reduce(getitem, path_of(key), self.tree)
+        return reduce(getitem, split_key(key), self.tree)
 
     def beneath(self, key: str) -> list[str]:
         """Return the dotted keys of a key's values: the key itself, or all keys inside its mapping."""
@@ -111,8 +111,8 @@ class Composed:
 
     def describe(self, key: str) -> str:
         """``"`rllm.rollout.n` is 4 (from my.yaml)"``: the beginning of a message about a value."""
-        text, _ = self.from_environment.get(path_of(key), (self.value(key), None))
-        return wrong_value(path_of(key), text, self.origin(key))
+        text, _ = self.from_environment.get(split_key(key), (self.value(key), None))
+        return wrong_value(split_key(key), text, self.origin(key))
 
 
 def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
@@ -144,7 +144,7 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
 
     merged = merge_layers([*lower, *user_layers], schemas)
     if (preset := _selected(merged, PRESET_KEY)) is not None:
-        lower.append(preset_layer(preset, merged.origin(path_of(PRESET_KEY))))
+        lower.append(preset_layer(preset, merged.origin(split_key(PRESET_KEY))))
         merged = merge_layers([*lower, *user_layers], schemas)
     warnings = share_keys(merged, backend.shared_keys)
     _settle_length_of_training(merged, backend.shared_keys)
@@ -157,7 +157,7 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
         if problems := unlike_packaged(tree, merged, backend, profile):
             raise as_config_error(problems)
         composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
-    unused = [path_of(key) for key in composed.by_user if idle_reason(backend, key)]
+    unused = [split_key(key) for key in composed.by_user if idle_reason(backend, key)]
     in_force = _in_force(registry, user_layers, unused) if unused else {}
     return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
 
@@ -249,7 +249,7 @@ def _split(
     core: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in tree.items():
-        ours, theirs = section_of(core_schema, key), section_of(backend_schema, key)
+        ours, theirs = find_section(core_schema, key), find_section(backend_schema, key)
         if key not in core_schema.model_fields:
             rest[key] = value
         elif ours and theirs and isinstance(value, dict):
@@ -267,9 +267,9 @@ def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> N
     epochs, batches = "rllm.trainer.total_epochs", "rllm.trainer.total_batches"
     if _selected(merged, batches) == -1:
         return
-    by_epochs, by_batches = (merged.tier(path_of(key)) for key in (epochs, batches))
+    by_epochs, by_batches = (merged.tier(split_key(key)) for key in (epochs, batches))
     if by_epochs > by_batches:
-        put_shared(merged, shared, batches, -1, merged.origin(path_of(epochs)), by_epochs)
+        put_shared(merged, shared, batches, -1, merged.origin(split_key(epochs)), by_epochs)
     elif by_batches > by_epochs:
         put_shared(merged, shared, epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
 
@@ -288,7 +288,7 @@ def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at:
 def _selected(merged: Merged, key: str) -> Any:
     """The value of a key before everything is resolved; None when there is none yet."""
     node: Any = merged.tree
-    path = path_of(key)
+    path = split_key(key)
     for depth, part in enumerate(path):
         if not isinstance(node, dict):
             raise ConfigError(
@@ -308,7 +308,7 @@ def _plugin(registry: Registry, kind: str, name: str, key: str, merged: Merged) 
     try:
         return registry.get(kind, name).plugin
     except PluginError as error:
-        origin = merged.origin(path_of(key))
+        origin = merged.origin(split_key(key))
         raise ConfigError(error.code, f"`{key}` (from {origin}): {error.message}", error.hint) from error
 
 
@@ -321,7 +321,7 @@ def _profile(chosen: Merged, backend: Any) -> str | None:
     profile = _selected(chosen, PROFILE_KEY)
     if profile is None or (isinstance(profile, str) and profile in backend.profiles):
         return profile
-    path = path_of(PROFILE_KEY)
+    path = split_key(PROFILE_KEY)
     has = f"Its profiles: {', '.join(backend.profiles)}." if backend.profiles else "It has none: leave it out."
     raise ConfigError(
         "unknown-choice",
@@ -334,7 +334,7 @@ def _require_unchanged(merged: Merged, decided: Mapping[str, str]) -> None:
     """Check that the choices made from the user's layers are unchanged. If not, the wrong layers were merged."""
     for key, value in decided.items():
         if (now := _selected(merged, key)) != value:
-            origin = merged.origin(path_of(key))
+            origin = merged.origin(split_key(key))
             raise ConfigError(
                 "backend-mismatch",
                 f"`{key}` is {value!r} by the user's choice, but {origin} sets it to {now!r}.",
@@ -374,6 +374,6 @@ def _require_own_sections(merged: Merged, backend: Any, registry: Registry) -> N
 def _name(key: str, merged: Merged) -> str:
     name = _selected(merged, key)
     if not isinstance(name, str):
-        path = path_of(key)
+        path = split_key(key)
         raise ConfigError("wrong-value", f"{wrong_value(path, name, merged.origin(path))}: expected text.")
     return name

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from rllm.config.keys import section_of
+from rllm.config.keys import find_section
 from rllm.config.layers import Tier
 from rllm.config.merge import MISSING, Merged
 from rllm.config.packaged import DEFAULT
-from rllm.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
+from rllm.config.paths import ABSENT, KeyPath, put_at, split_key, value_at
 from rllm.config.problems import wrong_value
 from rllm.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import DerivedKey
@@ -30,9 +30,9 @@ def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[Base
     """
     if not derived:
         return
-    tree = resolved_at(merged, {path_of(key) for row in derived for key in (row.native, *row.of)})
+    tree = resolved_at(merged, {split_key(key) for row in derived for key in (row.native, *row.of)})
     for row in derived:
-        path = path_of(row.native)
+        path = split_key(row.native)
         if merged.tier(path) < Tier.SAVED:
             value = _derived(merged, tree, schema, row)
             merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
@@ -40,7 +40,7 @@ def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[Base
 
 
 def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row: DerivedKey) -> Any:
-    sources = {path_of(key): _value(tree, schema, path_of(key)) for key in row.of}
+    sources = {split_key(key): _value(tree, schema, split_key(key)) for key in row.of}
     try:
         return row.derive(*sources.values())
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -66,7 +66,7 @@ def _default(tree: Any, schema: type[BaseModel], path: KeyPath) -> Any:
     """Return the value that validation will set for a key missing in `tree`. `ABSENT` if the schema has no default."""
     head, rest = path[0], path[1:]
     if isinstance(tree, dict) and head in tree:
-        section = section_of(schema, head)
+        section = find_section(schema, head)
         return _default(tree[head], section, rest) if section is not None and rest else ABSENT
     field = schema.model_fields.get(head)
     if not isinstance(tree, dict) or field is None or field.is_required():

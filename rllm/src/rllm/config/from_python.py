@@ -12,7 +12,7 @@ from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, lay
 from rllm.config.merge import merge_layers
 from rllm.config.overrides import BACKEND_GROUP, read_override
 from rllm.config.packaged import base_layer, packaged_layers
-from rllm.config.paths import KeyPath, leaves, path_of, picked, split_by
+from rllm.config.paths import KeyPath, leaves, picked, split_by, split_key
 from rllm.config.whole import is_whole
 from rllm.config.yaml_text import DEEPEST
 from rllm_core.errors import ConfigError
@@ -157,4 +157,4 @@ def _keys_of_words(words: Iterable[str]) -> Iterator[KeyPath]:
             key = read_override(word)[0]
         except ConfigError:
             continue  # Hydra took it, so it deletes a key, or chooses from a group of the script's own.
-        yield path_of(key)
+        yield split_key(key)

@@ -20,11 +20,11 @@ ANY_KEY = "*"
 @cache
 def known_keys(schema: type[BaseModel]) -> tuple[KeyPath, ...]:
     """Return every section and key of a schema, each section before its keys."""
-    return tuple(fields_of(schema))
+    return tuple(list_fields(schema))
 
 
 @cache
-def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
+def list_fields(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
     """Return every section and key of a schema with its field, each section before its keys."""
     return dict(_fields(schema, ()))
 
@@ -32,7 +32,7 @@ def fields_of(schema: type[BaseModel]) -> dict[KeyPath, FieldInfo]:
 @cache
 def value_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Return the keys of a schema that are values and not sections."""
-    fields = fields_of(schema)
+    fields = list_fields(schema)
     return frozenset(fields) - {path[:end] for path in fields for end in range(1, len(path))}
 
 
@@ -46,7 +46,7 @@ def key_around(schema: type[BaseModel], path: KeyPath) -> KeyPath | None:
 def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Patterns of the keys that hold a plugin choice: a name, or a mapping with ``name`` and options."""
     patterns = set()
-    for path, field in fields_of(schema).items():
+    for path, field in list_fields(schema).items():
         for variant in _variants(field.annotation):
             if get_origin(variant) is dict and _is_choice(get_args(variant)[1]):
                 patterns.add((*path, ANY_KEY))
@@ -60,7 +60,7 @@ def choice_keys(schema: type[BaseModel]) -> frozenset[KeyPath]:
 @cache
 def plugin_keys(schema: type[BaseModel]) -> dict[KeyPath, str]:
     """Keys that name plugins -> the kind of these."""
-    marks = ((path, mark) for path, field in fields_of(schema).items() for mark in field.metadata)
+    marks = ((path, mark) for path, field in list_fields(schema).items() for mark in field.metadata)
     return {path: mark.kind for path, mark in marks if isinstance(mark, Names)}
 
 
@@ -81,17 +81,17 @@ def named_sections(schema: type[BaseModel]) -> dict[KeyPath, str]:
 @cache
 def always_sections(schema: type[BaseModel]) -> frozenset[KeyPath]:
     """Sections of a schema that cannot be null."""
-    return frozenset(path for path, field in fields_of(schema).items() if _is_section(field.annotation))
+    return frozenset(path for path, field in list_fields(schema).items() if _is_section(field.annotation))
 
 
-def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "playing"] | None:
+def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "rollout"] | None:
     """Return where a key is used, from the nearest mark on the key or a section above it. None if there is no mark."""
-    fields = fields_of(schema)
+    fields = list_fields(schema)
     nearest = (fields[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in fields)
     return next((mark.where for field in nearest for mark in field.metadata if isinstance(mark, ActsIn)), None)
 
 
-def section_of(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
+def find_section(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
     """The model of a section of a schema; None when the key is no section of it."""
     field = schema.model_fields.get(key)
     variants = _variants(field.annotation) if field else ()

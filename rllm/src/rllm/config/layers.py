@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm.config.overrides import read_override
-from rllm.config.paths import ABSENT, NoSectionError, path_of, put_at, value_at
+from rllm.config.paths import ABSENT, NoSectionError, put_at, split_key, value_at
 from rllm.config.yaml_text import DEEPEST, LONGEST, MOST_VALUES, read_yaml, too_large
 from rllm_core.errors import ConfigError
 from rllm_core.files import open_to_read
@@ -118,7 +118,7 @@ def layer_from_dotted(values: Mapping[str, Any], origin: str, tier: Tier = Tier.
     """Make nested mappings of dotted keys: ``{"rllm.workflow.name": "x"}``."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        path = path_of(key) if isinstance(key, str) else ()
+        path = split_key(key) if isinstance(key, str) else ()
         if not path or not all(path):
             raise ConfigError(
                 "bad-key", f"`{key}` (from {origin}) is not a key.", "Write names joined by dots: rllm.rollout.n"

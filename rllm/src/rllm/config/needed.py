@@ -9,7 +9,7 @@ from typing import Any
 from rllm.config.keys import ANY_KEY, choice_keys, plugin_keys
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError, PluginError
-from rllm_core.plugins.first_party import extras_of, home_of, to_install
+from rllm_core.plugins.first_party import find_home_package, list_needed_extras, to_install
 from rllm_core.plugins.registry import Registry
 from rllm_core.plugins.requirements import is_installed, missing
 from rllm_core.schema.run_config import RunConfig
@@ -33,13 +33,13 @@ def require_packages(registry: Registry, value: Value) -> None:
         try:
             found = registry.get(kind, name).distribution
         except PluginError:
-            home = home_of(kind, name.partition(FAMILY)[0].rpartition("/")[2])
+            home = find_home_package(kind, name.partition(FAMILY)[0].rpartition("/")[2])
             if home and not is_installed(home):
                 extras, instead = to_install(home, value)
                 needed.setdefault(_with_extras(home, extras), f"{home} for {kind} {name!r}")
                 without_gpu.update({instead: None} if instead else {})
         else:
-            extras = extras_of(found, value)
+            extras = list_needed_extras(found, value)
             if lacking := [each for each in _lacking(found, extras) if each not in needed]:
                 package = _with_extras(found, extras)
                 needed[package] = f"{', '.join(lacking)} for {package}"

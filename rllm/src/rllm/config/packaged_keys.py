@@ -15,7 +15,7 @@ from rllm.config.keys import known_keys
 from rllm.config.layers import Tier
 from rllm.config.merge import Merged
 from rllm.config.packaged import packaged_values
-from rllm.config.paths import KeyPath, leaves, path_of
+from rllm.config.paths import KeyPath, leaves, split_key
 from rllm.config.problems import MOST_SHOWN, ConfigLine, unknown_key, wrong_value
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import AsPackaged
@@ -34,7 +34,7 @@ def unlike_packaged(tree: Mapping[str, Any], merged: Merged, backend: Any, profi
     if not marked:
         return []
     known = packaged_values(backend, profile)
-    optional = (path_of(key) for mark in marked.values() for key in mark.optional)
+    optional = (split_key(key) for mark in marked.values() for key in mark.optional)
     keys = dict.fromkeys((*known_keys(RunConfig), *known_keys(backend.params), *_paths(known), *optional))
     problems: list[ConfigLine] = []
     for section, mark in marked.items():
@@ -58,7 +58,7 @@ def takes_key(backend: Any, profile: str | None, path: KeyPath) -> bool:
     mark = _marks(backend.params).get(path[0])
     if mark is None:
         return False
-    if ".".join(path) in mark.optional or any(path[: len(free)] == free for free in map(path_of, mark.free)):
+    if ".".join(path) in mark.optional or any(path[: len(free)] == free for free in map(split_key, mark.free)):
         return True
     node: Any = packaged_values(backend, profile)
     for part in path:
@@ -75,8 +75,8 @@ class _Comparison:
 
     def __init__(self, merged: Merged, mark: AsPackaged, keys: tuple[KeyPath, ...]) -> None:
         self._merged = merged
-        self._free = frozenset(path_of(key) for key in mark.free)
-        self._optional = frozenset(path_of(key) for key in mark.optional)
+        self._free = frozenset(split_key(key) for key in mark.free)
+        self._optional = frozenset(split_key(key) for key in mark.optional)
         self._keys = keys
 
     def lines(self, values: Mapping[str, Any], known: Mapping[str, Any], at: KeyPath) -> Iterator[ConfigLine]:

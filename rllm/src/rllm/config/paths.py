@@ -10,7 +10,7 @@ ABSENT: Any = object()
 """Returned by `value_at` if a tree has no such key. Distinct from a null value."""
 
 
-def path_of(key: str) -> KeyPath:
+def split_key(key: str) -> KeyPath:
     """The path of a dotted key: ``rllm.rollout.n``. Names of a plugin's options may have dots themselves."""
     return tuple(key.split("."))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from rllm.config.paths import KeyPath, path_of
+from rllm.config.paths import KeyPath, split_key
 from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def unknown_key(path: KeyPath, origin: str, keys: Sequence[KeyPath]) -> ConfigLi
 
 def _suggest_key(name: str, section: KeyPath, siblings: Sequence[str], keys: Sequence[KeyPath]) -> str:
     """A sentence about the key that was probably meant: a sibling, the same name elsewhere, or a similar one there."""
-    if "." in name and path_of(name) in keys:
+    if "." in name and split_key(name) in keys:
         return f"Write it as nested mappings, or as {name}=VALUE on the command line."
     close = [_dotted((*section, match)) for match in get_close_matches(name, siblings, n=1, cutoff=0.6)]
     same = [_dotted(key) for key in keys if key[-1] == name]

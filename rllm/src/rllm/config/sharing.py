@@ -12,7 +12,7 @@ from typing import Any
 
 from rllm.config.layers import Tier
 from rllm.config.merge import MISSING, Merged
-from rllm.config.paths import ABSENT, identical, path_of, put_at, value_at
+from rllm.config.paths import ABSENT, identical, put_at, split_key, value_at
 from rllm.config.problems import show_value
 from rllm.config.resolve import escape, is_from_environment, resolved_at
 from rllm_core.contracts.backend import SharedKey
@@ -47,7 +47,7 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> list[str]:
     if not shared:
         return []
     tree = resolved_at(
-        merged, {path_of(key) for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
+        merged, {split_key(key) for row in shared for key in (row.native, row.rllm, row.while_null or row.rllm)}
     )
     warnings: list[str] = []
     by_core_key: dict[str, list[SharedKey]] = {}
@@ -61,10 +61,10 @@ def share_keys(merged: Merged, shared: Sequence[SharedKey]) -> list[str]:
 
 def put_shared(merged: Merged, shared: Sequence[SharedKey], core_key: str, value: Any, origin: str, tier: Tier) -> None:
     """Set a key of the core, and the native keys that share it."""
-    merged.put(path_of(core_key), value, origin, tier)
+    merged.put(split_key(core_key), value, origin, tier)
     for row in shared:
         if row.rllm == core_key:
-            merged.put(path_of(row.native), _native_spelling(value, row), origin, tier)
+            merged.put(split_key(row.native), _native_spelling(value, row), origin, tier)
 
 
 def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[SharedKey]) -> list[str]:
@@ -83,7 +83,7 @@ def _agree(merged: Merged, tree: dict[str, Any], core_key: str, rows: Sequence[S
         if not source.is_set:
             continue
         value = _native_spelling(source.value, row)
-        if _bare(side.value) != _bare(source.value) or not identical(value_at(tree, path_of(row.native)), value):
+        if _bare(side.value) != _bare(source.value) or not identical(value_at(tree, split_key(row.native)), value):
             origin = side.origin if source is side else f"{source.origin}, by {source.key}"
             _put(merged, tree, row.native, value, source, origin)
     return [line for row, side in zip(rows, natives, strict=True) for line in _warnings(core, side, winner, row)]
@@ -115,7 +115,7 @@ def _warnings(core: _Side, native: _Side, winner: _Side, row: SharedKey) -> Iter
 
 
 def _side(merged: Merged, tree: dict[str, Any], key: str, spelled: Sequence[tuple[Any, Any]]) -> _Side:
-    path = path_of(key)
+    path = split_key(key)
     value = value_at(tree, path)
     for core_value, native_value in spelled:
         if identical(value, native_value):
@@ -145,7 +145,7 @@ def _bare(value: Any) -> Any:
 
 
 def _put(merged: Merged, tree: dict[str, Any], key: str, value: Any, source: _Side, origin: str) -> None:
-    path = path_of(key)
-    written = value_at(merged.tree, path_of(source.key))
+    path = split_key(key)
+    written = value_at(merged.tree, split_key(source.key))
     merged.put(path, written if is_from_environment(written) else escape(value), origin, source.tier)
     put_at(tree, path, value)

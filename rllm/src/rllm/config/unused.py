@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rllm.config.keys import key_around, known_keys
-from rllm.config.paths import path_of
+from rllm.config.paths import split_key
 from rllm_core.schema.run_config import RunConfig
 
 
@@ -22,7 +22,7 @@ def idle_reason(backend: Any, key: str, profile: str | None = None) -> str | Non
         key: dotted.
         profile: the run's profile. With None, keys that are unused only in one profile are ignored.
     """
-    path = path_of(key)
+    path = split_key(key)
     of_core = path in known_keys(RunConfig) or key_around(RunConfig, path) is not None
     if of_core or any(key == row.native for row in backend.shared_keys):
         return None

@@ -74,7 +74,7 @@ def forget(layer: Layer, keys: Iterable[KeyPath]) -> Layer:
     return Layer(layer.origin, tree, layer.tier)
 
 
-def values_of(layer: Layer) -> Layer:
+def select_values(layer: Layer) -> Layer:
     """The values of a whole configuration as a layer that is none: all stay what they are, whatever lies above them."""
     return Layer(layer.origin, without(layer.tree, KEY), layer.tier)
 

@@ -14,7 +14,7 @@ from rllm.environments.options import JUDGE_PROMPT
 from rllm_core.algorithms.columns import REWARD_COMPONENTS
 from rllm_core.contracts.agent import Agent
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
-from rllm_core.data.messages import Action, Message, Response, text_of
+from rllm_core.data.messages import Action, Message, Response, read_text
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.conversation import Conversation, PromptTooLongError
@@ -158,7 +158,7 @@ def _pay(judge: Trajectory, answers: Sequence[Trajectory], pick: int | None) -> 
 def _text(observation: str | Sequence[Message]) -> str:
     if isinstance(observation, str):
         return observation
-    return "\n".join(text_of(message) for message in observation)
+    return "\n".join(read_text(message) for message in observation)
 
 
 def _with_own_seed(context: WorkflowContext, *who: str | int) -> WorkflowContext:
@@ -174,11 +174,11 @@ def _ending(step: Step, correct: bool) -> TerminationReason:
 
 async def _side_by_side(rollouts: Iterable[Coroutine[Any, Any, Any]]) -> None:
     """Wait for all rollouts. The first error cancels the others and is raised unchanged."""
-    playing = [asyncio.ensure_future(rollout) for rollout in rollouts]
+    running = [asyncio.ensure_future(rollout) for rollout in rollouts]
     try:
-        await asyncio.gather(*playing)
+        await asyncio.gather(*running)
     finally:
-        for future in playing:
+        for future in running:
             future.cancel()
         # Let cancelled rollouts close their environments before the error is raised.
-        await asyncio.gather(*playing, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)

@@ -12,7 +12,7 @@ from rllm.cli import config_options
 from rllm.evaluation.compare_command import compare
 
 if TYPE_CHECKING:
-    from rllm.evaluation.playing import Job
+    from rllm.evaluation.rollouts import Job
 
 
 class EvalCommand(click.Command):
@@ -70,21 +70,21 @@ def evaluate(
     import json
 
     from rllm.evaluation.games import Games
-    from rllm.evaluation.metrics import metrics_of
+    from rllm.evaluation.metrics import compute_metrics
     from rllm.evaluation.report import SCHEMA_VERSION, metrics_as_json, print_metrics
     from rllm.evaluation.saving import saving
     from rllm.evaluation.session import Session
     from rllm.evaluation.stopping import StoppedError
-    from rllm.evaluation.words import jobs_of
+    from rllm.evaluation.words import build_jobs
 
-    jobs = jobs_of(words, model, model_name, files, flags)
+    jobs = build_jobs(words, model, model_name, files, flags)
     for job in jobs:
         _announce(job)
     games = None if show is None else Games(show)
     with nullcontext() if save is None else saving(save, jobs) as keeper:
         session = Session(jobs, keeper, games)
         if keeper is not None and session.finished_count:
-            click.echo(f"{save} has {session.finished_count} attempts; {session.missing} are missing", err=True)
+            click.echo(f"{save} has {session.finished_count} rollouts; {session.missing} are missing", err=True)
         code = 0
         try:
             session.run()
@@ -93,7 +93,7 @@ def evaluate(
     for line in () if games is None else games.lines():
         # With --json, stdout must contain only the JSON.
         click.echo(line, err=as_json)
-    metrics = [each for name, outcomes in session.outcomes.items() for each in metrics_of(name, outcomes)]
+    metrics = [each for name, outcomes in session.outcomes.items() for each in compute_metrics(name, outcomes)]
     best = {job.name: _best_possible(job) for job in jobs}
     if as_json:
         data = {"schema_version": SCHEMA_VERSION, "missing_attempts": session.missing}
@@ -103,13 +103,13 @@ def evaluate(
     if not code:
         return 0
     remedy = "" if save is None else f". Run the same command again to continue from {save}"
-    click.echo(f"stopped: {session.missing} attempts are missing{remedy}", err=True)
+    click.echo(f"stopped: {session.missing} rollouts are missing{remedy}", err=True)
     return code
 
 
 def _announce(job: Job) -> None:
     config = f"the config of {job.play.run}" if job.play.run else "no run's config"
-    click.echo(f"playing {job.name} with model {job.play.model} and {config}", err=True)
+    click.echo(f"evaluating {job.name} with model {job.play.model} and {config}", err=True)
 
 
 def _best_possible(job: Job) -> dict[str, float]:

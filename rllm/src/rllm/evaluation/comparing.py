@@ -12,10 +12,10 @@ import numpy as np
 
 from rllm.evaluation.metadata import Environment, Metadata
 from rllm.evaluation.metrics import known_rewards
-from rllm.evaluation.outcome import Outcome, outcome_of
+from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.permutation import drawn_p, exact_p
 from rllm.evaluation.saving import read_rollouts, require_saved
-from rllm.evaluation.statistics import Estimate, difference_of, mean_of
+from rllm.evaluation.statistics import Estimate, estimate_difference, estimate_mean
 from rllm_core.errors import ConfigError
 
 SHOWN = 3
@@ -107,7 +107,7 @@ def _side(directory: Path, environment: Environment) -> _Side:
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     digests: dict[str, str] = {}
     for saved in read_rollouts(directory, environment):
-        outcomes[saved.episode.task_id].append(outcome_of(saved.episode))
+        outcomes[saved.episode.task_id].append(build_outcome(saved.episode))
         digests[saved.episode.task_id] = saved.task
     return _Side(outcomes, digests)
 
@@ -137,7 +137,7 @@ def _passes(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Dif
         second * (common // of_second) - first * (common // of_first)
         for (first, of_first), (second, of_second) in counts
     ]
-    return _difference(shares, difference_of, exact_p(whole))
+    return _difference(shares, estimate_difference, exact_p(whole))
 
 
 def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Difference | None:
@@ -145,7 +145,7 @@ def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Di
     if not all(side for pair in rewards for side in pair):
         return None
     bounded = all(0 <= reward <= 1 for pair in rewards for side in pair for reward in side)
-    estimate = difference_of if bounded else mean_of
+    estimate = estimate_difference if bounded else estimate_mean
     return _difference([[float(np.mean(side)) for side in pair] for pair in rewards], estimate, None)
 
 

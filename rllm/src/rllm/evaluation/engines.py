@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any
 
-from rllm.evaluation.playing import Job
+from rllm.evaluation.rollouts import Job
 from rllm.planning import RunPlan
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.engine import RolloutEngine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from rllm.evaluation.playing import Played
-from rllm_core.data.messages import text_of
+from rllm.evaluation.rollouts import Played
+from rllm_core.data.messages import read_text
 from rllm_core.data.types import Episode, Step, Task, Trajectory
 from rllm_core.notices import harmless
 
@@ -59,5 +59,5 @@ def _trajectory(trajectory: Trajectory, all_of_them: Sequence[Trajectory]) -> It
 def _turn(heading: str, step: Step) -> Iterator[str]:
     yield f"── {heading}, {len(step.response_ids)} tokens ──"
     for message in step.messages:
-        yield harmless(f"{message.get('role', '')}: {text_of(message)}")
+        yield harmless(f"{message.get('role', '')}: {read_text(message)}")
     yield f"→ {harmless(step.text)}"

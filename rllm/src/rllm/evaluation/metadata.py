@@ -10,8 +10,8 @@ from typing import Any
 
 from rllm.config import leaves
 from rllm.evaluation.plans import PlayPlan
-from rllm.evaluation.playing import Job
-from rllm.evaluation.weights import Weights, weights_of
+from rllm.evaluation.rollouts import Job
+from rllm.evaluation.weights import Weights, find_weights
 from rllm.training import RunSources
 from rllm_core import __version__
 from rllm_core.errors import ConfigError, RllmError
@@ -71,7 +71,7 @@ class Metadata:
         return self.model if self.weights is None else str(self.weights)
 
 
-def metadata_of(jobs: Sequence[Job]) -> Metadata:
+def build_metadata(jobs: Sequence[Job]) -> Metadata:
     """Return the metadata of these jobs.
 
     Raises:
@@ -89,7 +89,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
         for entry in job.play.plan.registered()
     }
     try:
-        weights = weights_of(first.model)
+        weights = find_weights(first.model)
     except (OSError, ValueError) as error:
         raise RllmError(
             "file-unreadable", f"The weights of {first.model} cannot be read: {error}.", "Look at its files."
@@ -103,7 +103,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
                 tasks=len(job.tasks),
                 rollouts_per_task=job.rollouts_per_task,
                 pays=_pays(job),
-                reward_sources=sources_of(job.play.plan.rewards),
+                reward_sources=read_reward_sources(job.play.plan.rewards),
                 workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
                 config=json.loads(json.dumps(job.play.plan.composed.printable_tree, default=str)),
             )
@@ -113,7 +113,7 @@ def metadata_of(jobs: Sequence[Job]) -> Metadata:
     )
 
 
-def sources_of(rewards: Sequence[WeightedReward]) -> dict[str, str]:
+def read_reward_sources(rewards: Sequence[WeightedReward]) -> dict[str, str]:
     """Return the inputs that decide the rewards in addition to their options: name to text."""
     return RunSources([entry.chosen for entry in rewards], "error").state_dict()
 

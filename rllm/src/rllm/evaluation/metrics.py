@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllm.evaluation.outcome import Outcome
-from rllm.evaluation.statistics import Estimate, ks_of, mean_reward, pass_at_k, share
+from rllm.evaluation.statistics import Estimate, choose_ks, mean_reward, pass_at_k, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Metrics:
     """Mean number of sampled tokens per rollout."""
 
 
-def metrics_of(environment: str, outcomes: Iterable[Outcome]) -> list[Metrics]:
+def compute_metrics(environment: str, outcomes: Iterable[Outcome]) -> list[Metrics]:
     """Return metrics for each data source, in order of first appearance."""
     by_source: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -50,7 +50,7 @@ def _metrics(name: str, outcomes: Sequence[Outcome]) -> Metrics:
     for outcome in outcomes:
         by_task[outcome.task_id].append(outcome)
     counts = [(len(tried), sum(outcome.correct for outcome in tried)) for tried in by_task.values()]
-    ks = ks_of(min(rollouts for rollouts, _ in counts))
+    ks = choose_ks(min(rollouts for rollouts, _ in counts))
     passes = {k: share([pass_at_k(*count, k) for count in counts], len(outcomes)) for k in ks}
     rewards = [rewards for tried in by_task.values() if (rewards := known_rewards(tried))]
     by_role: dict[str, list[float]] = defaultdict(list)

@@ -33,21 +33,21 @@ class Outcome:
         return sum(known) / len(known) if known else None
 
 
-def outcome_of(episode: Episode) -> Outcome:
+def build_outcome(episode: Episode) -> Outcome:
     """Return the part of an episode that metrics need."""
     return Outcome(
         source=episode.data_source,
         task_id=episode.task_id,
         index=episode.rollout_idx,
         correct=bool(episode.is_correct),
-        rewards=tuple((trajectory.name or "agent", _reward_of(trajectory)) for trajectory in episode.trajectories),
+        rewards=tuple((trajectory.name or "agent", _find_reward(trajectory)) for trajectory in episode.trajectories),
         metrics=dict(episode.metrics),
         ending=episode.termination_reason.value,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
     )
 
 
-def _reward_of(trajectory: Trajectory) -> float | None:
+def _find_reward(trajectory: Trajectory) -> float | None:
     """Return the trajectory's reward, or the reward of its last step if it has none."""
     reward = trajectory.reward
     if reward is None and trajectory.steps:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm.cli import Request, config_of_checkpoint, plan_for
-from rllm.config import COMMAND_LINE, Tier, covers, path_of, where_acts
+from rllm.config import COMMAND_LINE, Tier, covers, split_key, where_acts
 from rllm.planning import RunPlan
 from rllm.runs.run_directory import PLUGINS
 from rllm_core.errors import ConfigError, PluginError, RllmError
@@ -35,7 +35,7 @@ class PlayPlan:
         """
         backend = self.plan.backend.plugin
         if key.split(".")[0] in RunConfig.model_fields:
-            return where_acts(RunConfig, path_of(key)) == "playing"
+            return where_acts(RunConfig, split_key(key)) == "rollout"
         shared = any(key == each.native for each in backend.shared_keys)
         return not shared and not any(covers(pattern, key) for pattern in backend.training_keys)
 

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from rllm.evaluation.members import MemberFile
-from rllm.evaluation.metadata import Environment, Metadata, sources_of, write_metadata
-from rllm.evaluation.outcome import Outcome, outcome_of
+from rllm.evaluation.metadata import Environment, Metadata, read_reward_sources, write_metadata
+from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.saved_rollout import SavedRollout, SavedScore, rollout_to_line
 from rllm.evaluation.saving import locked, read_rollouts, require_saved
 from rllm_core.contracts.reward import Score
@@ -72,9 +72,9 @@ async def _rescore(
     try:
         saved = read_rollouts(directory, environment)
         while chunk := list(islice(saved, TOGETHER)):
-            result.before += [outcome_of(each.episode) for each in chunk]
+            result.before += [build_outcome(each.episode) for each in chunk]
             for anew in await asyncio.gather(*(_scored(each, scorer, environment.pays) for each in chunk)):
-                result.after.append(outcome_of(anew.episode))
+                result.after.append(build_outcome(anew.episode))
                 if file is not None:
                     file.append(rollout_to_line(anew))
     finally:
@@ -103,7 +103,7 @@ def _paid(saved: SavedRollout, pays: bool) -> float | None:
     """Return the environment's own reward for a rollout. None if the rollout has no reward."""
     if not pays:
         return 0.0
-    reward, value = outcome_of(saved.episode).reward, saved.scores[0].value
+    reward, value = build_outcome(saved.episode).reward, saved.scores[0].value
     return None if reward is None or value is None else reward - value
 
 
@@ -139,5 +139,5 @@ def _with_rewards(metadata: Metadata, rewards: Sequence[WeightedReward]) -> Meta
     environments = {}
     for name, each in metadata.environments.items():
         config = {**each.config, "rllm": {**each.config["rllm"], "reward": chosen}}
-        environments[name] = replace(each, config=config, reward_sources=sources_of(rewards))
+        environments[name] = replace(each, config=config, reward_sources=read_reward_sources(rewards))
     return replace(metadata, environments=environments)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rllm.evaluation.playing import Played
 from rllm.evaluation.recording import Scored
+from rllm.evaluation.rollouts import Played
 from rllm_core.contracts.reward import Rollout
 from rllm_core.data.codec import episode_from_json, episode_to_json
 from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
@@ -44,7 +44,7 @@ def task_digest(task: Task) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def line_of(played: Played) -> str:
+def serialize_rollout(played: Played) -> str:
     """A finished attempt as a line of JSON."""
     return rollout_to_line(
         SavedRollout(played.episode, task_digest(played.task), tuple(_saved_score(scored) for scored in played.scored))

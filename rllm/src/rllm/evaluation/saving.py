@@ -12,14 +12,14 @@ from rllm.evaluation.metadata import (
     FILE_NAME,
     Environment,
     Metadata,
+    build_metadata,
     merged,
-    metadata_of,
     read_metadata,
     write_metadata,
 )
-from rllm.evaluation.outcome import Outcome, outcome_of
-from rllm.evaluation.playing import Job, Played
-from rllm.evaluation.saved_rollout import SavedRollout, line_of, rollout_from_line, task_digest
+from rllm.evaluation.outcome import Outcome, build_outcome
+from rllm.evaluation.rollouts import Job, Played
+from rllm.evaluation.saved_rollout import SavedRollout, rollout_from_line, serialize_rollout, task_digest
 from rllm_core.data.tasks import task_ids
 from rllm_core.errors import ConfigError, RllmError
 
@@ -59,7 +59,7 @@ def saving(directory: Path, jobs: Sequence[Job]) -> Iterator[SaveDirectory]:
         RllmError: another process holds the folder, or it is damaged.
     """
     with locked(directory):
-        now = metadata_of(jobs)
+        now = build_metadata(jobs)
         before = read_metadata(directory)
         if before is None and any(entry.name != LOCK for entry in directory.iterdir()):
             raise ConfigError(
@@ -93,7 +93,7 @@ class SaveDirectory:
             file = MemberFile(self._directory / self._metadata.environments[job.name].file)
             self._stack.callback(file.close)
             self._files[job.name] = file
-        self._files[job.name].append(line_of(played))
+        self._files[job.name].append(serialize_rollout(played))
 
 
 def require_saved(directory: Path) -> Metadata:
@@ -147,5 +147,5 @@ def _read_earlier_outcomes(directory: Path, environment: Environment, job: Job) 
                 f"Task {task_id!r} of {job.name} has changed since {directory} was saved.",
                 f"Undo the change to the tasks, or save to a new folder: --save {directory}-2.",
             )
-        outcomes.append(outcome_of(saved.episode))
+        outcomes.append(build_outcome(saved.episode))
     return outcomes

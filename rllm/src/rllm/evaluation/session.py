@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from rllm.evaluation.engines import with_engines
 from rllm.evaluation.games import Games
-from rllm.evaluation.outcome import Outcome, outcome_of
-from rllm.evaluation.playing import Job, Played, missing_rollouts, play_job
+from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.progress import ProgressReport
+from rllm.evaluation.rollouts import Job, Played, missing_rollouts, play_job
 from rllm.evaluation.stopping import until_stopped
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Session:
                 self._keeper.keep(job, played)
             if self._games is not None:
                 self._games.take(job.name, played)
-            outcome = outcome_of(played.episode)
+            outcome = build_outcome(played.episode)
             outcomes = self.outcomes[job.name]
             outcomes.append(outcome)
             progress.show(len(outcomes), f"solved {sum(each.correct for each in outcomes) / len(outcomes):.1%}")

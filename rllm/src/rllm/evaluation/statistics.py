@@ -16,7 +16,7 @@ Z = 1.959963984540054
 FEWEST_TASKS = 2
 """One task says nothing about others."""
 Interval = Literal["wilson", "student", "tango"]
-"""Which interval it is; see `share`, `mean_of` and `difference_of`."""
+"""Which interval it is; see `share`, `estimate_mean` and `estimate_difference`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def pass_at_k(rollouts: int, correct: int, k: int) -> float:
     return 1.0 - float(np.prod(1.0 - k / np.arange(wrong + 1, rollouts + 1)))
 
 
-def ks_of(rollouts: int) -> list[int]:
+def choose_ks(rollouts: int) -> list[int]:
     """1, the powers of two below `rollouts`, and `rollouts`."""
     powers = [2**power for power in range(rollouts.bit_length()) if 2**power < rollouts]
     return sorted({1, *powers, rollouts})
@@ -76,13 +76,13 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
 
     Rewards from 0 to 1 have the interval of `share`. Their variance is at most the variance of passes with the same
     mean m, which is m (1 - m). So the effective sample size is at least that for passes. The interval has a width
-    even if all rollouts have the same reward, such as 0. Other rewards have the interval of `mean_of`.
+    even if all rollouts have the same reward, such as 0. Other rewards have the interval of `estimate_mean`.
     """
     of_tasks = np.array([np.mean(of_task) for of_task in rewards], np.float64)
     all_of_them = np.concatenate([np.asarray(of_task, np.float64) for of_task in rewards])
     low, high = float(all_of_them.min()), float(all_of_them.max())
     if low < 0 or high > 1:
-        return mean_of(of_tasks.tolist())
+        return estimate_mean(of_tasks.tolist())
     mean, tasks, rollouts = float(of_tasks.mean()), len(of_tasks), len(all_of_them)
     if tasks < FEWEST_TASKS:
         return Estimate(mean, None, None)
@@ -93,7 +93,7 @@ def mean_reward(rewards: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(mean, *wilson(mean, _effective_size(of_tasks, rollouts, max(most, rollouts))), "wilson")
 
 
-def mean_of(values: Sequence[float]) -> Estimate:
+def estimate_mean(values: Sequence[float]) -> Estimate:
     """The mean of any numbers, one per task, with Student's interval on the standard error clustered by task.
 
     Where all are the same there is no interval: they do not tell how far others may be off.
@@ -106,15 +106,15 @@ def mean_of(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, "student")
 
 
-def difference_of(differences: Sequence[float]) -> Estimate:
-    """The mean difference of two figures from 0 to 1, paired by task: `mean_of`, but where no task differs.
+def estimate_difference(differences: Sequence[float]) -> Estimate:
+    """The mean difference of two figures from 0 to 1, paired by task: `estimate_mean`, but where no task differs.
 
     There it is Tango's score interval for paired shares (Tango 1998, Statistics in Medicine 17, 891 - 908) without a
     discordant pair, z^2 / (n + z^2) to both sides for n tasks.
     """
     tasks = len(differences)
     if tasks < FEWEST_TASKS or any(differences):
-        return mean_of(differences)
+        return estimate_mean(differences)
     half = Z**2 / (tasks + Z**2)
     return Estimate(0.0, -half, half, "tango")
 

@@ -32,7 +32,7 @@ class Weights:
         return f"{self.directory} (weights {self.sha256[:SHOWN]})"
 
 
-def weights_of(model: str) -> Weights | None:
+def find_weights(model: str) -> Weights | None:
     """The weights of a folder; None where the name is no folder with weights, such as `tiny`, a hub id or an address.
 
     Raises:
@@ -67,5 +67,5 @@ def _below(directory: Path) -> str:
     ):
         return str(known)
     name = str(json.loads((directory / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path"))
-    weights = weights_of(name)
+    weights = find_weights(name)
     return name if weights is None else weights.sha256

@@ -11,16 +11,16 @@ import click
 
 from rllm.cli import read_request
 from rllm.evaluation.plans import PlayPlan, plan_to_play
-from rllm.evaluation.playing import Job
+from rllm.evaluation.rollouts import Job
 from rllm.planning import check_to_play
-from rllm.training import tasks_of
+from rllm.training import load_tasks
 from rllm_core.errors import ConfigError
 
 ENDPOINT = "endpoint"
 """The backend that samples from an address."""
 
 
-def jobs_of(
+def build_jobs(
     words: Sequence[str], model: str | None, model_name: str | None, files: Sequence[str], flags: Mapping[str, Any]
 ) -> list[Job]:
     """Return one job for each leading word without ``=``. Without such a word, the configuration sets the environment.
@@ -49,16 +49,16 @@ def is_address(model: str | None) -> bool:
     return model is not None and model.startswith(("http://", "https://"))
 
 
-def checkpoint_of(model: str) -> str:
+def find_latest_checkpoint(model: str) -> str:
     """Return the newest checkpoint if `model` is the folder of a run. Otherwise return `model`."""
     latest = Path(model).expanduser() / "checkpoints" / "latest"
     return str(latest) if latest.exists() else model
 
 
 def _job(words: Sequence[str], model: str | None, files: Sequence[str], flags: Mapping[str, Any]) -> Job:
-    meant = model if model is None or is_address(model) else checkpoint_of(model)
+    meant = model if model is None or is_address(model) else find_latest_checkpoint(model)
     play = plan_to_play(read_request(words, meant, files, flags))
-    tasks = tasks_of(play.plan, "val")
+    tasks = load_tasks(play.plan, "val")
     if not tasks:
         raise ConfigError(
             "no-validation-tasks",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rllm.cli import Request, plan_for
 from rllm.planning import RunPlan, check_to_train
-from rllm.training import tasks_of
+from rllm.training import load_tasks
 from rllm_core.data.types import Task
 
 
@@ -17,6 +17,6 @@ def checked_plan(request: Request) -> tuple[RunPlan, Sequence[Task], Sequence[Ta
         ConfigError: a run of the request would be refused.
     """
     plan = plan_for(request)
-    train_tasks, val_tasks = tasks_of(plan, "train"), tasks_of(plan, "val")
+    train_tasks, val_tasks = load_tasks(plan, "train"), load_tasks(plan, "val")
     check_to_train(plan, train_tasks, val_tasks)
     return plan, train_tasks, val_tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
-from rllm.cli.plugin_commands import PluginCommands, load_command, offers_of, remedy_of
+from rllm.cli.plugin_commands import PluginCommands, format_candidates, format_hint, load_command
 from rllm_core.contracts.finding import Finding
 from rllm_core.errors import PluginError
 
@@ -30,8 +30,8 @@ def examine_commands(commands: PluginCommands) -> Iterator[Finding]:
                 code="ambiguous-command",
                 severity="warning",
                 subject=f"command {name}",
-                problem=f"offered by {offers_of(offers)}",
-                remedy=remedy_of(offers).rstrip("."),
+                problem=f"offered by {format_candidates(offers)}",
+                remedy=format_hint(offers).rstrip("."),
             )
     for candidate in commands.hidden:
         yield Finding(

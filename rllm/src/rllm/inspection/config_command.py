@@ -83,7 +83,7 @@ def explain(key: str, words: tuple[str, ...], model: str | None, files: tuple[st
     if not isinstance(found, Explanation):
         print_table(("key", "type", "default", "meaning"), [tuple(option) for option in found])
         return
-    flag = _flag_of(found.about.name, plan.backend.plugin.model_key)
+    flag = _find_flag(found.about.name, plan.backend.plugin.model_key)
     facts = found.facts | ({"flag": flag} if flag else {})
     click.echo(f"{found.about.name}: {found.about.description}\n")
     print_table((), list(facts.items()))
@@ -127,7 +127,7 @@ def schema(as_json: bool, backend: str) -> None:
     import json
 
     from rllm.cli import print_table
-    from rllm.inspection.describe import options_of
+    from rllm.inspection.describe import list_options
     from rllm.inspection.json_schema import editor_schema
     from rllm_core.plugins.registry import Registry
     from rllm_core.schema.run_config import RunConfig
@@ -136,11 +136,11 @@ def schema(as_json: bool, backend: str) -> None:
     if as_json:
         click.echo(json.dumps(editor_schema(params), indent=2, ensure_ascii=False))
         return
-    options = [*options_of(RunConfig), *options_of(params)]
+    options = [*list_options(RunConfig), *list_options(params)]
     print_table(("key", "type", "default", "meaning"), [tuple(option) for option in options])
 
 
-def _flag_of(key: str, model_key: str) -> str:
+def _find_flag(key: str, model_key: str) -> str:
     flags = {flag_key: f"--{name}" for name, (flag_key, _) in FLAGS.items()} | {model_key: f"--{MODEL_FLAG}"}
     flags[ROLE_KEY] = f"--{ROLE_FLAG} ROLE=NAME"
     return flags.get(key, "")

@@ -9,19 +9,19 @@ from typing import Any
 from rllm.config import (
     ABSENT,
     KeyPath,
-    fields_of,
     idle_reason,
     key_around,
     known_keys,
     leaves,
+    list_fields,
     packaged_values,
-    path_of,
+    split_key,
     takes_key,
     value_at,
 )
 from rllm_core.contracts.translation import Translation
 from rllm_core.errors import did_you_mean
-from rllm_core.plugins.first_party import home_of
+from rllm_core.plugins.first_party import find_home_package
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Rejected
@@ -56,7 +56,7 @@ class Converted:
         order = list(RunConfig.model_fields)
         for key in sorted(self.values, key=lambda name: _rank(name, order)):
             node = tree
-            *sections, last = path_of(key)
+            *sections, last = split_key(key)
             for part in sections:
                 node = node.setdefault(part, {})
             node[last] = self.values[key]
@@ -72,7 +72,7 @@ def convert(given: Mapping[str, Any], registry: Registry) -> Converted:
     Raises:
         PluginError: the backend for these keys is not installed.
     """
-    record = registry.get("backend", backend_of(given, registry)).plugin
+    record = registry.get("backend", find_backend(given, registry)).plugin
     translation = record.translate(given) if record.translate else Translation()
     found = Converted(backend=record.name, values={BACKEND: record.name, **translation.values}, notes=translation.notes)
     found.renamed |= {theirs: ours for theirs, ours in translation.renamed.items() if theirs != ours}
@@ -89,30 +89,30 @@ def convert(given: Mapping[str, Any], registry: Registry) -> Converted:
     return found
 
 
-def backend_of(given: Mapping[str, Any], registry: Registry) -> str:
+def find_backend(given: Mapping[str, Any], registry: Registry) -> str:
     """The backend that the keys are for: the one they name, else the one that has most of them."""
     if (named := given.get(BACKEND)) is not None:
         return str(named)
-    if any(path_of(key)[0] == OF_VERL for key in given):
+    if any(split_key(key)[0] == OF_VERL for key in given):
         return "verl"
     own = {entry.plugin.name: known_keys(entry.plugin.params) for entry in registry.all("backend")}
-    counts = {name: sum(path_of(key) in keys for key in given) for name, keys in own.items()}
+    counts = {name: sum(split_key(key) in keys for key in given) for name, keys in own.items()}
     best = max(counts, key=lambda name: (counts[name], name == "local"), default="local")
     return best if counts.get(best) else "local"
 
 
-def leaves_of(tree: Mapping[str, Any], at: KeyPath = ()) -> Iterator[tuple[str, Any]]:
+def iterate_leaves(tree: Mapping[str, Any], at: KeyPath = ()) -> Iterator[tuple[str, Any]]:
     """Dotted keys of nested mappings with their values. A mapping that is one value of the core stays whole."""
     for name, value in tree.items():
         path = (*at, str(name))
         if isinstance(value, Mapping) and value and key_around(RunConfig, path) is None:
-            yield from leaves_of(value, path)
+            yield from iterate_leaves(value, path)
         else:
             yield ".".join(path), value
 
 
 def _classify(key: str, value: Any, record: Any, profile: str | None, found: Converted) -> None:
-    if key.startswith("--") or path_of(key)[0] in _HYDRA:
+    if key.startswith("--") or split_key(key)[0] in _HYDRA:
         found.left_out[key] = _OF_HYDRA
     elif (row := next((row for row in record.shared_keys if row.native == key), None)) is not None:
         ours = {theirs: core for core, theirs in row.spelled if isinstance(theirs, str | None)}
@@ -134,7 +134,7 @@ def _classify(key: str, value: Any, record: Any, profile: str | None, found: Con
 
 def _find_rejection_reason(key: str, value: Any) -> str | None:
     """Why a value of the core's own keys is taken nowhere, or is always so."""
-    about = fields_of(RunConfig).get(path_of(key))
+    about = list_fields(RunConfig).get(split_key(key))
     for mark in about.metadata if about else ():
         if isinstance(mark, Rejected) and about and value != about.default and mark.value in (None, value):
             return mark.reason
@@ -144,7 +144,7 @@ def _find_rejection_reason(key: str, value: Any) -> str | None:
 def _where_it_holds_anyway(key: str, value: Any, record: Any, profile: str | None) -> str | None:
     if record.config_yaml is None:
         return None
-    packaged = value_at(packaged_values(record, profile), path_of(key))
+    packaged = value_at(packaged_values(record, profile), split_key(key))
     return "It holds anyway." if packaged is not ABSENT and packaged == value else None
 
 
@@ -154,9 +154,9 @@ def _all_keys(record: Any, profile: str | None) -> list[str]:
 
 
 def _is_known(key: str, record: Any, profile: str | None) -> bool:
-    path = path_of(key)
+    path = split_key(key)
     of_core = key_around(RunConfig, path) is not None
-    return of_core or path in fields_of(record.params) or takes_key(record, profile, path)
+    return of_core or path in list_fields(record.params) or takes_key(record, profile, path)
 
 
 def _only_trackers_there_are(found: Converted, registry: Registry) -> None:
@@ -165,7 +165,9 @@ def _only_trackers_there_are(found: Converted, registry: Registry) -> None:
         return
     names = names if isinstance(names, list) else [names]
     known = {entry.plugin.name for entry in registry.all("tracker")}
-    unknown = [name for name in names if isinstance(name, str) and name not in known and not home_of("tracker", name)]
+    unknown = [
+        name for name in names if isinstance(name, str) and name not in known and not find_home_package("tracker", name)
+    ]
     if unknown:
         theirs = next((key for key, ours in found.renamed.items() if ours == TRACKERS), TRACKERS)
         found.left_out[f"{theirs}: {', '.join(unknown)}"] = "No such tracker: rllm plugins list --kind tracker."
@@ -173,5 +175,5 @@ def _only_trackers_there_are(found: Converted, registry: Registry) -> None:
 
 
 def _rank(key: str, order: list[str]) -> tuple[int, str]:
-    section = path_of(key)[0]
+    section = split_key(key)[0]
     return (order.index(section) if section in order else len(order), key)

@@ -49,7 +49,7 @@ def convert(file: Path) -> None:
 
 def _of_yaml(file: Path) -> dict[str, Any]:
     from rllm.config import read_config_text, read_yaml
-    from rllm.inspection.conversion import leaves_of
+    from rllm.inspection.conversion import iterate_leaves
     from rllm_core.errors import ConfigError
 
     tree = read_yaml(read_config_text(file), str(file))
@@ -59,7 +59,7 @@ def _of_yaml(file: Path) -> dict[str, Any]:
             f"{file} is not a configuration: its top level is not a mapping.",
             "Name a YAML file of `key: value` lines.",
         )
-    return dict(leaves_of(tree))
+    return dict(iterate_leaves(tree))
 
 
 def _of_script(file: Path) -> tuple[dict[str, Any], dict[str, str], Launch]:

@@ -31,13 +31,13 @@ class Option(NamedTuple):
     description: str
 
 
-def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
+def list_options(model: type[BaseModel], prefix: str = "") -> Iterator[Option]:
     """Yield all options of a model. Options of a nested model are named ``section.option``."""
     for field_name, field in model.model_fields.items():
         name = prefix + (field.alias or field_name)
         nested = field.annotation
         if isinstance(nested, type) and issubclass(nested, BaseModel):
-            yield from options_of(nested, f"{name}.")
+            yield from list_options(nested, f"{name}.")
         else:
             yield describe_field(name, field)
 

@@ -12,7 +12,7 @@ from rllm_core.contracts.finding import Finding, Severity
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.discovery import BLOCK_VARIABLE, CORE, PROGRAM, normalise
 from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.loading import reason_of
+from rllm_core.plugins.loading import describe_failure
 from rllm_core.plugins.registry import Registry
 
 
@@ -39,7 +39,7 @@ def examine_gpus(registry: Registry) -> list[Finding]:
         try:
             findings.extend(entry.plugin.examine_gpus())
         except Exception as error:  # noqa: BLE001  (plugin code must not stop the checkup)
-            problem = f"its GPU check failed: {reason_of(error)}"
+            problem = f"its GPU check failed: {describe_failure(error)}"
             remedy = f"report it to the authors of {entry.distribution}"
             findings.append(
                 Finding(
@@ -85,7 +85,7 @@ def _loads(registry: Registry) -> Iterator[Finding]:
                 severity = "note" if isinstance(error, PluginError) else "error"
                 code, problem, remedy = error.code, error.message, error.hint
             except (Exception, SystemExit) as error:  # noqa: BLE001  (plugin code must not stop the checkup)
-                problem = f"it cannot be loaded: {reason_of(error)}"
+                problem = f"it cannot be loaded: {describe_failure(error)}"
             if problem:
                 subject = f"{kind} {entry.qualified_name}"
                 yield Finding(code=code, severity=severity, subject=subject, problem=problem, remedy=remedy)

@@ -14,9 +14,9 @@ from rllm.config import (
     DEFAULT,
     KeyPath,
     as_config_error,
-    fields_of,
     idle_reason,
     known_keys,
+    list_fields,
     packaged_values,
     show_value,
     unknown_key,
@@ -48,7 +48,7 @@ def explain_key(key: str, plan: RunPlan, registry: Registry) -> Explanation | li
     """
     path = tuple(part for part in key.strip().split(".") if part)
     schemas: list[type[BaseModel]] = [RunConfig, plan.backend.plugin.params]
-    found = [fields_of(schema)[path] for schema in schemas if path in fields_of(schema)]
+    found = [list_fields(schema)[path] for schema in schemas if path in list_fields(schema)]
     found = found or _option_at(path, plan) or list(_packaged_at(path, plan))
     if not found:
         keys = [known for schema in schemas for known in known_keys(schema)]
@@ -68,7 +68,7 @@ def _explanation(path: KeyPath, field: FieldInfo, plan: RunPlan, registry: Regis
     backends = registry.all("backend")
     if known is None:
         of_backend: type[BaseModel] = plan.backend.plugin.params
-        own = path in fields_of(of_backend) or any(_packaged_at(path, plan))
+        own = path in list_fields(of_backend) or any(_packaged_at(path, plan))
         owner = _owner(path, plan)
         of_option = f"{owner.registered.kind} {owner.plugin.name}" if owner else ""
         acts = f"backend {plan.backend.name}" if own else of_option
@@ -110,7 +110,7 @@ def _shared_as(dotted: str, plan: RunPlan, backends: list[Registered[Any]]) -> I
 
 def _has_key(backend: Registered[Any], path: KeyPath, plan: RunPlan) -> bool:
     """True if a backend has the key: it is the run's backend, or its schema contains the key."""
-    return backend == plan.backend or path in fields_of(backend.plugin.params)
+    return backend == plan.backend or path in list_fields(backend.plugin.params)
 
 
 def _option_at(path: KeyPath, plan: RunPlan) -> list[FieldInfo]:

@@ -21,7 +21,7 @@ NOTHING: Rows = [("nothing",)]
 _COMMON = {field.name for field in fields(Plugin)} - {"config_keys"}
 
 
-def facts_of(plugin: Plugin[Any]) -> dict[str, Rows]:
+def list_facts(plugin: Plugin[Any]) -> dict[str, Rows]:
     """Return the facts that are specific to the plugin's kind, such as level, scope, needs and capabilities.
 
     A single fact has one row with one cell.

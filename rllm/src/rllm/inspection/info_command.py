@@ -26,8 +26,8 @@ def info(kind: str, name: str) -> None:
       rllm.algorithm.adv_estimator={name: grpo, norm_adv_by_std_in_grpo: false}
     """
     from rllm.cli import print_table
-    from rllm.inspection.describe import options_of
-    from rllm.inspection.facts import HEADINGS, facts_of, in_words
+    from rllm.inspection.describe import list_options
+    from rllm.inspection.facts import HEADINGS, in_words, list_facts
     from rllm_core.plugins.registry import Registry
 
     entry = Registry.load().get(kind, name)
@@ -36,12 +36,12 @@ def info(kind: str, name: str) -> None:
     if plugin.deprecated:
         click.echo(f"DEPRECATED: {plugin.deprecated}")
     click.echo()
-    facts = facts_of(plugin)
+    facts = list_facts(plugin)
     lists = {name: rows for name, rows in facts.items() if len(in_words(rows)) > LONGEST_LINE and len(rows) > 1}
     about = {"comes from": f"{entry.distribution} {entry.version}", "qualified name": entry.qualified_name}
     about |= {name: in_words(rows) for name, rows in facts.items() if name not in lists}
     print_table((), list(about.items()))
-    options = list(options_of(plugin.params))
+    options = list(list_options(plugin.params))
     click.echo("\nOptions:" if options else "\nIt has no options.")
     if options:
         print_table(("option", "type", "default", "meaning"), [tuple(option) for option in options])

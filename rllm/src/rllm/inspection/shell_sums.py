@@ -15,7 +15,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def result_of(text: str, value_of: Callable[[str], str | None]) -> int:
+def evaluate_sum(text: str, value_of: Callable[[str], str | None]) -> int:
     """The number that a sum makes.
 
     Args:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rllm.inspection.shell_sums import result_of
+from rllm.inspection.shell_sums import evaluate_sum
 from rllm.inspection.shell_words import end_of_piece
 
 _NAME = r"[A-Za-z_]\w*"
@@ -178,7 +178,7 @@ class Variables:
     def _sum(self, text: str) -> int:
         names = re.sub(rf"\$\{{?({_NAME})\}}?", r"\1", text).strip()
         try:
-            return result_of(names, self.text)
+            return evaluate_sum(names, self.text)
         except ValueError as error:
             raise UndecidedError(f"The sum `{text.strip()}` is not read") from error
 

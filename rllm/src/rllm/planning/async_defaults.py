@@ -12,7 +12,7 @@ from typing import Any
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Tier
-from rllm.config.paths import path_of, put_at
+from rllm.config.paths import put_at, split_key
 from rllm.planning.async_checks import BYPASS, THRESHOLD, TIS
 from rllm.planning.plan import RunPlan
 from rllm.planning.unused_keys import replace_value
@@ -43,10 +43,10 @@ def _is_set(composed: Composed, key: str) -> bool:
 
 def _with_value(composed: Composed, key: str, value: Any) -> Composed:
     tree = deepcopy(composed.tree)
-    put_at(tree, path_of(key), value)
+    put_at(tree, split_key(key), value)
     return replace(
         composed,
-        config=replace_value(composed.config, path_of(key), value),
+        config=replace_value(composed.config, split_key(key), value),
         tree=tree,
         origins={**composed.origins, key: THRESHOLD},
         tiers={**composed.tiers, key: Tier.PACKAGED},

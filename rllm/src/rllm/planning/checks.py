@@ -55,7 +55,7 @@ CHECKS: tuple[Check, ...] = (
 """Functions that take a plan and yield its problems."""
 
 
-def problems_of(plan: RunPlan) -> Iterator[Problem]:
+def find_problems(plan: RunPlan) -> Iterator[Problem]:
     """Yield the problems that all checks find."""
     for check in CHECKS:
         yield from check(plan)

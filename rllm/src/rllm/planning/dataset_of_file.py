@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.chosen import FAMILY
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.first_party import names_elsewhere, reader_of
+from rllm_core.plugins.first_party import find_reading_package, names_elsewhere
 from rllm_core.plugins.registry import Registry
 
 
@@ -25,7 +25,7 @@ def dataset_of_file(registry: Registry, choice: str, where: str) -> str | dict[s
     reading = [entry.qualified_name for entry in installed if ending in entry.plugin.suffixes]
     if len(reading) == 1:
         return {"name": reading[0], "path": choice}
-    home = None if reading else reader_of(ending)
+    home = None if reading else find_reading_package(ending)
     if home is not None:
         raise ConfigError(
             "plugin-not-installed",

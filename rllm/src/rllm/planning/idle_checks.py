@@ -7,7 +7,7 @@ from typing import Any
 
 from rllm.config.keys import where_acts
 from rllm.config.layers import Tier
-from rllm.config.paths import path_of
+from rllm.config.paths import split_key
 from rllm.config.unused import covers
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, unused, warning
@@ -152,7 +152,7 @@ def something_is_trained(plan: RunPlan) -> Iterator[Problem]:
 
 def _acts_in_training(backend: BackendPlugin[Any], key: str) -> bool:
     """True if a key is only used in training. False for a key shared with the core: the core's key is reported."""
-    path = path_of(key)
+    path = split_key(key)
     if path[0] in RunConfig.model_fields:
         return where_acts(RunConfig, path) == "training"
     shared = any(key == row.native for row in backend.shared_keys)

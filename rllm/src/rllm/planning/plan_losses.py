@@ -45,7 +45,7 @@ class LossInForce:
 def losses_in_force(plan: RunPlan) -> list[LossInForce]:
     """For all roles together, then for each role with an estimator or a loss in the config."""
     roles = dict.fromkeys((None, *plan.estimators.by_role, *plan.losses.by_role))
-    return [_loss_of(plan, role) for role in roles]
+    return [_find_loss(plan, role) for role in roles]
 
 
 def other_losses(plan: RunPlan) -> Iterator[Problem]:
@@ -64,7 +64,7 @@ def other_losses(plan: RunPlan) -> Iterator[Problem]:
         )
 
 
-def _loss_of(plan: RunPlan, role: str | None) -> LossInForce:
+def _find_loss(plan: RunPlan, role: str | None) -> LossInForce:
     chosen = plan.losses.default if role is None else plan.losses.get(role)
     estimator = plan.estimators.default if role is None else plan.estimators.get(role)
     key = _choosing_key(plan, role)

@@ -10,7 +10,7 @@ from typing import Any
 from rllm.config.compose import Composed
 from rllm.config.resolve import environment_hidden
 from rllm.planning.async_defaults import with_correction
-from rllm.planning.checks import problems_of
+from rllm.planning.checks import find_problems
 from rllm.planning.dataset_of_file import dataset_of_file
 from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
@@ -53,7 +53,7 @@ def _plan(composed: Composed, registry: Registry) -> RunPlan:
     rewards = plan.rewards if settled.config.rllm.reward else ()
     plan = replace(plan, composed=settled, engine=engine, rewards=rewards)
     mode = settled.config.rllm.unused_keys
-    lines = [*settle(unused_keys, mode), *settle(problems_of(plan), mode)]
+    lines = [*settle(unused_keys, mode), *settle(find_problems(plan), mode)]
     return replace(plan, warnings=(*settled.warnings, *lines))
 
 

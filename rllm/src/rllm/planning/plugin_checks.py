@@ -9,7 +9,7 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
 from rllm_core.plugins.discovery import CORE, IN_PROCESS
-from rllm_core.plugins.first_party import home_of
+from rllm_core.plugins.first_party import find_home_package
 from rllm_core.schema.section import Means, marked
 
 ADVANTAGES = "batch.advantages"
@@ -48,7 +48,7 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
                 "Put it into its own package: `rllm plugins new NAME --kind loss`, and install that package.",
             )
         # A bare "ppo" means the well-known loss that a backend implements, not another package's loss of that name.
-        well_known = entry.distribution in (CORE, backend.distribution, home_of("loss", entry.name))
+        well_known = entry.distribution in (CORE, backend.distribution, find_home_package("loss", entry.name))
         if not can.custom_losses and (entry.name if well_known else entry.qualified_name) not in can.losses:
             yield refused(
                 "loss-not-supported",

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from rllm.config.compose import Composed
 from rllm.config.layers import Tier
 from rllm.config.packaged import DEFAULT, packaged_values
-from rllm.config.paths import ABSENT, KeyPath, path_of, put_at, value_at
+from rllm.config.paths import ABSENT, KeyPath, put_at, split_key, value_at
 from rllm.config.problems import show_value
 from rllm.config.unused import covers, idle_reason, same_value
 from rllm.planning.problem import Problem, Severity, unused, warning
@@ -159,7 +159,7 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
                 given = composed.describe(key)
                 of_profile = idle_reason(backend, key) is None
                 without_user = packaged_values(backend, profile) if of_profile else composed.in_force
-                if same_value(composed.value(key), value_at(without_user, path_of(key))):
+                if same_value(composed.value(key), value_at(without_user, split_key(key))):
                     text = (
                         f"{given}, which is the default: it has no effect, because backend {backend.name} does not "
                         f"use this key. {instead}"

@@ -78,13 +78,13 @@ class CheckpointStore:
                 self._what_is_left(),
             ) from error
         # Later ones are not counted: they are damaged, or this run would not have started before them.
-        for old in [directory for directory in self._all() if _step_of(directory) <= step][: -self._keep]:
+        for old in [directory for directory in self._all() if _parse_step(directory) <= step][: -self._keep]:
             shutil.rmtree(old, ignore_errors=True)
         return final
 
     def oldest_state(self) -> dict[str, Any]:
         """The trainer's part of the oldest checkpoint that is kept and can be read; one was saved before."""
-        return next(state for state in map(_state_of, self._all()) if state is not None)
+        return next(state for state in map(_read_state, self._all()) if state is not None)
 
     def latest_usable(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint with undamaged files. None if there is no checkpoint.
@@ -110,8 +110,8 @@ class CheckpointStore:
         return None
 
     def _all(self) -> list[Path]:
-        directories = (path for path in self._directory.glob("step_*") if _step_of(path) >= 0 and path.is_dir())
-        return sorted(directories, key=_step_of)
+        directories = (path for path in self._directory.glob("step_*") if _parse_step(path) >= 0 and path.is_dir())
+        return sorted(directories, key=_parse_step)
 
     def _remove_leftovers(self) -> None:
         """Remove checkpoints that a save replaced, and files of processes that were killed while saving."""
@@ -134,7 +134,7 @@ class CheckpointStore:
         return f"{usable[-1]} is intact: make room, then continue from it with --resume."
 
 
-def _state_of(directory: Path) -> dict[str, Any] | None:
+def _read_state(directory: Path) -> dict[str, Any] | None:
     """The trainer's part of a checkpoint; None: it is damaged."""
     try:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
@@ -143,7 +143,7 @@ def _state_of(directory: Path) -> dict[str, Any] | None:
     return state
 
 
-def _step_of(directory: Path) -> int:
+def _parse_step(directory: Path) -> int:
     """The step in a checkpoint's name; -1 for names that are none."""
     number = directory.name.removeprefix("step_")
     return int(number) if number.isdecimal() else -1

@@ -10,7 +10,7 @@ import numpy as np
 
 from rllm_core.algorithms.magnitudes import mean
 from rllm_core.data.types import Episode
-from rllm_core.pipeline.metrics import mean_episode_metrics, reward_of, solved_by_task
+from rllm_core.pipeline.metrics import find_reward, mean_episode_metrics, solved_by_task
 
 
 def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, float]:
@@ -29,7 +29,7 @@ def validation_metrics(episodes: Sequence[Episode], rollouts: int) -> dict[str, 
             metrics[f"val/{source}/pass@{k}"] = float(np.mean([pass_at_k(len(s), sum(s), k) for s in solved]))
         by_role: dict[str, list[float | None]] = defaultdict(list)
         for trajectory in (trajectory for episode in part for trajectory in episode.trajectories):
-            by_role[trajectory.name or "agent"].append(reward_of(trajectory))
+            by_role[trajectory.name or "agent"].append(find_reward(trajectory))
         rewards = [reward for of_role in by_role.values() for reward in of_role]
         rewards_by_name = {"reward": rewards}
         if len(by_role) > 1:

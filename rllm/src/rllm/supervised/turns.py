@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.rows import Conversation, PlainText
 from rllm_core.contracts.renderer import Renderer
-from rllm_core.data.messages import Message, text_of
+from rllm_core.data.messages import Message, read_text
 from rllm_core.errors import ConfigError
 
 Ids = NDArray[np.int32]
@@ -73,7 +73,7 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
         if len(whole) < len(prompt) or (whole[: len(prompt)] != prompt).any():
             raise ConfigError(
                 "unsupported-chat-template",
-                f"The chat template writes the prompt before {text_of(message)!r:.60} differently when this message "
+                f"The chat template writes the prompt before {read_text(message)!r:.60} differently when this message "
                 "follows.",
                 "Set rllm.renderer=auto (pip install rllm-renderers), or remove white space from the message's start.",
             )
@@ -81,12 +81,12 @@ def _assistant_turns(example: Conversation, renderer: Renderer) -> Iterator[Turn
         if not stops.size:
             raise ConfigError(
                 "unsupported-chat-template",
-                f"The chat template writes no token that ends a response after {text_of(message)!r:.60}.",
+                f"The chat template writes no token that ends a response after {read_text(message)!r:.60}.",
                 "Set the generation_config's eos_token_id to the token that the template writes, or add it there.",
             )
         # After its stop token, the template may write more. The model never samples that.
         end = len(prompt) + int(stops[-1]) + 1
-        yield Turn(prompt, whole[len(prompt) : end], text_of(message), example.messages[read:place])
+        yield Turn(prompt, whole[len(prompt) : end], read_text(message), example.messages[read:place])
         read = place + 1
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rllm.tasks.reward_file import load_function, place_of, split
+from rllm.tasks.reward_file import find_place, load_function, split
 from rllm.tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 from rllm_core.contracts.reward import Rollout, Score
 
@@ -63,4 +63,4 @@ class FunctionCall:
         """Return a missing reward for a call that raised an exception."""
         if isinstance(error, UnfitError):
             return self._missing(str(error))
-        return Score(value=None, feedback=f"{place_of(error, self._path)}: {type(error).__name__}: {error}")
+        return Score(value=None, feedback=f"{find_place(error, self._path)}: {type(error).__name__}: {error}")

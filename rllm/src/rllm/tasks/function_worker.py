@@ -31,11 +31,11 @@ def main(function: str, digest: str, path: str) -> None:
     threading.Thread(target=_read, args=(asked, lines), daemon=True).start()
     sys.path[:] = json.loads(path)
     from rllm.tasks.function_call import FunctionCall
-    from rllm.tasks.reward_file import digest_of
-    from rllm.tasks.rollout_json import json_of, rollout_of
+    from rllm.tasks.reward_file import compute_digest
+    from rllm.tasks.rollout_json import result_to_json, rollout_from_json
 
     try:
-        if digest_of(function) != digest:
+        if compute_digest(function) != digest:
             raise ConfigError(
                 "source-changed",
                 f"{function} changed during the run.",
@@ -50,9 +50,9 @@ def main(function: str, digest: str, path: str) -> None:
         question = json.loads(lines.get())
         signal.setitimer(signal.ITIMER_PROF, question["seconds"] * (os.cpu_count() or 1) + 1)
         # Each rollout has its own event loop, so that no tasks of one rollout remain when the next one comes.
-        result = asyncio.run(call(rollout_of(question["rollout"])))
+        result = asyncio.run(call(rollout_from_json(question["rollout"])))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _write(responses, json_of(result))
+        _write(responses, result_to_json(result))
 
 
 def _taken_from_the_function() -> tuple[TextIO, TextIO]:

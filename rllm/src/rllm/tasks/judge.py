@@ -10,7 +10,7 @@ from rllm.tasks.chat_client import ChatClient, ChatError
 from rllm.tasks.judge_options import PLACES, JudgeParams
 from rllm.tasks.judge_scores import UnreadableError, read_score
 from rllm_core.contracts.reward import Rollout, Score
-from rllm_core.data.messages import text_of
+from rllm_core.data.messages import read_text
 from rllm_core.rollout.calls import call
 
 SHOWN = 200
@@ -74,5 +74,5 @@ def _question(rollout: Rollout) -> str:
     """Return the messages before the response. A single message is its text, several messages have their roles."""
     before = [message for message in rollout.messages[:-1] if message["role"] != "system"]
     if len(before) == 1:
-        return text_of(before[0])
-    return "\n\n".join(f"{message['role']}: {text_of(message)}" for message in before)
+        return read_text(before[0])
+    return "\n\n".join(f"{message['role']}: {read_text(message)}" for message in before)

@@ -81,9 +81,9 @@ def _check_python_task(params: PythonParams, data: Mapping[str, Any]) -> None:
 
 
 def _source_of_python(params: PythonParams) -> dict[str, str]:
-    from rllm.tasks.reward_file import source_of
+    from rllm.tasks.reward_file import read_source
 
-    return source_of(params.function)
+    return read_source(params.function)
 
 
 def _source_of_math(params: MathParams) -> dict[str, str]:

@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 from rllm.tasks.function_call import FunctionCall
-from rllm.tasks.reward_file import check_function, digest_of, is_coroutine
+from rllm.tasks.reward_file import check_function, compute_digest, is_coroutine
 from rllm.tasks.reward_options import PythonParams
 from rllm.tasks.rollout_json import json_of_rollout
 from rllm.tasks.worker_pool import WorkerPool
@@ -54,7 +54,7 @@ class InProcesses:
 
     def __init__(self, params: PythonParams) -> None:
         self._deadline = params.deadline
-        arguments = (params.function, digest_of(params.function), json.dumps(sys.path))
+        arguments = (params.function, compute_digest(params.function), json.dumps(sys.path))
         self._pool = WorkerPool("rllm.tasks.function_worker", params.processes, arguments, stderr=None)
         weakref.finalize(self, self._pool.close)
         try:

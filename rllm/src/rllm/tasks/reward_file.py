@@ -93,7 +93,7 @@ def load_function(function: str) -> tuple[Callable[..., Any], Parameters]:
     return found, parameters
 
 
-def source_of(function: str) -> dict[str, str]:
+def read_source(function: str) -> dict[str, str]:
     """Return the file's path as the user wrote it, with the file's content.
 
     Raises:
@@ -103,7 +103,7 @@ def source_of(function: str) -> dict[str, str]:
     return {str(path): _read(path).decode("utf-8", "backslashreplace")}
 
 
-def digest_of(function: str) -> str:
+def compute_digest(function: str) -> str:
     """SHA-256 of the file.
 
     Raises:
@@ -118,7 +118,7 @@ def split(function: str) -> tuple[Path, str]:
     return Path(file).expanduser(), name
 
 
-def place_of(error: BaseException, path: Path) -> str:
+def find_place(error: BaseException, path: Path) -> str:
     """File and line where an error arose: the last line of the file that it passed, else the last line at all."""
     frames = traceback.extract_tb(error.__traceback__)
     of_file = [frame for frame in frames if frame.filename == str(path)]
@@ -163,7 +163,7 @@ def _run(path: Path) -> ModuleType:
         del sys.modules[name]
         raise ConfigError(
             "plugin-failed",
-            f"{place_of(error, path)}: {type(error).__name__}: {error}.",
+            f"{find_place(error, path)}: {type(error).__name__}: {error}.",
             f"Correct that line, and check with: python {path}",
         ) from error
     return module

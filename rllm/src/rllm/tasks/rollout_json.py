@@ -12,7 +12,7 @@ from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
 
 
 def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
-    """Return a rollout as JSON data for `rollout_of`. The task's data must be JSON too."""
+    """Return a rollout as JSON data for `rollout_from_json`. The task's data must be JSON too."""
     return {
         "data": dict(rollout.data),
         "messages": [dict(message) for message in rollout.messages],
@@ -22,7 +22,7 @@ def json_of_rollout(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def rollout_of(held: Mapping[str, Any]) -> Rollout:
+def rollout_from_json(held: Mapping[str, Any]) -> Rollout:
     """The attempt that `json_of_rollout` was given."""
     response = dict(held["response"])
     response["tool_calls"] = tuple(ToolCall(**each) for each in response["tool_calls"])
@@ -30,7 +30,7 @@ def rollout_of(held: Mapping[str, Any]) -> Rollout:
     return Rollout(**{**held, "response": Response(**response)})
 
 
-def json_of(result: Any) -> str:
+def result_to_json(result: Any) -> str:
     """Return a reward's result as JSON. A mapping is unchanged, and a `Score` becomes a mapping."""
     if isinstance(result, Score):
         result = {field.name: getattr(result, field.name) for field in fields(result)}

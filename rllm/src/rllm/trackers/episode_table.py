@@ -9,7 +9,7 @@ import numpy as np
 
 from rllm.trackers.options import EpisodeTableParams
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.messages import text_of
+from rllm_core.data.messages import read_text
 from rllm_core.data.types import Episode, Trajectory
 
 TAG = "episodes"
@@ -55,7 +55,7 @@ def _reward(trajectory: Trajectory) -> float | None:
 def _conversation(trajectory: Trajectory) -> str:
     parts: list[str] = []
     for step in trajectory.steps:
-        parts += [f"[{message.get('role', '')}] {text_of(message)}" for message in step.messages]
+        parts += [f"[{message.get('role', '')}] {read_text(message)}" for message in step.messages]
         parts.append(f"[reply] {step.text}")
     text = "\n".join(parts).encode("utf-8", "replace").decode()
     if len(text) <= MOST_CHARACTERS:

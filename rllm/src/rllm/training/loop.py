@@ -23,7 +23,7 @@ from rllm.training.observer_states import ObserverStates
 from rllm.training.rounds import Rounds
 from rllm.training.run_sources import RunSources
 from rllm.training.schedule import TaskSchedule
-from rllm.training.setup import open_runner, scorer_of
+from rllm.training.setup import create_scorer, open_runner
 from rllm.training.step_warnings import StepWarnings
 from rllm.training.validation import validate, validate_examples
 from rllm_core.contracts.backend import Backend
@@ -158,7 +158,7 @@ class TrainingLoop:
         try:
             # Before anything starts: the wrong checkpoint is refused in seconds.
             checkpoint = self._find_checkpoint(backend)
-            score = await self._unless_stopped(scorer_of(self.plan))
+            score = await self._unless_stopped(create_scorer(self.plan))
             engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
             opening = open_runner(
                 self.plan, engine, self.directory.path, lambda: score, replaces=self.directory.replaces

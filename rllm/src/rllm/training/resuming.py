@@ -8,7 +8,7 @@ from typing import Any
 
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, Tier, layer_from_file
-from rllm.config.paths import ABSENT, path_of, value_at
+from rllm.config.paths import ABSENT, split_key, value_at
 from rllm.config.save import FILE_NAME
 from rllm.config.whole import forget
 from rllm.planning.plan import RunPlan
@@ -52,7 +52,7 @@ def saved_config(run_directory: Path) -> Layer | None:
 
 def saved_value(saved: Layer, key: str) -> Any:
     """Return a value of a saved config, which may be empty or damaged. None if it has no such value."""
-    value = value_at(saved.tree, path_of(key))
+    value = value_at(saved.tree, split_key(key))
     return None if value is ABSENT else value
 
 

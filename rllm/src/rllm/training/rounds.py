@@ -18,7 +18,7 @@ Play = Callable[[TrainStep], Awaitable[None]]
 @dataclass(frozen=True)
 class _UnderWay:
     step: TrainStep
-    playing: asyncio.Task[None]
+    task: asyncio.Task[None]
 
 
 class Rounds:
@@ -58,9 +58,9 @@ class Rounds:
         """
         waiting = time.perf_counter()
         first = self._under_way[0]
-        while not first.playing.done():
-            playing = [each.playing for each in self._under_way if not each.playing.done()]
-            await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+        while not first.task.done():
+            running = [each.task for each in self._under_way if not each.task.done()]
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             self._raise_failures()
         self._raise_failures()
         self._under_way.popleft()
@@ -74,20 +74,20 @@ class Rounds:
 
         Raise the exception of the first batch that failed.
         """
-        if playing := [each.playing for each in self._under_way]:
-            await asyncio.wait(playing, return_when=asyncio.FIRST_EXCEPTION)
+        if running := [each.task for each in self._under_way]:
+            await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
         self._raise_failures()
         return [each.step for each in self._under_way]
 
     def _raise_failures(self) -> None:
         for each in self._under_way:
-            if each.playing.done():
-                each.playing.result()
+            if each.task.done():
+                each.task.result()
 
     async def close(self) -> None:
         """Cancel all batches in progress, and wait until they have ended."""
-        playing = [each.playing for each in self._under_way]
+        running = [each.task for each in self._under_way]
         self._under_way.clear()
-        for task in playing:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*playing, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)

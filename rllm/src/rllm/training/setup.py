@@ -27,7 +27,7 @@ ScoreRollout = Callable[[Rollout], Awaitable[Score]]
 MakeScore = Callable[[], ScoreRollout | None]
 
 
-def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
+def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
     """The tasks of a split: of its dataset, else of the environment.
 
     A run that trains on a dataset, without an environment, has no validation tasks unless it names some.
@@ -53,15 +53,15 @@ def tasks_of(plan: RunPlan, split: Split) -> Sequence[Task]:
     )
 
 
-def local_tasks_of(plan: RunPlan, split: Split) -> Sequence[Task] | None:
+def load_local_tasks(plan: RunPlan, split: Split) -> Sequence[Task] | None:
     """The tasks of a split; None where its dataset is read over a network.
 
     Raises:
-        ConfigError: as `tasks_of`.
+        ConfigError: as `load_tasks`.
     """
     dataset = plan.train_dataset if split == "train" else plan.val_dataset
     is_remote = None if dataset is None else dataset.plugin.is_remote
-    return None if dataset and is_remote and is_remote(dataset.params) else tasks_of(plan, split)
+    return None if dataset and is_remote and is_remote(dataset.params) else load_tasks(plan, split)
 
 
 def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]:
@@ -93,7 +93,7 @@ def _checked(name: str, split: Split, give: Callable[[], Any]) -> Sequence[Task]
     return tasks
 
 
-async def scorer_of(plan: RunPlan) -> Scorer | None:
+async def create_scorer(plan: RunPlan) -> Scorer | None:
     """Return the scorer for the plan's rewards. None if it has no rewards.
 
     It is created in a thread, because a reward may start processes. A cancellation then works during the wait.
@@ -132,7 +132,7 @@ async def open_runner(
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
             resource = None if shared is None else await stack.enter_async_context(shared)
-        yield _runner(plan, engine, resource, make_score or _always(await scorer_of(plan)))
+        yield _runner(plan, engine, resource, make_score or _always(await create_scorer(plan)))
 
 
 def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: MakeScore) -> RolloutRunner:

@@ -26,7 +26,7 @@ GREEDY_REWARD = "greedy_reward"
 TOKEN_COLUMNS = ("sampling_logprobs", "old_logprobs", "ref_logprobs", "values", "sum_pi_squared")
 
 
-def columns_of(
+def build_estimator_input(
     batch: TokenBatch, chosen: NDArray[np.bool_], algorithm_config: AlgorithmSection | None = None
 ) -> AdvantageInput:
     """Return an estimator's input for some groups. Arrays are made read-only, because estimators must not change
@@ -44,7 +44,7 @@ def columns_of(
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     rows = chosen[batch.group]
-    tokens = tokens_of(batch, chosen)
+    tokens = mark_tokens(batch, chosen)
     # A trajectory may have no row (nothing sampled) or several (rewritten history), so lengths are summed by owner.
     within = np.cumsum(np.repeat(chosen, [len(group.trajectories) for group in batch.groups])) - 1
     lengths = np.bincount(
@@ -76,7 +76,7 @@ def columns_of(
     )
 
 
-def tokens_of(batch: TokenBatch, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def mark_tokens(batch: TokenBatch, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return an array, (n_token,), that is True for the tokens of the chosen groups."""
     return np.repeat(chosen[batch.group], batch.row_lengths)
 

@@ -37,7 +37,9 @@ class FillWithSignal:
     def __call__(self, groups: list[TrajectoryGroup]) -> RejectionResult:
         self._rounds += 1
         kept, dropped = with_signal(groups, self._params.min_trajs_per_group)
-        self._kept += [_Kept(group, frozenset((self._rounds, task) for task in _tasks_of(group))) for group in kept]
+        self._kept += [
+            _Kept(group, frozenset((self._rounds, task) for task in _read_task_ids(group))) for group in kept
+        ]
         batch, surplus = self._first_batch()
         played = frozenset[tuple[int, str]]().union(*(entry.played for entry in batch))
         full = len(played) >= self._params.train_batch_size
@@ -78,6 +80,6 @@ class FillWithSignal:
         self._rounds = self._first_of_step = state["rounds"]
 
 
-def _tasks_of(group: TrajectoryGroup) -> set[str]:
+def _read_task_ids(group: TrajectoryGroup) -> set[str]:
     """Return the ids of the tasks of a group. A group without task ids counts as one separate task."""
     return {str(entry["task_id"]) for entry in group.metadata if "task_id" in entry} or {group.group_id}

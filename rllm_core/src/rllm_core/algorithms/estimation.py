@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.algorithms.columns import columns_of, step_of_sampled, tokens_of
+from rllm_core.algorithms.columns import build_estimator_input, mark_tokens, step_of_sampled
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin, Level
 from rllm_core.data.batch import TokenBatch
@@ -77,9 +77,9 @@ def estimate(
         if not chosen.any():
             continue
         who = f"estimator {estimator.plugin.name!r} for role {' and '.join(map(repr, roles))}"
-        inputs = columns_of(batch, chosen, algorithm_config)
+        inputs = build_estimator_input(batch, chosen, algorithm_config)
         result = _called(estimator, inputs, who)
-        tokens = tokens_of(batch, chosen)
+        tokens = mark_tokens(batch, chosen)
         advantages[tokens] = to_tokens(inputs, result, who, estimator.plugin.level)
         estimators[chosen] = estimator.plugin.name
         if result.baselines is not None:

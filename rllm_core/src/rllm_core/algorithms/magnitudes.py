@@ -31,16 +31,16 @@ def scaled(values: Values, exponents: ArrayLike) -> Values:
 
 def mean(values: Values) -> float:
     """Return the mean of (n,) finite values, n > 0."""
-    power = power_of(values)
+    power = find_power(values)
     return float(np.ldexp(np.mean(scaled(values, -power)), power))
 
 
 def deviation(values: Values, *, ddof: int = 0) -> float:
     """Return the standard deviation of (n,) finite values, n > ddof."""
-    power = power_of(values)
+    power = find_power(values)
     return float(np.ldexp(np.std(scaled(values, -power), ddof=ddof), power))
 
 
-def power_of(values: Values) -> int:
+def find_power(values: Values) -> int:
     """Return the power of two by which to divide all (n,) values."""
     return int(powers([np.abs(values).max(initial=0.0)])[0])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rllm_core.algorithms import segments
-from rllm_core.algorithms.magnitudes import power_of, scaled
+from rllm_core.algorithms.magnitudes import find_power, scaled
 from rllm_core.algorithms.segments import Offsets, Values
 
 EPSILON = 1e-6
@@ -43,7 +43,7 @@ def whiten(values: Values, weights: Values | None = None) -> Values:
         return np.zeros(len(values))
     # Only large values are scaled, because squares of small values are negligible compared to the epsilon. The result
     # does not depend on the scale.
-    power = max(0, power_of(counted))
+    power = max(0, find_power(counted))
     values = scaled(values, -power)
     total = float(len(values) if weights is None else weights.sum())
     distances: Values = values - _weighted_sum(values, weights) / total

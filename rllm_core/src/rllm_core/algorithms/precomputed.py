@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.algorithms.columns import tokens_of
+from rllm_core.algorithms.columns import mark_tokens
 from rllm_core.algorithms.estimation import Precomputed
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Step, TrajectoryGroup
@@ -68,7 +68,7 @@ def find_precomputed(batch: TokenBatch, on_mismatch: OnMismatch) -> Found:
                 pieces.append(np.zeros(length) if problem else values)
     advantages = np.zeros(len(batch.tokens), np.float32)
     if pieces:
-        advantages[tokens_of(batch, chosen) & batch.loss_mask] = np.concatenate(pieces)
+        advantages[mark_tokens(batch, chosen) & batch.loss_mask] = np.concatenate(pieces)
     return Found(Precomputed(groups=chosen, advantages=advantages), mismatched)
 
 

@@ -8,7 +8,7 @@ from rllm_core.builtin.algorithms import (
     rllm_losses as rllm_losses,
     rllm_rejections as rllm_rejections,
 )
-from rllm_core.builtin.playing import (
+from rllm_core.builtin.rollouts import (
     rllm_agents as rllm_agents,
     rllm_renderers as rllm_renderers,
     rllm_workflows as rllm_workflows,

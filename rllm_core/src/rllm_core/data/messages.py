@@ -17,7 +17,7 @@ Action = str | Mapping[str, Any]
 """An agent's action in its environment: text, or a JSON object if the environment accepts objects."""
 
 
-def text_of(message: Message) -> str:
+def read_text(message: Message) -> str:
     """Return the text of a message. Parts that are not text, such as pictures, are ignored."""
     content = message.get("content") or ""
     if isinstance(content, str):

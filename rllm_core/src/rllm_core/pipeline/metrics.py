@@ -126,7 +126,7 @@ def _spread(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def reward_of(trajectory: Trajectory) -> float | None:
+def find_reward(trajectory: Trajectory) -> float | None:
     """Return the trajectory's reward or, if it is None, the last step's reward. None if it is missing, NaN or
     infinite."""
     reward = trajectory.reward

@@ -11,7 +11,7 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import CheckpointError, PipelineError, failures_as
-from rllm_core.pipeline.metrics import reward_of
+from rllm_core.pipeline.metrics import find_reward
 from rllm_core.pipeline.result_check import misplaced, recognised
 
 MOST_ROUNDS = 1000
@@ -108,12 +108,12 @@ def _decide(
     step: TrainStep, outcome: Literal["waiting", "dropped"], reason: str, groups: Iterable[TrajectoryGroup]
 ) -> None:
     for group in groups:
-        step.decide(outcome, f"reject/{reason}", group.trajectories, group, _numbers_of(group))
+        step.decide(outcome, f"reject/{reason}", group.trajectories, group, _collect_numbers(group))
 
 
-def _numbers_of(group: TrajectoryGroup) -> dict[str, float]:
+def _collect_numbers(group: TrajectoryGroup) -> dict[str, float]:
     """Return the values that modes use: number of rollouts, number of solved rollouts, smallest and largest reward."""
-    rewards = [reward for reward in map(reward_of, group.trajectories) if reward is not None]
+    rewards = [reward for reward in map(find_reward, group.trajectories) if reward is not None]
     numbers = {"trajectories": float(len(group.trajectories))}
     if group.metadata:
         numbers["solved"] = float(sum(bool(entry.get("is_correct")) for entry in group.metadata))

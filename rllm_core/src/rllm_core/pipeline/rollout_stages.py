@@ -17,7 +17,7 @@ from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode
 from rllm_core.errors import RewardError
 from rllm_core.pipeline.context_stage import ContextStage
-from rllm_core.pipeline.metrics import episode_metrics, reward_of
+from rllm_core.pipeline.metrics import episode_metrics, find_reward
 from rllm_core.pipeline.version_checks import check_versions
 from rllm_core.seeding import derive_seed
 
@@ -123,7 +123,7 @@ def _rewards_by_task_and_role(episodes: Iterable[Episode]) -> dict[tuple[str, st
     rewards: dict[tuple[str, str], list[float | None]] = defaultdict(list)
     for episode in episodes:
         for trajectory in episode.trajectories:
-            rewards[episode.task_id, trajectory.name].append(reward_of(trajectory))
+            rewards[episode.task_id, trajectory.name].append(find_reward(trajectory))
     return {
         key: float(np.mean([value for value in values if value is not None]))
         for key, values in rewards.items()

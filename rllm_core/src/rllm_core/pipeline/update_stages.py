@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rllm_core.algorithms.columns import tokens_of
+from rllm_core.algorithms.columns import mark_tokens
 from rllm_core.algorithms.estimation import Precomputed, divide_by_steps, estimate
 from rllm_core.algorithms.precomputed import find_precomputed, with_precomputed
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
@@ -90,7 +90,7 @@ class EstimateAdvantages:
         advantages = estimates.advantages
         if self._normalize_by_steps:
             divided = divide_by_steps(batch, advantages)
-            kept = False if precomputed is None else tokens_of(batch, precomputed.groups)
+            kept = False if precomputed is None else mark_tokens(batch, precomputed.groups)
             advantages = np.where(kept, advantages, divided)
         columns = {"advantages": advantages}
         if estimates.returns is not None:

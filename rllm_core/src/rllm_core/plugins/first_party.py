@@ -48,23 +48,23 @@ def _index() -> Mapping[str, Entry]:
 
 def to_install(distribution: str, value: Callable[[str], Any]) -> tuple[tuple[str, ...], str]:
     """Return the extras to install a package with, and the alternative for a machine without a GPU."""
-    extras, entry = extras_of(distribution, value), _index().get(distribution)
+    extras, entry = list_needed_extras(distribution, value), _index().get(distribution)
     if extras or entry is None:
         return extras, ""
     return entry.on_gpus, entry.without_gpu
 
 
-def home_of(kind: str, name: str) -> str | None:
+def find_home_package(kind: str, name: str) -> str | None:
     """Return our package that offers `name`, even if it is not installed."""
     return next((home for home, entry in _index().items() if name in entry.offers.get(kind, ())), None)
 
 
-def reader_of(ending: str) -> str | None:
+def find_reading_package(ending: str) -> str | None:
     """Return our package that reads files with this suffix, even if it is not installed."""
     return next((home for home, entry in _index().items() if ending in entry.endings), None)
 
 
-def extras_of(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
+def list_needed_extras(distribution: str, value: Callable[[str], Any]) -> tuple[str, ...]:
     """Return the extras of a package that a run needs. `value` takes a dotted key and returns its value."""
     if (entry := _index().get(distribution)) is None:
         return ()

@@ -46,7 +46,7 @@ def load_records(manager: pluggy.PluginManager, candidate: Candidate) -> list[Pl
         raise
 
 
-def reason_of(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Return the reason why loading failed, in one line without a full stop."""
     text = str(error) if isinstance(error, UnusablePluginError) else f"{type(error).__name__}: {error}"
     return one_line(text).rstrip(" :.")

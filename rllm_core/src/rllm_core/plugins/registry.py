@@ -15,7 +15,7 @@ from rllm_core.notices import warn_once
 from rllm_core.plugins import in_process
 from rllm_core.plugins.discovery import IN_PROCESS, Candidate, Discovery, core_candidate, discover, normalise
 from rllm_core.plugins.kinds import KINDS
-from rllm_core.plugins.loading import load_records, new_manager, reason_of
+from rllm_core.plugins.loading import describe_failure, load_records, new_manager
 from rllm_core.plugins.unknown_name import unknown_name
 from rllm_core.plugins.unusable import Broken, UnusablePluginError
 from rllm_core.plugins.validation import check_record
@@ -150,7 +150,7 @@ class Registry:
             name=candidate.entry_point,
             distribution=candidate.distribution,
             version=candidate.version,
-            reason=reason_of(error),
+            reason=describe_failure(error),
             remedy=error.remedy if isinstance(error, UnusablePluginError) else "",
             traceback="".join(traceback.format_exception(error)),
         )

@@ -8,7 +8,7 @@ from typing import Any
 from rllm_core.contracts.chosen import FAMILY, Registered
 from rllm_core.errors import PluginError, did_you_mean
 from rllm_core.plugins.discovery import IN_PROCESS, Candidate, normalise
-from rllm_core.plugins.first_party import home_of, names_elsewhere
+from rllm_core.plugins.first_party import find_home_package, names_elsewhere
 from rllm_core.plugins.kinds import KINDS
 from rllm_core.plugins.unusable import Broken
 
@@ -27,7 +27,7 @@ def unknown_name(
             "Start the run from that program again, name a module that registers it in rllm.plugins.import_modules, or "
             f"choose another {kind}.",
         )
-    home = distribution or home_of(kind, bare)
+    home = distribution or find_home_package(kind, bare)
     if home:
         for plugin in broken:
             if normalise(plugin.distribution) == normalise(home):
@@ -42,7 +42,7 @@ def unknown_name(
         return PluginError(
             "unknown-plugin", f"{distribution} has no {kind} {bare!r}.", f"It is in {' and '.join(others)}."
         )
-    first_party, installed = home_of(kind, bare), {normalise(entry.distribution) for entry in offered}
+    first_party, installed = find_home_package(kind, bare), {normalise(entry.distribution) for entry in offered}
     if first_party and normalise(home or "") == first_party and first_party not in installed:
         return PluginError(
             "plugin-not-installed", f"{kind} {bare!r} is in {first_party}: pip install {first_party}", known

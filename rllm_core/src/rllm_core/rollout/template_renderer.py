@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall, text_of
+from rllm_core.data.messages import MalformedToolCall, Message, Response, Tool, ToolCall, read_text
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.call_format import CallFormat, call_format
 
@@ -371,7 +371,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
                 "The model's chat template supports only text, and a message has other parts.",
                 "Send only text, or choose a renderer for such parts with rllm.renderer.",
             )
-        message = message | {"content": text_of(message)}
+        message = message | {"content": read_text(message)}
     if calls:
         functions = [call["function"] | {"arguments": json.loads(call["function"]["arguments"])} for call in calls]
         both = zip(calls, functions, strict=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rllm_core.schema.section import (
-    PLAYING,
+    ROLLOUT,
     TRAINING,
     Choice,
     Names,
@@ -25,18 +25,18 @@ class DataSection(Section):
         None,
         description="Training tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
     )
-    val_dataset: Annotated[Choice | None, Names("dataset"), PLAYING] = Field(
+    val_dataset: Annotated[Choice | None, Names("dataset"), ROLLOUT] = Field(
         None,
         description="Validation tasks: a dataset's name, or a file to read. null means the environment's own tasks.",
     )
     train_batch_size: Annotated[PositiveInt, ReadBy(options_of=("rejection",), core=True), TRAINING] = Field(
         64, description="Tasks per training step, at most the number of tasks in the dataset."
     )
-    val_batch_size: Annotated[PositiveInt, PLAYING] = Field(32, description="Tasks per validation batch.")
-    max_prompt_length: Annotated[PositiveInt, PLAYING] = Field(
+    val_batch_size: Annotated[PositiveInt, ROLLOUT] = Field(32, description="Tasks per validation batch.")
+    max_prompt_length: Annotated[PositiveInt, ROLLOUT] = Field(
         2048, description="Maximum number of tokens in the prompt of a model call."
     )
-    max_response_length: Annotated[PositiveInt, PLAYING] = Field(
+    max_response_length: Annotated[PositiveInt, ROLLOUT] = Field(
         2048, description="Maximum number of tokens that one model call may sample."
     )
 
@@ -65,4 +65,4 @@ class SamplingSection(Section):
     """Token sampling."""
 
     train: Annotated[TrainSamplingSection, TRAINING] = section(TrainSamplingSection)
-    val: Annotated[ValSamplingSection, PLAYING] = section(ValSamplingSection)
+    val: Annotated[ValSamplingSection, ROLLOUT] = section(ValSamplingSection)

@@ -31,7 +31,7 @@ from rllm_core.schema.run_sections import (
 )
 from rllm_core.schema.sdk_section import SdkSection
 from rllm_core.schema.section import (
-    PLAYING,
+    ROLLOUT,
     TRAINING,
     Choice,
     Names,
@@ -54,34 +54,34 @@ class RllmSection(Section):
         "settings that you made, with their source. When rllm reads such a file, it treats these settings, and values "
         "that were changed later, as set by you.",
     )
-    backend: Annotated[str, Names("backend"), PLAYING] = Field(
+    backend: Annotated[str, Names("backend"), ROLLOUT] = Field(
         "local", description="Name of the backend. You can also write rllm/backend=NAME."
     )
-    profile: Annotated[str | None, PLAYING] = Field(
+    profile: Annotated[str | None, ROLLOUT] = Field(
         None,
         description="Name of a profile: predefined backend settings for one machine type, for example `cpu` for verl.",
     )
-    agent: Annotated[AgentSection, PLAYING] = section(AgentSection)
-    env: Annotated[EnvSection, PLAYING] = section(EnvSection)
-    workflow: Annotated[WorkflowSection, PLAYING] = section(WorkflowSection)
+    agent: Annotated[AgentSection, ROLLOUT] = section(AgentSection)
+    env: Annotated[EnvSection, ROLLOUT] = section(EnvSection)
+    workflow: Annotated[WorkflowSection, ROLLOUT] = section(WorkflowSection)
     rollout: RolloutSection = section(RolloutSection)
     trainer: TrainerSection = section(TrainerSection)
     algorithm: Annotated[AlgorithmSection, TRAINING] = section(AlgorithmSection)
     stepwise_advantage: Annotated[StepwiseAdvantageSection, TRAINING, SWITCH] = section(StepwiseAdvantageSection)
-    reward: Annotated[list[Choice], ReadBy(), Names("reward"), PLAYING] = Field(
+    reward: Annotated[list[Choice], ReadBy(), Names("reward"), ROLLOUT] = Field(
         default_factory=list,
         description="Names of the rewards that score a rollout. They are added to the environment's reward. For "
         "example `[exact]`, or `[{name: math, weight: 0.9}, {name: format, weight: 0.1}]`.",
     )
-    renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), PLAYING] = Field(
+    renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), ROLLOUT] = Field(
         None,
         description="Name of the renderer, which converts messages to tokens and tokens to responses. null means "
         "`auto` if rllm-renderers is installed and `accumulate_reasoning` is false. Otherwise it means `template`.",
     )
-    disable_thinking: Annotated[bool, ReadBy(), PLAYING] = Field(
+    disable_thinking: Annotated[bool, ReadBy(), ROLLOUT] = Field(
         False, description="Disable reasoning in the chat template (`enable_thinking=False`)."
     )
-    accumulate_reasoning: Annotated[bool, ReadBy("workflow"), PLAYING] = Field(
+    accumulate_reasoning: Annotated[bool, ReadBy("workflow"), ROLLOUT] = Field(
         False,
         description="Keep the model's reasoning (up to `</think>`) in prompts after the next user message. Reasoning "
         "between tool calls is always kept.",
@@ -110,13 +110,13 @@ class RllmSection(Section):
         "nothing. null means `fates` if `rllm-record` is installed.",
     )
     async_training: Annotated[AsyncTrainingSection, SWITCH] = section(AsyncTrainingSection)
-    sdk: Annotated[SdkSection, PLAYING] = section(SdkSection)
+    sdk: Annotated[SdkSection, ROLLOUT] = section(SdkSection)
     unused_keys: Literal["error", "warn"] = Field(
         "error",
         description="What to do with a setting that the run does not use. Use `warn` for sweeps in which some keys "
         "apply to only some runs.",
     )
-    plugins: Annotated[PluginsSection, PLAYING] = section(PluginsSection)
+    plugins: Annotated[PluginsSection, ROLLOUT] = section(PluginsSection)
 
 
 class RunConfig(Section):

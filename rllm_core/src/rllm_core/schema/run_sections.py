@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rllm_core.schema.section import (
-    PLAYING,
+    ROLLOUT,
     TRAINING,
     Choice,
     Names,
@@ -85,7 +85,7 @@ class RolloutSection(Section):
     """The number of rollouts and the engine that generates them."""
 
     n: Annotated[PositiveInt, ReadBy(), TRAINING] = Field(8, description="Rollouts per task during training.")
-    n_val: Annotated[PositiveInt, PLAYING] = Field(1, description="Rollouts per task during validation.")
+    n_val: Annotated[PositiveInt, ROLLOUT] = Field(1, description="Rollouts per task during validation.")
     engine: Annotated[Choice | None, ReadBy(), Names("engine")] = Field(
         None, description="Name of the rollout engine that the backend hosts. null means the backend's own engine."
     )
@@ -131,7 +131,7 @@ class TrainerSection(Section):
         description="What --resume does if a source, such as the file of a reward function or an agent, differs from "
         "the source in the checkpoint. `error` stops the run. `warn` continues with a warning, for this start only.",
     )
-    seed: Annotated[NonNegativeInt, PLAYING] = Field(
+    seed: Annotated[NonNegativeInt, ROLLOUT] = Field(
         0, description="Seed of the run. All random numbers are derived from it."
     )
 

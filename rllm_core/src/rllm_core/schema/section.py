@@ -29,12 +29,12 @@ class ActsIn:
     """The kind of run in which the key, or every key of the section, has an effect. A key without this mark has an
     effect in ``rllm train``, including runs that only validate."""
 
-    where: Literal["training", "playing"]
-    """``training``: only in runs that train. ``playing``: in all runs that generate rollouts, including ``rllm eval``.
+    where: Literal["training", "rollout"]
+    """``training``: only in runs that train. ``rollout``: in all runs that generate rollouts, including ``rllm eval``.
     """
 
 
-TRAINING, PLAYING = ActsIn("training"), ActsIn("playing")
+TRAINING, ROLLOUT = ActsIn("training"), ActsIn("rollout")
 
 
 @dataclass(frozen=True)

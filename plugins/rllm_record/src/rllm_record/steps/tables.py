@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rllm_core.data.codec import trajectory_from_json
-from rllm_core.data.messages import Message, text_of
+from rllm_core.data.messages import Message, read_text
 from rllm_core.data.record import OptimizerStep, Outcome
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_record.steps import schemas
@@ -151,7 +151,7 @@ def _message_row(message: Message) -> dict[str, str | None]:
     plain = isinstance(content, str) and message.keys() == {"role", "content"}
     return {
         "role": _encodable(str(message.get("role", ""))),
-        "text": _encodable(text_of(message)),
+        "text": _encodable(read_text(message)),
         "data": None if plain else _json(dict(message)),
     }
 

@@ -13,8 +13,8 @@ import click
 
 from rllm.cli import print_table
 from rllm.config import import_modules, read_override
-from rllm.evaluation.metrics import Metrics, metrics_of
-from rllm.evaluation.outcome import outcome_of
+from rllm.evaluation.metrics import Metrics, compute_metrics
+from rllm.evaluation.outcome import build_outcome
 from rllm.evaluation.report import as_text
 from rllm.evaluation.rescoring import Rescored, rescore
 from rllm.evaluation.saved_rollout import rollout_from_json
@@ -97,7 +97,7 @@ def _rows(result: Rescored) -> list[tuple[str, ...]]:
     return [
         (figures.name, str(figures.rollouts), name, *_cells(figures), last)
         for name, outcomes, last in (("stored", result.before, ""), ("now", result.after, str(changed)))
-        for figures in metrics_of(result.environment, outcomes)
+        for figures in compute_metrics(result.environment, outcomes)
     ]
 
 
@@ -108,7 +108,8 @@ def _cells(figures: Metrics) -> tuple[str, ...]:
 def _as_json(result: Rescored) -> dict[str, Any]:
     sides = {"stored": result.before, "now": result.after}
     return {
-        name: [asdict(each) for each in metrics_of(result.environment, outcomes)] for name, outcomes in sides.items()
+        name: [asdict(each) for each in compute_metrics(result.environment, outcomes)]
+        for name, outcomes in sides.items()
     }
 
 
@@ -156,9 +157,9 @@ async def _rescored(stored: SessionFiles, rewards: Sequence[WeightedReward], sav
     scorer, result = await call(Scorer, rewards, blocking=True), Rescored(stored.folder.name)
     for step, file in stored.files:
         played = read_episodes(file)
-        result.before += [outcome_of(each.episode) for each in played]
+        result.before += [build_outcome(each.episode) for each in played]
         await asyncio.gather(*(_score(each, scorer) for each in played))
-        result.after += [outcome_of(each.episode) for each in played]
+        result.after += [build_outcome(each.episode) for each in played]
         if save is not None:
             StepFiles(save).write(step, played, (), "tokens", sampler_of(file))
     return result

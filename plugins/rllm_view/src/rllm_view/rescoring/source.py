@@ -21,11 +21,11 @@ from rllm.config import (
     FILE_NAME as CONFIG,
     as_config_error,
     describe,
+    find_section,
     import_modules,
     known_keys,
     parse,
     read_config,
-    section_of,
 )
 from rllm.runs.episode_log import MARKER
 from rllm_core.data.codec import SCHEMA_VERSION, episode_from_json
@@ -176,7 +176,7 @@ def read_stored_config(run_folder: Path) -> RunConfig:
     file = str(run_folder / FILE_NAME)
     tree = read_config(run_folder)
     values = {
-        name: _known(section, tree[name]) if (section := section_of(RunConfig, name)) else tree[name]
+        name: _known(section, tree[name]) if (section := find_section(RunConfig, name)) else tree[name]
         for name in RunConfig.model_fields
         if name in tree
     }
@@ -221,7 +221,9 @@ def _known(section: type[BaseModel], values: object) -> object:
     if not isinstance(values, dict):
         return values
     known = {key: value for key, value in values.items() if key in section.model_fields}
-    return {key: _known(inner, value) if (inner := section_of(section, key)) else value for key, value in known.items()}
+    return {
+        key: _known(inner, value) if (inner := find_section(section, key)) else value for key, value in known.items()
+    }
 
 
 def _name(choice: Choice) -> str:

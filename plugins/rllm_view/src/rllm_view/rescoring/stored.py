@@ -17,7 +17,7 @@ from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
-from rllm_core.pipeline import episode_metrics, reward_of
+from rllm_core.pipeline import episode_metrics, find_reward
 from rllm_record.recorder import tokenizer_of
 from rllm_record.steps.rows import Sampler
 from rllm_view.plugin import StoredParams
@@ -118,7 +118,7 @@ def read_stored(params: StoredParams) -> list[StoredTask]:
 
 def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
     """True if every trajectory has at least this reward."""
-    rewards = map(reward_of, rollout.episode.trajectories)
+    rewards = map(find_reward, rollout.episode.trajectories)
     return min_reward is None or all(reward is not None and reward >= min_reward for reward in rewards)
 
 
