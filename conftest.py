@@ -19,7 +19,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-TESTS_BETWEEN_COLLECTIONS = 200
+TESTS_BETWEEN_COLLECTIONS = 1000
 BLOCKED = ("rllm-local", "rllm-renderers", "rllm-tinker", "rllm-verl")
 """Distributions that import much when `rllm plugins doctor` loads what they offer; one test of it loads most."""
 _finished_tests = itertools.count()

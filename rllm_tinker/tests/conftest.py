@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +12,9 @@ import numpy as np
 import pytest
 from tinker_in_process import RunningServer, running_server
 
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import SamplingParams
-from rllm_core.contracts.loss import LossPlugin
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
-from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_tinker.client import Service, Trainer
 from rllm_tinker.health import HttpHealth
@@ -97,27 +93,6 @@ def sampled_batch(connection: Connection, roles: tuple[str, ...] = ("solver", "j
     rng = np.random.default_rng(0)
     advantages = np.repeat(rng.normal(size=batch.n_rows), batch.row_lengths).astype(np.float32) * batch.loss_mask
     return batch.with_columns(old_logprobs=batch.sampling_logprobs, advantages=advantages)
-
-
-@pytest.fixture(scope="session")
-def loss_choice(registry: Registry) -> Callable[..., PluginChoice[LossPlugin[Any]]]:
-    def make(choice: Any) -> PluginChoice[LossPlugin[Any]]:
-        return choose(registry, "loss", choice, "test")
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def plan_of(loss_choice: Callable[..., PluginChoice[LossPlugin[Any]]]) -> Callable[..., UpdatePlan]:
-    """A plan in which every role of `batch` has one loss, unless `judge` says another for that role."""
-
-    def make(loss: Any, judge: Any = None, **fields: Any) -> UpdatePlan:
-        chosen = loss_choice(loss)
-        losses = {"solver": chosen, "judge": chosen if judge is None else loss_choice(judge)}
-        fields = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 3} | fields
-        return UpdatePlan(losses=losses, **fields)
-
-    return make
 
 
 @pytest.fixture

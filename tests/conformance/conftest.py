@@ -6,7 +6,7 @@ The libraries' functions come from `benchmarks/peers.py`; where they are not ins
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,7 +79,7 @@ class Sampled:
         return Sampled(self.inputs, np.append(self.lengths, 0), SimpleNamespace(**padded))
 
 
-def _rewarded(seed: int, *, smallest_group: int = 1) -> Rewarded:
+def draw_groups(seed: int, *, smallest_group: int = 1) -> Rewarded:
     random = np.random.default_rng(seed)
     sizes = random.integers(smallest_group, 8, random.integers(2, 7))
     n = int(sizes.sum())
@@ -140,7 +140,7 @@ def _rewarded(seed: int, *, smallest_group: int = 1) -> Rewarded:
     return Rewarded(inputs, padded)
 
 
-def _sampled(seed: int, *, advantage_per_row: bool = False, n_rows: int | None = None, shortest: int = 1) -> Sampled:
+def draw_rows(seed: int, *, advantage_per_row: bool = False, n_rows: int | None = None, shortest: int = 1) -> Sampled:
     random = np.random.default_rng(seed)
     lengths = random.integers(shortest, 9, random.integers(1, 7) if n_rows is None else n_rows)
     mask = np.arange(int(lengths.max()) + 1) < lengths[:, None]
@@ -166,7 +166,7 @@ def _sampled(seed: int, *, advantage_per_row: bool = False, n_rows: int | None =
     return Sampled(inputs, lengths, SimpleNamespace(mask=torch.tensor(mask, dtype=torch.float64), **tensors))
 
 
-def _one_group(rewards: Sequence[float]) -> AdvantageInput:
+def one_group(rewards: Sequence[float]) -> AdvantageInput:
     """One group of trajectories of one token each."""
     n = len(rewards)
     ends = np.arange(n + 1)
@@ -182,7 +182,7 @@ def _one_group(rewards: Sequence[float]) -> AdvantageInput:
     )
 
 
-def _one_token(log_ratio: float, advantage: float) -> Sampled:
+def one_token(log_ratio: float, advantage: float) -> Sampled:
     """One row of one token."""
     columns = {"new": -1.0, "old": -1.0 - log_ratio, "ref": -1.0, "advantages": advantage, "mask": 1.0}
     padded = {name: torch.tensor([[value]], dtype=torch.float64) for name, value in columns.items()}
@@ -196,48 +196,20 @@ def _one_token(log_ratio: float, advantage: float) -> Sampled:
     return Sampled(inputs, np.array([1]), SimpleNamespace(**padded))
 
 
-@pytest.fixture(scope="session")
-def one_group() -> Callable[[Sequence[float]], AdvantageInput]:
-    return _one_group
+ESTIMATORS = {record.name: record for module in (builtin, catalogue) for record in module.rllm_estimators()}
+LOSSES = {record.name: record for module in (builtin, catalogue) for record in module.rllm_losses()}
 
 
-@pytest.fixture(scope="session")
-def one_token() -> Callable[[float, float], Sampled]:
-    return _one_token
-
-
-@pytest.fixture(scope="session")
-def rewarded() -> Callable[..., Rewarded]:
-    return _rewarded
-
-
-@pytest.fixture(scope="session")
-def sampled() -> Callable[..., Sampled]:
-    return _sampled
-
-
-@pytest.fixture(scope="session")
-def estimate() -> Callable[..., Advantages]:
+def estimate(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
     """Estimate by name, with these options."""
-    records = {record.name: record for module in (builtin, catalogue) for record in module.rllm_estimators()}
-
-    def call(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
-        result: Advantages = records[name].load()(inputs, records[name].params(**options))
-        return result
-
-    return call
+    result: Advantages = ESTIMATORS[name].load()(inputs, ESTIMATORS[name].params(**options))
+    return result
 
 
-@pytest.fixture(scope="session")
-def token_losses() -> Callable[..., Tensor]:
+def token_losses(name: str, inputs: LossInput, **options: Any) -> Tensor:
     """The loss of each token by name, with these options."""
-    records = {record.name: record for module in (builtin, catalogue) for record in module.rllm_losses()}
-
-    def call(name: str, inputs: LossInput, **options: Any) -> Tensor:
-        result: Tensor = records[name].load()(inputs, records[name].params(**options))
-        return result
-
-    return call
+    result: Tensor = LOSSES[name].load()(inputs, LOSSES[name].params(**options))
+    return result
 
 
 @pytest.fixture(scope="session")

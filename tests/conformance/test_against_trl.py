@@ -19,6 +19,8 @@ from torch.testing import assert_close
 
 from rllm_backend_kit.loss import kl_term
 
+from .conftest import draw_groups, draw_rows, estimate, one_group, one_token, token_losses
+
 SEEDS = range(8)
 CLOSE = {"rtol": 1e-6, "atol": 1e-8}
 SUM = {"multi_objective_aggregation": "sum_then_normalize"}
@@ -40,10 +42,10 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("name", "options", "theirs", "settings"), ESTIMATORS.values(), ids=ESTIMATORS)
 def test_ragged_groups_of_one_and_more_have_trls_advantages(
-    trl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: str, settings: Any
+    trl: Any, name: str, options: Any, theirs: str, settings: Any
 ) -> None:
     for seed in range(25):
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         advantages = estimate(name, batch.inputs, **options)
         # TRL's groups are all of one size, so each is a batch of its own.
         groups = torch.tensor(batch.inputs.rewards)[:, None].split(np.diff(batch.inputs.group_offsets).tolist())
@@ -53,10 +55,10 @@ def test_ragged_groups_of_one_and_more_have_trls_advantages(
 
 @pytest.mark.parametrize(("name", "options", "theirs", "settings"), ESTIMATORS.values(), ids=ESTIMATORS)
 def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot_score(
-    trl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: str, settings: Any
+    trl: Any, name: str, options: Any, theirs: str, settings: Any
 ) -> None:
     # `on_missing_reward: drop` takes it out of its group. TRL keeps it, outside the baseline, with advantage 0.
-    inputs = rewarded(0, smallest_group=2).inputs
+    inputs = draw_groups(0, smallest_group=2).inputs
     sizes = np.diff(inputs.group_offsets)
     advantages = np.split(estimate(name, inputs, **options).values, inputs.group_offsets[1:-1])
     for size, rewards, values in zip(
@@ -67,9 +69,9 @@ def test_a_trajectory_that_was_dropped_is_to_the_others_like_one_that_trl_cannot
         np.testing.assert_allclose(np.append(values, 0.0), expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
-def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any, rewarded: Any, estimate: Any) -> None:
+def test_liteppo_is_trls_with_the_deviation_of_the_batch(trl: Any) -> None:
     for seed in range(100):
-        inputs = rewarded(seed).inputs
+        inputs = draw_groups(seed).inputs
         size = int(np.diff(inputs.group_offsets)[0])
         # TRL's groups have one size, so each batch has groups as large as the first.
         n = len(inputs.rewards) // size * size
@@ -174,40 +176,36 @@ LOSSES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "options", "mode", "settings"), LOSSES.values(), ids=LOSSES)
-def test_value_and_gradient_are_trls(
-    trl: Any, sampled: Any, token_losses: Any, name: str, options: Any, mode: str, settings: Any
-) -> None:
+def test_value_and_gradient_are_trls(trl: Any, name: str, options: Any, mode: str, settings: Any) -> None:
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         losses = token_losses(name, batch.inputs, **options)
         expected = theirs(trl.grpo_loss, batch, trl.gamma_weights, **settings)
         assert_close(batch.ours(losses, mode), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("batches", [300, pytest.param(10_000, marks=pytest.mark.long)])
-def test_vespo_weights_are_trls(trl: Any, sampled: Any, token_losses: Any, batches: int) -> None:
+def test_vespo_weights_are_trls(trl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         padded = batch.padded
         phi = trl.gamma_weights(padded.advantages[:, :1], (padded.new - padded.old).detach(), padded.mask, None)
         expected = (-phi * padded.advantages * padded.new)[padded.mask.bool()]
         assert_close(token_losses("vespo", batch.inputs).detach(), expected.detach(), rtol=1e-6, atol=1e-6)
 
 
-def test_gmpo_is_trls(trl: Any, sampled: Any, token_losses: Any) -> None:
+def test_gmpo_is_trls(trl: Any) -> None:
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         losses = token_losses("gmpo", batch.inputs, log_ratio_clip=0.2, log_ratio_clip_high=0.3)
         assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.gmpo_loss, batch), **CLOSE)
 
 
 @pytest.mark.parametrize("estimator", ["k3", "k3_unbiased"])
-def test_the_divergence_term_is_trls(
-    trl: Any, sampled: Any, token_losses: Any, estimator: Literal["k3", "k3_unbiased"]
-) -> None:
+def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbiased"]) -> None:
     unbiased = estimator == "k3_unbiased"
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         divergence = kl_term(batch.inputs, estimator)
         losses = token_losses("ppo", batch.inputs, **CLIP) + 0.5 * divergence
         expected = theirs(trl.grpo_loss, batch, beta=0.5, more={"use_bias_correction_kl": unbiased})
@@ -217,26 +215,20 @@ def test_the_divergence_term_is_trls(
 # What follows are differences that we want; each says why.
 
 
-def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_trl(
-    trl: Any, one_group: Any, estimate: Any
-) -> None:
+def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_trl(trl: Any) -> None:
     noise = trl.grpo_advantages(torch.full((30, 1), 0.9), 30, **SUM, scale_rewards="group")
     assert noise.abs().max() > 1e-4
     assert not estimate("grpo", one_group([0.9] * 30), dialect="trl").values.any()
 
 
-def test_ratios_end_at_exp_20_here_and_grow_beyond_all_bounds_in_trl(
-    trl: Any, one_token: Any, token_losses: Any
-) -> None:
+def test_ratios_end_at_exp_20_here_and_grow_beyond_all_bounds_in_trl(trl: Any) -> None:
     # One broken log-prob must not make the whole update infinite.
     batch = one_token(800.0, -1.0)
     assert theirs(trl.grpo_loss, batch)[0].isinf()
     assert token_losses("ppo", batch.inputs, **CLIP).item() == pytest.approx(np.exp(20.0))
 
 
-def test_rows_of_nothing_are_left_out_of_the_mean_here_and_counted_in_trl(
-    trl: Any, one_token: Any, token_losses: Any
-) -> None:
+def test_rows_of_nothing_are_left_out_of_the_mean_here_and_counted_in_trl(trl: Any) -> None:
     # Counted, they would make the step smaller the more rows a filter has emptied.
     batch = one_token(0.0, 1.0).with_a_row_of_nothing()
     assert theirs(trl.grpo_loss, batch)[0].item() == pytest.approx(-0.5)

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from .conftest import draw_groups, estimate, one_group
+
 SEEDS = range(25)
 
 Theirs = Callable[[SimpleNamespace, SimpleNamespace], Tensor]
@@ -103,10 +105,10 @@ NOT_OF_ONE: dict[str, tuple[str, dict[str, Any], Theirs]] = {
 
 @pytest.mark.parametrize(("name", "options", "theirs"), ESTIMATORS.values(), ids=ESTIMATORS)
 def test_ragged_groups_of_one_and_more_have_verls_advantages(
-    verl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: Theirs
+    verl: Any, name: str, options: Any, theirs: Theirs
 ) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         ours = batch.ours(estimate(name, batch.inputs, **options))
         np.testing.assert_allclose(
             ours, batch.theirs(theirs(verl, batch.padded)), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
@@ -114,20 +116,18 @@ def test_ragged_groups_of_one_and_more_have_verls_advantages(
 
 
 @pytest.mark.parametrize(("name", "options", "theirs"), NOT_OF_ONE.values(), ids=NOT_OF_ONE)
-def test_ragged_groups_have_verls_advantages(
-    verl: Any, rewarded: Any, estimate: Any, name: str, options: Any, theirs: Theirs
-) -> None:
+def test_ragged_groups_have_verls_advantages(verl: Any, name: str, options: Any, theirs: Theirs) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed, smallest_group=2)
+        batch = draw_groups(seed, smallest_group=2)
         ours = batch.ours(estimate(name, batch.inputs, **options))
         np.testing.assert_allclose(
             ours, batch.theirs(theirs(verl, batch.padded)), rtol=1e-6, atol=1e-6, err_msg=f"seed {seed}"
         )
 
 
-def test_gdpo_has_verls_advantages(verl: Any, rewarded: Any, estimate: Any) -> None:
+def test_gdpo_has_verls_advantages(verl: Any) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         ours = batch.ours(estimate("gdpo", batch.inputs, dialect="verl", weights={"format": 0.5}))
         # verl computes this one in float32 whatever it is given.
         np.testing.assert_allclose(
@@ -135,9 +135,9 @@ def test_gdpo_has_verls_advantages(verl: Any, rewarded: Any, estimate: Any) -> N
         )
 
 
-def test_targets_of_the_critic_are_verls(verl: Any, rewarded: Any, estimate: Any) -> None:
+def test_targets_of_the_critic_are_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = rewarded(seed)
+        batch = draw_groups(seed)
         padded = batch.padded
         _, theirs = verl.compute_gae_advantage_return(padded.rewards, padded.values, padded.mask, 0.9, 0.8)
         ours = estimate("gae", batch.inputs, gamma=0.9, lam=0.8).returns[batch.inputs.loss_mask]
@@ -154,17 +154,13 @@ def group(verl_function: Any, rewards: list[float], **options: Any) -> Tensor:
     return result[:, 0]
 
 
-def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_verl(
-    verl: Any, one_group: Any, estimate: Any
-) -> None:
+def test_equal_rewards_are_exactly_zero_here_and_rounding_noise_over_epsilon_in_verl(verl: Any) -> None:
     noise = group(verl.compute_grpo_outcome_advantage, [0.9] * 30)
     assert noise.abs().max() > 0.1
     assert not estimate("grpo", one_group([0.9] * 30), dialect="verl").values.any()
 
 
-def test_whitening_equal_values_gives_exactly_zero_here_and_a_residue_in_verl(
-    verl: Any, one_group: Any, estimate: Any
-) -> None:
+def test_whitening_equal_values_gives_exactly_zero_here_and_a_residue_in_verl(verl: Any) -> None:
     residue = verl.masked_whiten(torch.full((3, 100), 0.9), torch.ones(3, 100))
     assert residue.abs().max() > 1e-5
     for name in ("reinforce_plus_plus", "reinforce_plus_plus_baseline"):
@@ -172,28 +168,26 @@ def test_whitening_equal_values_gives_exactly_zero_here_and_a_residue_in_verl(
         assert not estimate(name, one_group([0.9] * 3), **options).values.any()
 
 
-def test_a_single_token_is_zero_here_and_an_error_in_verl(verl: Any, one_group: Any, estimate: Any) -> None:
+def test_a_single_token_is_zero_here_and_an_error_in_verl(verl: Any) -> None:
     alone = torch.ones(1, 1)
     with pytest.raises(ValueError, match="division by zero"):
         verl.compute_reinforce_plus_plus_outcome_advantage(alone, alone, SimpleNamespace(gamma=1.0))
     assert estimate("reinforce_plus_plus", one_group([1.0])).values.tolist() == [0.0]
 
 
-def test_a_group_of_one_has_no_best_here_and_is_an_error_in_verl(verl: Any, one_group: Any, estimate: Any) -> None:
+def test_a_group_of_one_has_no_best_here_and_is_an_error_in_verl(verl: Any) -> None:
     with pytest.raises(ValueError, match="at least 2 samples"):
         group(verl.compute_grpo_passk_outcome_advantage, [1.0], **PASSK)
     assert estimate("grpo_passk", one_group([1.0])).values.tolist() == [0.0]
 
 
-def test_verls_two_rloos_disagree_on_a_group_of_one_and_ours_is_the_first(
-    verl: Any, one_group: Any, estimate: Any
-) -> None:
+def test_verls_two_rloos_disagree_on_a_group_of_one_and_ours_is_the_first(verl: Any) -> None:
     assert group(verl.compute_rloo_outcome_advantage, [2.0]).tolist() == [2.0]
     assert group(verl.compute_rloo_vectorized_outcome_advantage, [2.0]).tolist() == [0.0]
     assert estimate("rloo", one_group([2.0]), dialect="verl").values.tolist() == [2.0]
 
 
-def test_by_default_grpo_divides_by_the_deviation_with_ddof_0(verl: Any, one_group: Any, estimate: Any) -> None:
+def test_by_default_grpo_divides_by_the_deviation_with_ddof_0(verl: Any) -> None:
     theirs = group(verl.compute_grpo_outcome_advantage, [1.0, 0.0, 0.0, 1.0])
     ours = estimate("grpo", one_group([1.0, 0.0, 0.0, 1.0])).values
     np.testing.assert_allclose(ours, theirs.numpy() * np.sqrt(4 / 3), rtol=1e-5)

@@ -13,6 +13,8 @@ from rllm_core import builtin
 from rllm_core.contracts.loss import LossInput
 from rllm_estimators.plugin import rllm_losses
 
+from .conftest import draw_rows, one_token
+
 SEEDS = range(8)
 CLIP = {"eps_clip": 0.2, "eps_clip_high": 0.3}
 VERL_CLIP = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3, "clip_ratio_c": 1e9}
@@ -56,11 +58,11 @@ def theirs(verl: Any, name: str, batch: Any, settings: dict[str, Any]) -> dict[s
 
 @pytest.mark.parametrize(("name", "options", "verl_name", "settings"), CASES.values(), ids=CASES)
 def test_the_share_of_clipped_tokens_is_verls(
-    verl: Any, sampled: Any, clipped: Any, name: str, options: Any, verl_name: str, settings: Any
+    verl: Any, clipped: Any, name: str, options: Any, verl_name: str, settings: Any
 ) -> None:
     shares = []
     for seed in SEEDS:
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         metrics = theirs(verl, verl_name, batch, settings)
         shares.append(clipped(name, batch.inputs, **options).float().mean().item())
         expected = metrics["actor/pg_clipfrac"] + metrics["actor/pg_clipfrac_lower"]
@@ -68,7 +70,7 @@ def test_the_share_of_clipped_tokens_is_verls(
     assert 0 < max(shares) < 1
 
 
-def test_gmpo_counts_the_side_that_it_cuts_here_and_both_sides_in_verl(verl: Any, one_token: Any, clipped: Any) -> None:
+def test_gmpo_counts_the_side_that_it_cuts_here_and_both_sides_in_verl(verl: Any, clipped: Any) -> None:
     # A token that is already far less likely keeps its ratio where A > 0: nothing of it is cut.
     batch = one_token(-1.0, 1.0)
     options = {"log_ratio_clip": 0.2, "log_ratio_clip_high": 0.3}
@@ -78,9 +80,7 @@ def test_gmpo_counts_the_side_that_it_cuts_here_and_both_sides_in_verl(verl: Any
     assert clipped("gmpo", one_token(1.0, 1.0).inputs, **options).tolist() == [True]
 
 
-def test_clip_cov_counts_what_it_clips_and_what_it_cuts_here_and_only_the_cut_in_verl(
-    verl: Any, one_token: Any, clipped: Any
-) -> None:
+def test_clip_cov_counts_what_it_clips_and_what_it_cuts_here_and_only_the_cut_in_verl(verl: Any, clipped: Any) -> None:
     batch = one_token(1.0, 1.0)
     settings = SimpleNamespace(clip_cov_ratio=1.0, clip_cov_lb=1.0, clip_cov_ub=5.0)
     assert theirs(verl, "clip_cov", batch, {**VERL_CLIP, "policy_loss": settings})["actor/pg_clipfrac"] == 0.0

@@ -15,6 +15,8 @@ from rllm_backend_kit.loss import kl_divergence, rollout_weights, value_loss
 from rllm_core.contracts.backend import RolloutCorrection
 from rllm_core.updates.aggregation import token_weights
 
+from .conftest import draw_rows, one_token, token_losses
+
 SEEDS = range(8)
 WIDTH = 16
 CLOSE = {"rtol": 1e-6, "atol": 1e-8}
@@ -68,17 +70,10 @@ def theirs(verl: Any, name: str, batch: Any, mode: str, settings: dict[str, Any]
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("name", "options", "verl_name", "settings"), LOSSES.values(), ids=LOSSES)
 def test_value_and_gradient_are_verls(
-    verl: Any,
-    sampled: Any,
-    token_losses: Any,
-    name: str,
-    options: dict[str, Any],
-    verl_name: str,
-    settings: dict[str, Any],
-    mode: str,
+    verl: Any, name: str, options: dict[str, Any], verl_name: str, settings: dict[str, Any], mode: str
 ) -> None:
     for seed in SEEDS:
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         assert_close(
             batch.ours(token_losses(name, batch.inputs, **options), mode),
             theirs(verl, verl_name, batch, mode, settings),
@@ -88,10 +83,10 @@ def test_value_and_gradient_are_verls(
 
 @pytest.mark.parametrize(("name", "options", "verl_name", "settings"), OF_ONE_MODE.values(), ids=OF_ONE_MODE)
 def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
-    verl: Any, sampled: Any, token_losses: Any, name: str, options: Any, verl_name: str, settings: Any
+    verl: Any, name: str, options: Any, verl_name: str, settings: Any
 ) -> None:
     for seed in SEEDS:
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         assert_close(
             batch.ours(token_losses(name, batch.inputs, **options), "seq-mean-token-mean"),
             theirs(verl, verl_name, batch, "token-mean", settings),
@@ -99,12 +94,12 @@ def test_averaged_over_tokens_then_sequences_value_and_gradient_are_verls(
         )
 
 
-def centred_row(sampled: Any, seed: int) -> Any:
+def centred_row(seed: int) -> Any:
     """A row whose advantages have mean 0: there the covariance of our row is that of verl's batch.
 
     Long enough for one to be positive, as we choose no other.
     """
-    batch = sampled(seed, n_rows=1, shortest=4)
+    batch = draw_rows(seed, n_rows=1, shortest=4)
     mask = batch.padded.mask.bool()
     mean = batch.inputs.advantages.mean()
     batch.inputs.advantages.sub_(mean)
@@ -112,20 +107,18 @@ def centred_row(sampled: Any, seed: int) -> Any:
     return batch
 
 
-def test_kl_cov_of_a_row_with_centred_advantages_is_verls(verl: Any, sampled: Any, token_losses: Any) -> None:
+def test_kl_cov_of_a_row_with_centred_advantages_is_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = centred_row(sampled, seed)
+        batch = centred_row(seed)
         share = 1 / int(batch.lengths[0])
         settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=share, ppo_kl_coef=0.7)}
         losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=share, ppo_kl_coef=0.7)
         assert_close(batch.ours(losses, "token-mean"), theirs(verl, "kl_cov", batch, "token-mean", settings), **CLOSE)
 
 
-def test_clip_cov_that_cuts_every_candidate_of_a_centred_row_is_verls(
-    verl: Any, sampled: Any, token_losses: Any
-) -> None:
+def test_clip_cov_that_cuts_every_candidate_of_a_centred_row_is_verls(verl: Any) -> None:
     for seed in SEEDS:
-        batch = centred_row(sampled, seed)
+        batch = centred_row(seed)
         bounds = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 0.9}
         settings = {**VERL_CLIP, "policy_loss": SimpleNamespace(**bounds)}
         losses = token_losses("clip_cov", batch.inputs, **bounds, **CLIP)
@@ -146,9 +139,9 @@ def test_aggregation_is_verls_also_with_rows_of_nothing(verl: Any, mode: str) ->
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_divergence_and_its_gradient_are_verls(verl: Any, sampled: Any, estimator: Literal["k1", "k2", "k3"]) -> None:
+def test_divergence_and_its_gradient_are_verls(verl: Any, estimator: Literal["k1", "k2", "k3"]) -> None:
     for seed in SEEDS:
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         divergence = kl_divergence(batch.inputs.logprobs, batch.inputs.ref_logprobs, estimator)
         expected = verl.kl_penalty(batch.padded.new, batch.padded.ref, estimator)[batch.padded.mask.bool()]
         assert_close(divergence, expected)
@@ -160,20 +153,20 @@ def test_divergence_and_its_gradient_are_verls(verl: Any, sampled: Any, estimato
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize(("threshold", "cap", "floor"), [(1.3, 1.3, 0.0), ("0.7_1.3", 1.3, 0.7)])
 def test_rollout_weights_are_verls(
-    verl: Any, sampled: Any, level: Literal["token", "sequence"], threshold: float | str, cap: float, floor: float
+    verl: Any, level: Literal["token", "sequence"], threshold: float | str, cap: float, floor: float
 ) -> None:
     correction = RolloutCorrection(mode=level, cap=cap, floor=floor, beyond_cap="truncate" if floor == 0 else "mask")
     for seed in SEEDS:
-        inputs, padded = sampled(seed).inputs, sampled(seed).padded
+        inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
         weights = rollout_weights(inputs.old_logprobs, inputs.ref_logprobs, inputs.row_ids, correction)
         expected, _ = verl.compute_rollout_correction_weights(padded.old - padded.ref, padded.mask, level, threshold)
         assert_close(weights, expected[padded.mask.bool()])
 
 
 @pytest.mark.parametrize("clip", [0.2, FAR])
-def test_value_loss_is_verls(verl: Any, sampled: Any, clip: float) -> None:
+def test_value_loss_is_verls(verl: Any, clip: float) -> None:
     for seed in SEEDS:
-        padded = sampled(seed).padded
+        padded = draw_rows(seed).padded
         mask = padded.mask.bool()
         expected, _ = verl.compute_value_loss(padded.new, padded.advantages, padded.old, padded.mask, clip)
         losses = value_loss(padded.new[mask], padded.advantages[mask], padded.old[mask], None if clip == FAR else clip)
@@ -183,7 +176,7 @@ def test_value_loss_is_verls(verl: Any, sampled: Any, clip: float) -> None:
 # What follows are differences that we want; each says why.
 
 
-def test_the_dual_clip_is_off_here_unless_asked_for_and_3_in_verl(verl: Any, one_token: Any, token_losses: Any) -> None:
+def test_the_dual_clip_is_off_here_unless_asked_for_and_3_in_verl(verl: Any) -> None:
     # A bound that nobody wrote down would change what `eps_clip` means from one backend to another.
     batch = one_token(float(np.log(9.0)), -1.0)
     loss, _ = theirs(verl, "vanilla", batch, "token-mean", VERL_CLIP)
@@ -191,9 +184,7 @@ def test_the_dual_clip_is_off_here_unless_asked_for_and_3_in_verl(verl: Any, one
     assert token_losses("ppo", batch.inputs, **CLIP).item() == pytest.approx(9.0)
 
 
-def test_gspo_bounds_its_ratio_at_exp_20_like_every_loss_here_and_at_exp_10_in_verl(
-    verl: Any, one_token: Any, token_losses: Any
-) -> None:
+def test_gspo_bounds_its_ratio_at_exp_20_like_every_loss_here_and_at_exp_10_in_verl(verl: Any) -> None:
     batch = one_token(15.0, -1.0)
     loss, _ = theirs(verl, "gspo", batch, "token-mean", VERL_CLIP)
     assert loss.item() == pytest.approx(np.exp(10.0))
@@ -218,9 +209,7 @@ def test_a_batch_without_a_sampled_token_is_zero_here_and_nan_in_verl(verl: Any)
         assert verl.agg_loss(nothing, nothing, mode).isnan() == (mode != "token-sum")
 
 
-def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(
-    verl: Any, one_token: Any, token_losses: Any
-) -> None:
+def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(verl: Any) -> None:
     # Counted, they would make the step smaller the more rows a filter has emptied.
     batch = one_token(0.0, 1.0).with_a_row_of_nothing()
     assert theirs(verl, "geo_mean", batch, "token-mean", VERL_CLIP)[0].item() == pytest.approx(-0.5)
@@ -228,11 +217,9 @@ def test_gmpo_leaves_out_rows_of_nothing_here_and_counts_them_in_verl(
     assert batch.ours(losses, "seq-mean-token-mean")[0].item() == pytest.approx(-1.0)
 
 
-def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(
-    verl: Any, sampled: Any, token_losses: Any
-) -> None:
+def test_kl_cov_chooses_by_row_here_and_over_the_micro_batch_in_verl(verl: Any) -> None:
     # Chosen over whatever shares a micro-batch, the same tokens would have another gradient in another cut.
-    batch = sampled(3, n_rows=4)
+    batch = draw_rows(3, n_rows=4)
     settings = {"policy_loss": SimpleNamespace(kl_cov_ratio=0.25, ppo_kl_coef=1.0)}
     _, theirs_gradient = theirs(verl, "kl_cov", batch, "token-mean", settings)
     losses = token_losses("kl_cov", batch.inputs, kl_cov_ratio=0.25, ppo_kl_coef=1.0)

@@ -15,6 +15,8 @@ from rllm_backend_kit.rejection import rejected
 from rllm_backend_kit.update_metrics import Means, note_rollout
 from rllm_core.contracts.backend import RolloutCorrection, UpdatePlan
 
+from .conftest import draw_rows
+
 RULES = [
     *(f"{scope}_{estimate}" for scope in ("token", "seq_sum", "seq_mean") for estimate in ("k1", "k2", "k3")),
     *("seq_max_k2", "seq_max_k3"),
@@ -49,10 +51,10 @@ def as_verls(bounds: Any) -> str:
 
 
 @some_or_all
-def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+def test_rejected_tokens_are_verls(verl: Any, batches: int) -> None:
     shares = []
     for seed in range(batches):
-        batch, padded = sampled(seed), sampled(seed).padded
+        batch, padded = draw_rows(seed), draw_rows(seed).padded
         first = seed % len(RULES)
         rules = thresholds(seed, [RULES[first], RULES[(first + 1 + seed % 7) % len(RULES)]])
         masks = apply_rules(batch, rules)
@@ -65,9 +67,9 @@ def test_rejected_tokens_are_verls(verl: Any, sampled: Any, batches: int) -> Non
 
 
 @some_or_all
-def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+def test_weights_with_rejections_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch, padded = sampled(seed), sampled(seed).padded
+        batch, padded = draw_rows(seed), draw_rows(seed).padded
         mode: Literal["token", "sequence"] = "sequence" if seed % 2 else "token"
         correction = RolloutCorrection(
             mode=mode, cap=1.3, floor=0.0, beyond_cap="truncate", reject={"seq_mean_k1": (0.8, 1.2)}
@@ -92,11 +94,9 @@ def test_weights_with_rejections_are_verls(verl: Any, sampled: Any, batches: int
 
 @some_or_all
 @pytest.mark.parametrize("mode", ["token", "sequence"])
-def test_batch_normalized_weights_are_verls(
-    verl: Any, sampled: Any, mode: Literal["token", "sequence"], batches: int
-) -> None:
+def test_batch_normalized_weights_are_verls(verl: Any, mode: Literal["token", "sequence"], batches: int) -> None:
     for seed in range(batches):
-        inputs, padded = sampled(seed).inputs, sampled(seed).padded
+        inputs, padded = draw_rows(seed).inputs, draw_rows(seed).padded
         floor = 0.7 if seed % 2 else 0.0
         correction = RolloutCorrection(
             mode=mode, cap=1.3, floor=floor, beyond_cap="mask" if floor else "truncate", mean_weight=None
@@ -110,10 +110,10 @@ def test_batch_normalized_weights_are_verls(
 
 
 @some_or_all
-def test_m2po_is_its_formula(sampled: Any, batches: int) -> None:
+def test_m2po_is_its_formula(batches: int) -> None:
     """Tokens are rejected one by one, the largest squared log-ratio first, until the mean of the others is small."""
     for seed in range(batches):
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         old, sampler, *_ = columns(batch)
         squares, threshold = (old - sampler) ** 2, float(np.random.default_rng(seed).uniform(0.01, 0.5))
         kept = np.argsort(squares)
@@ -124,9 +124,9 @@ def test_m2po_is_its_formula(sampled: Any, batches: int) -> None:
 
 
 @some_or_all
-def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
+def test_opsm_is_trls(trl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch = sampled(seed, advantage_per_row=True)
+        batch = draw_rows(seed, advantage_per_row=True)
         padded = batch.padded
         kept = trl.off_policy_mask(padded.advantages[:, :1], padded.old, padded.ref, padded.mask, 0.1)
         expected = (kept.bool() | torch.zeros_like(padded.mask, dtype=torch.bool))[padded.mask.bool()]
@@ -135,9 +135,9 @@ def test_opsm_is_trls(trl: Any, sampled: Any, batches: int) -> None:
 
 
 @some_or_all
-def test_metrics_are_verls(verl: Any, sampled: Any, batches: int) -> None:
+def test_metrics_are_verls(verl: Any, batches: int) -> None:
     for seed in range(batches):
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         inputs = type(batch.inputs)(**vars(batch.inputs) | {"sampling_logprobs": batch.inputs.ref_logprobs})
         means = Means()
         note_rollout(means, inputs)
@@ -151,9 +151,9 @@ def test_metrics_are_verls(verl: Any, sampled: Any, batches: int) -> None:
         assert found["rollout_corr/eff_sample_size"] == pytest.approx(effective, rel=1e-6)
 
 
-def test_veto_and_kpop_are_their_formulas(sampled: Any) -> None:
+def test_veto_and_kpop_are_their_formulas() -> None:
     for seed in range(100):
-        batch = sampled(seed)
+        batch = draw_rows(seed)
         old, sampler, _, lengths = columns(batch)
         ends = [0, *np.cumsum(lengths).tolist()]
         masks = apply_rules(batch, {"veto": [0.6, 1.9], "kpop": 0.05})
@@ -182,8 +182,8 @@ def test_presets_are_verls(verl: Any, name: str) -> None:
         assert theirs["rollout_is_threshold"] == (cap if floor is None else f"{floor}_{cap}")
 
 
-def test_without_a_rule_or_a_mode_every_weight_is_one(sampled: Any) -> None:
-    batch = sampled(1)
+def test_without_a_rule_or_a_mode_every_weight_is_one() -> None:
+    batch = draw_rows(1)
     correction = RolloutCorrection(mode=None, cap=2.0, floor=0.5, beyond_cap="mask")
     found = rollout_weights(batch.inputs.old_logprobs, batch.inputs.ref_logprobs, batch.inputs.row_ids, correction)
     assert (found == 1).all()

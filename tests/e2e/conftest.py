@@ -68,6 +68,16 @@ class Trained(Observer):
         return self.steps[-1].generated
 
 
+class Steps(Observer):
+    """Keeps what passes through a loop."""
+
+    def __init__(self) -> None:
+        self.steps: list[TrainStep] = []
+
+    def on_batch_end(self, step: TrainStep) -> None:
+        self.steps.append(step)
+
+
 Train = Callable[..., Trained]
 
 
@@ -103,11 +113,6 @@ def with_view(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
     environ["RLLM_BLOCK_PLUGINS"] = ""
     monkeypatch.setattr("rllm_view.report.write_page", write_page)
-
-
-@pytest.fixture(scope="session")
-def planned() -> Callable[..., RunPlan]:
-    return plan_of
 
 
 @pytest.fixture(scope="session")

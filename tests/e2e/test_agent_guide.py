@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from rllm.config.layers import layer_from_file
-from rllm.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-agent.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
@@ -63,14 +64,14 @@ def test_the_evaluation_of_the_guide_plays(
 
 
 def test_the_yaml_of_the_guide_is_a_configuration(
-    directory: Path, planned: Callable[..., RunPlan], worlds: Registry, monkeypatch: pytest.MonkeyPatch
+    directory: Path, worlds: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(directory)
     (function,) = blocks("yaml")
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
 
     (directory / "function.yaml").write_text(function)
-    plan = planned(settings, worlds, [layer_from_file(directory / "function.yaml")])
+    plan = plan_of(settings, worlds, [layer_from_file(directory / "function.yaml")])
     assert plan.workflow.qualified_name == "rllm-gateway/agent"
     assert (plan.workflow.params.agent, plan.workflow.params.timeout) == ("my_agent.py:solve", 600.0)
     assert plan.config.rllm.agent.max_steps == 8

@@ -107,13 +107,6 @@ def test_broken_estimator_stops_run(
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
-def test_the_command_itself_says_so_and_exits_with_1(forked_rllm: Any, tmp_path: Path) -> None:
-    done = forked_rllm("train", "guess", "--estimator", "too_short", *QUICK)
-    assert done.returncode == 1
-    assert "error[bad-estimator-result]: estimator 'too_short'" in done.stderr
-
-
 def test_a_role_without_groups_is_said_and_the_others_are_trained(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", "--role-estimator", "judge=no_pair", *QUICK]) == 0
     said = capfd.readouterr().err

@@ -141,6 +141,17 @@ def test_a_dry_run_shows_stages_plugins_and_origins_and_trains_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_grouping_estimators_rejection_and_loss_are_flags(rllm_here: Any) -> None:
+    done = rllm_here(
+        *("train", "guess", "--estimator", "rloo", "--role-estimator", "judge=reinforce", "--grouping", "task"),
+        *("--rejection", "group", "--loss", "importance_sampling", "--dry-run"),
+    )
+    assert done.returncode == 0, done.stderr
+    planned = ("estimator rloo", "estimator reinforce", "grouping task", "loss importance_sampling", "rejection group")
+    for record in planned:
+        assert f"{record} rllm-core" in " ".join(done.stdout.split())
+
+
 def test_all_values_are_shown_by_a_dry_run_alone(rllm_here: Any) -> None:
     result = rllm_here("train", "guess", "--all")
     assert (result.returncode, "--all goes with --dry-run." in result.stderr) == (2, True)

@@ -15,9 +15,10 @@ import pytest
 from documents import blocks, commands, text_of
 
 from rllm.config.layers import layer_from_file
-from rllm.planning.plan import RunPlan
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_view")]
 
@@ -138,13 +139,11 @@ def test_what_is_not_run_is_still_on_a_page(reason: str) -> None:
     assert any(command.startswith(reason) for page in PAGES for command in commands(page))
 
 
-def test_the_pipeline_in_the_reference_is_one(
-    planned: Callable[..., RunPlan], worlds: Registry, tmp_path: Path
-) -> None:
+def test_the_pipeline_in_the_reference_is_one(worlds: Registry, tmp_path: Path) -> None:
     (text,) = blocks("docs/reference/pipeline.md", "yaml")
     (tmp_path / "my.yaml").write_text(text.replace("my_stage", "impute_names").replace("my_grouping_stage", "group"))
     with pytest.raises(ConfigError, match="impute_names"):
-        planned({"rllm.env.name": "guess"}, worlds, [layer_from_file(tmp_path / "my.yaml")])
+        plan_of({"rllm.env.name": "guess"}, worlds, [layer_from_file(tmp_path / "my.yaml")])
 
 
 def test_the_record_is_read_as_the_reference_says(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -58,15 +60,27 @@ def values_of(dry_run: str) -> dict[str, str]:
     return {line[0]: line[1] for line in lines if line[0] not in OWN}
 
 
-@pytest.fixture
-def stopped_after(start_forked_rllm: Any, tmp_path: Path) -> int:
-    """Finished steps of a run stopped by Ctrl-C with many more to come."""
-    process = start_forked_rllm(*WORDS, "rllm.trainer.total_batches=500")
-    wait_for_steps(tmp_path / RUNS / "default", 6, process)
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> tuple[Path, int]:
+    """The folder of a run that was stopped by Ctrl-C with many steps to come, once, and how many it had finished."""
+    folder: Path = tmp_path_factory.mktemp("stopped")
+    words = (*WORDS, "rllm.trainer.total_batches=500")
+    process = command_server.start(
+        "rllm.cli.main", words, folder, os.environ | {"RLLM_BLOCK_PLUGINS": "", "COLUMNS": "200"}
+    )
+    wait_for_steps(folder / RUNS / "default", 6, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
     (steps,) = re.findall(r"stopped after step (\d+) of 500", output)
-    return int(steps)
+    return folder, int(steps)
+
+
+@pytest.fixture
+def stopped_after(stopped: tuple[Path, int], tmp_path: Path) -> int:
+    """Finished steps of that run, which is in the folder of the test."""
+    folder, steps = stopped
+    shutil.copytree(folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return steps
 
 
 @pytest.mark.parametrize("more", [0, 3], ids=["nothing left to do", "three steps left"])

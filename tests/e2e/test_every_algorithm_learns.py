@@ -15,6 +15,8 @@ from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.plugins.registry import Registry
 
+from .conftest import plan_of
+
 pytestmark = pytest.mark.slow
 
 INSTALLED = Registry.load()
@@ -80,14 +82,14 @@ def _only_solved() -> StagePlugin[Any]:
 
 
 @pytest.fixture
-def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: Any, carry_out: Any) -> Learn:
+def learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carry_out: Any) -> Learn:
     """Train with these settings; returns a figure of every step."""
     monkeypatch.chdir(tmp_path)
 
     def run(settings: dict[str, Any], metric: str = "reward/agent/mean") -> list[float]:
         registry = Registry.load()
         registry.add(_only_solved())
-        trained = carry_out(planned(settings, registry, [layer_from_dotted(SUMS, "before", Tier.SAVED)]))
+        trained = carry_out(plan_of(settings, registry, [layer_from_dotted(SUMS, "before", Tier.SAVED)]))
         return [step.metrics[metric] for step in trained.steps]
 
     return run

@@ -26,6 +26,8 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Rejected
 
+from .conftest import plan_of
+
 INSTALLED = Registry.load()
 AGENT = """
 from openai import OpenAI
@@ -233,11 +235,7 @@ class Traced:
 
 @pytest.fixture(scope="module")
 def traced(
-    tmp_path_factory: pytest.TempPathFactory,
-    worlds: Registry,
-    thinking_model: Path,
-    planned: Callable[..., RunPlan],
-    carry_out: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory, worlds: Registry, thinking_model: Path, carry_out: Callable[..., Any]
 ) -> Iterator[Callable[[int], Traced]]:
     """Makes one of the runs, once."""
     directory = tmp_path_factory.mktemp("runs")
@@ -251,7 +249,7 @@ def traced(
             patch.chdir(directory)
             reads: list[tuple[BaseModel, str, str]] = []
             _record_reads(patch, reads)
-            plan = planned(RUNS[index], worlds, [layer])
+            plan = plan_of(RUNS[index], worlds, [layer])
             carry_out(plan)
         return Traced(plan, reads)
 
@@ -325,8 +323,8 @@ def test_what_is_refused_is_read_by_nobody(index: int, traced: Callable[[int], T
         assert not run.readers(_section(run.plan.config, name), name.rpartition(".")[2]), name
 
 
-def test_which_plugins_may_load_is_settled_before_all_else(planned: Callable[..., RunPlan]) -> None:
+def test_which_plugins_may_load_is_settled_before_all_else() -> None:
     layer = layer_from_dotted({"rllm.plugins.allow": ["rllm-view"]}, "my.yaml")
     registry = registry_for([layer])
     with pytest.raises(ConfigError, match="rllm-local is blocked"):
-        planned({"rllm.env.name": "sum"}, registry, [layer])
+        plan_of({"rllm.env.name": "sum"}, registry, [layer])

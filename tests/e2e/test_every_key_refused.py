@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from expecting import check_error, check_values
 from pydantic import Field
 
 from rllm.config.layers import Tier, layer_from_dotted
-from rllm.planning.plan import RunPlan
 from rllm.planning.unused_keys import Key, acting_plugins, core_keys
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
 from rllm_core.contracts.engine import EnginePlugin, HostedEngine
@@ -23,6 +21,8 @@ from rllm_core.pipeline.pipeline import Pipeline
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Rejected
+
+from .conftest import plan_of
 
 KEYS = {key.dotted: key for key in core_keys(RunConfig())}
 IN_EVERY_RUN = ("rllm.record",)
@@ -83,7 +83,6 @@ NOBODY_LISTENS = layer_from_dotted(
 """A run of whose plugins none acts on any key; an engine that a backend does not host is no part of it."""
 
 CORRECTION = "rllm.algorithm.rollout_correction"
-Planned = Callable[..., RunPlan]
 
 
 class DeafModel(Params):
@@ -94,8 +93,7 @@ class DeafSections(Params):
     model: DeafModel = Field(default_factory=DeafModel, description="Nothing.")
 
 
-@pytest.fixture(scope="module")
-def registry() -> Registry:
+def _load_registry() -> Registry:
     """What is installed, with a backend and a workflow that act on no key."""
     registry = Registry.load()
     can = Capabilities(custom_losses=True, columns=frozenset({"old_logprobs"}))
@@ -109,6 +107,9 @@ def registry() -> Registry:
     return registry
 
 
+REGISTRY = _load_registry()
+
+
 def other_value(name: str) -> Any:
     """A value that the key may have, and that is not its default."""
     default = KEYS[name].default
@@ -117,37 +118,33 @@ def other_value(name: str) -> Any:
     return not default if isinstance(default, bool) else default + 1
 
 
-def refusal(planned: Planned, *arguments: Any) -> ConfigError:
+def refusal(*arguments: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        planned(*arguments)
+        plan_of(*arguments)
     return caught.value
 
 
 @pytest.mark.parametrize("name", [name for name in BY_PLUGINS if name not in MASKS])
-def test_a_user_s_value_is_refused_where_no_plugin_of_the_run_acts_on_it(
-    name: str, planned: Planned, registry: Registry
-) -> None:
-    error = refusal(planned, {name: other_value(name)}, registry, [NOBODY_LISTENS])
+def test_a_user_s_value_is_refused_where_no_plugin_of_the_run_acts_on_it(name: str) -> None:
+    error = refusal({name: other_value(name)}, REGISTRY, [NOBODY_LISTENS])
     assert error.message.startswith(f"`{name}")
     check_error(error, "unused-key", "(from the test)")
     assert error.hint
 
 
 @pytest.mark.parametrize("name", BY_PLUGINS)
-def test_a_value_of_lower_origin_is_reset_where_no_plugin_of_the_run_acts_on_it(
-    name: str, planned: Planned, registry: Registry
-) -> None:
+def test_a_value_of_lower_origin_is_reset_where_no_plugin_of_the_run_acts_on_it(name: str) -> None:
     lower = layer_from_dotted({name: other_value(name)}, "some environment", Tier.ENVIRONMENT)
-    plan = planned({}, registry, [lower, NOBODY_LISTENS])
+    plan = plan_of({}, REGISTRY, [lower, NOBODY_LISTENS])
     assert plan.composed.value(name) == KEYS[name].default
     assert plan.composed.origins[name] == "default"
     (warning,) = plan.warnings
     assert warning.startswith("no stage of rllm.pipeline updates the weights")
 
 
-def test_a_reset_value_of_an_earlier_run_is_warned_of(planned: Planned, registry: Registry) -> None:
+def test_a_reset_value_of_an_earlier_run_is_warned_of() -> None:
     saved = layer_from_dotted({"rllm.algorithm.eps_clip_high": 0.3}, "runs/one/config.yaml", Tier.SAVED)
-    plan = planned({"rllm.algorithm.loss_fn": "reinforce"}, registry, [saved])
+    plan = plan_of({"rllm.algorithm.loss_fn": "reinforce"}, REGISTRY, [saved])
     assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
     assert plan.composed.tiers["rllm.algorithm.eps_clip_high"] is Tier.PACKAGED
     (warning,) = plan.warnings
@@ -155,46 +152,40 @@ def test_a_reset_value_of_an_earlier_run_is_warned_of(planned: Planned, registry
 
 
 @pytest.mark.parametrize("name", NOBODY_THERE)
-def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(
-    name: str, planned: Planned, registry: Registry
-) -> None:
-    error = refusal(planned, {"rllm.env.name": "guess", name: other_value(name)}, registry)
+def test_a_key_that_no_installed_plugin_acts_on_is_refused_in_every_run(name: str) -> None:
+    error = refusal({"rllm.env.name": "guess", name: other_value(name)}, REGISTRY)
     check_error(error, "unused-key", f"`{name}`", "(from the test)")
     assert ("workflow agent" in error.hint) is name.startswith("rllm.sdk")
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(
-    name: str, planned: Planned, registry: Registry
-) -> None:
+def test_a_value_that_cannot_be_honoured_is_refused_with_the_reason(name: str) -> None:
     value = {name: other_value(name)}
-    error = refusal(planned, value, registry)
+    error = refusal(value, REGISTRY)
     assert error.message.startswith(f"`{name}` is ")
     assert error.message.endswith("(from the test), which is not supported.")
     assert error.hint == KEYS[name].mark(Rejected).reason
-    plan = planned({}, registry, [layer_from_dotted(value, "some environment", Tier.ENVIRONMENT)])
+    plan = plan_of({}, REGISTRY, [layer_from_dotted(value, "some environment", Tier.ENVIRONMENT)])
     assert plan.composed.value(name) == KEYS[name].default
 
 
 @pytest.mark.parametrize("name", REDUNDANT)
-def test_what_is_always_done_may_be_asked_for_and_is_warned_about(
-    name: str, planned: Planned, registry: Registry
-) -> None:
+def test_what_is_always_done_may_be_asked_for_and_is_warned_about(name: str) -> None:
     mark = KEYS[name].mark(Rejected)
-    assert planned({name: True}, registry).warnings == (f"`{name}` is true (from the test). {mark.reason}",)
+    assert plan_of({name: True}, REGISTRY).warnings == (f"`{name}` is true (from the test). {mark.reason}",)
     saved = layer_from_dotted({name: True}, "an earlier run", Tier.SAVED)
-    assert planned({}, registry, [saved]).warnings == ()
+    assert plan_of({}, REGISTRY, [saved]).warnings == ()
 
 
-def test_what_is_always_done_cannot_be_switched_off(planned: Planned, registry: Registry) -> None:
-    error = refusal(planned, {"rllm.algorithm.use_rllm": False}, registry)
+def test_what_is_always_done_cannot_be_switched_off() -> None:
+    error = refusal({"rllm.algorithm.use_rllm": False}, REGISTRY)
     check_error(error, "unused-key", "`rllm.algorithm.use_rllm` is false (from the test)")
     assert error.hint
 
 
 @pytest.mark.parametrize("name", [name for name in SWITCHED if name not in MASKS])
-def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: Planned, registry: Registry) -> None:
-    error = refusal(planned, {name: other_value(name)}, registry)
+def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str) -> None:
+    error = refusal({name: other_value(name)}, REGISTRY)
     if name in REFUSED:
         assert error.hint == KEYS[name].mark(Rejected).reason
         return
@@ -204,10 +195,8 @@ def test_a_key_of_a_section_that_is_switched_off_is_refused(name: str, planned: 
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_what_is_switched_off_with_its_section_may_be_switched_off(
-    name: str, planned: Planned, registry: Registry
-) -> None:
-    (line,) = planned({name: False}, registry).warnings
+def test_what_is_switched_off_with_its_section_may_be_switched_off(name: str) -> None:
+    (line,) = plan_of({name: False}, REGISTRY).warnings
     assert line.startswith(f"`{name}` is false (from the test)")
 
 
@@ -257,10 +246,8 @@ def test_what_is_switched_off_with_its_section_may_be_switched_off(
         ),
     ],
 )
-def test_a_value_that_another_key_makes_idle_is_refused(
-    settings: dict[str, Any], given: str, other: str, planned: Planned, registry: Registry
-) -> None:
-    check_error(refusal(planned, settings, registry), "unused-key", given, other)
+def test_a_value_that_another_key_makes_idle_is_refused(settings: dict[str, Any], given: str, other: str) -> None:
+    check_error(refusal(settings, REGISTRY), "unused-key", given, other)
 
 
 @pytest.mark.parametrize(
@@ -275,18 +262,16 @@ def test_a_value_that_another_key_makes_idle_is_refused(
         ),
     ],
 )
-def test_options_of_plugins_that_no_stage_calls_are_refused(
-    setting: dict[str, Any], without: list[str], planned: Planned, registry: Registry
-) -> None:
-    error = refusal(planned, {**setting, "rllm.pipeline.remove": without}, registry)
+def test_options_of_plugins_that_no_stage_calls_are_refused(setting: dict[str, Any], without: list[str]) -> None:
+    error = refusal({**setting, "rllm.pipeline.remove": without}, REGISTRY)
     check_error(error, "unused-key", *(f"`{key}`" for key in setting), "(from the test)")
     assert error.hint
 
 
-def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: Planned, registry: Registry) -> None:
+def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another() -> None:
     recipe = {"rllm.env.name": "guess"}
-    assert planned(recipe, registry).composed.value("rllm.algorithm.eps_clip_high") == 0.3
-    plan = planned(recipe | {"rllm.algorithm.loss_fn": "reinforce"}, registry)
+    assert plan_of(recipe, REGISTRY).composed.value("rllm.algorithm.eps_clip_high") == 0.3
+    plan = plan_of(recipe | {"rllm.algorithm.loss_fn": "reinforce"}, REGISTRY)
     assert plan.composed.value("rllm.algorithm.eps_clip_high") is None
     assert plan.warnings == ()
 
@@ -299,24 +284,22 @@ def test_a_choice_of_the_user_makes_idle_what_a_recipe_set_for_another(planned: 
         ("dppo_tv", "max_divergence, max_divergence_high, clip_ratio_c, kl_tau"),
     ],
 )
-def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(
-    loss: str, options: str, planned: Planned, registry: Registry
-) -> None:
+def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(loss: str, options: str) -> None:
     recipe = {"rllm.env.name": "guess", "rllm.algorithm.loss_fn": loss}
-    params = planned(recipe, registry).losses.get("agent").params
+    params = plan_of(recipe, REGISTRY).losses.get("agent").params
     assert params == type(params)()
     for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
-        error = refusal(planned, recipe | {key: 0.1}, registry)
+        error = refusal(recipe | {key: 0.1}, REGISTRY)
         check_error(error, "unused-key", f"`{key}` is 0.1 (from the test)")
         others = "loss ppo, loss cispo, loss clip_cov, loss fipo, loss vanilla, loss geo_mean."
         check_values(error.hint, others, f"loss {loss} (", options)
 
 
-def test_stepwise_advantages_alone_are_what_is_always_done(planned: Planned, registry: Registry) -> None:
-    (warning,) = planned({"rllm.stepwise_advantage.enable": True}, registry).warnings
+def test_stepwise_advantages_alone_are_what_is_always_done() -> None:
+    (warning,) = plan_of({"rllm.stepwise_advantage.enable": True}, REGISTRY).warnings
     check_values(warning, "`rllm.stepwise_advantage.enable` is true (from the test)", "normalize_by_steps is false")
     both = {"rllm.stepwise_advantage.enable": True, "rllm.stepwise_advantage.normalize_by_steps": True}
-    assert planned(both, registry).warnings == ()
+    assert plan_of(both, REGISTRY).warnings == ()
 
 
 def test_every_key_without_a_mark_is_the_core_s_own() -> None:
@@ -331,7 +314,7 @@ def test_every_key_without_a_mark_is_the_core_s_own() -> None:
 
 
 @pytest.mark.parametrize("value", ["off", "fates", "tokens"])
-def test_a_record_is_refused_where_nothing_makes_one(planned: Planned, value: str) -> None:
+def test_a_record_is_refused_where_nothing_makes_one(value: str) -> None:
     registry = Registry.load(allow=["rllm-local", "rllm"])
-    error = refusal(planned, {"rllm.env.name": "guess", "rllm.record": value}, registry)
+    error = refusal({"rllm.env.name": "guess", "rllm.record": value}, registry)
     check_error(error, "unused-key", "`rllm.record`", "pip install rllm-record")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,38 +15,32 @@ from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS, losses_in_force
 from rllm_core.plugins.registry import Registry
 
-from .conftest import QUICK
+from .conftest import QUICK, plan_of
 
 ROOT = Path(__file__).parents[2]
 VERL = {"rllm.backend": "verl", "rllm.profile": "cpu", "rllm.env.name": "guess"}
 LOSS = "rllm.algorithm.loss_fn"
 NATIVE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
-Planned = Callable[..., RunPlan]
-
 
 def about_losses(plan: RunPlan) -> list[str]:
     return [line for line in plan.warnings if line.startswith("the loss")]
 
 
-def test_verl_s_loss_is_kept_and_said_with_the_word_that_makes_backends_equal(
-    planned: Planned, worlds: Registry
-) -> None:
-    made = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
+def test_verl_s_loss_is_kept_and_said_with_the_word_that_makes_backends_equal(worlds: Registry) -> None:
+    made = plan_of({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
     assert made.losses.default.plugin.name == "ppo"
     (line,) = about_losses(made)
     check_values(line, f"loss is ppo ({LOSS} from backend verl, by {NATIVE})", "rloo", "`--loss importance_sampling`")
 
-    followed = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo", LOSS: "importance_sampling"}, worlds)
+    followed = plan_of({**VERL, "rllm.algorithm.adv_estimator": "rloo", LOSS: "importance_sampling"}, worlds)
     assert followed.losses.default.plugin.name == "importance_sampling"
     assert about_losses(followed) == []
 
 
 @pytest.mark.parametrize("settings", [{LOSS: "ppo"}, {LOSS: {"name": "ppo", "clip_ratio_c": 3.0}}, {NATIVE: "vanilla"}])
-def test_a_loss_that_the_user_chose_is_not_questioned(
-    settings: dict[str, Any], planned: Planned, worlds: Registry
-) -> None:
-    made = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo", **settings}, worlds)
+def test_a_loss_that_the_user_chose_is_not_questioned(settings: dict[str, Any], worlds: Registry) -> None:
+    made = plan_of({**VERL, "rllm.algorithm.adv_estimator": "rloo", **settings}, worlds)
     assert made.losses.default.plugin.name == "ppo"
     assert about_losses(made) == []
     (entry,) = losses_in_force(made)
@@ -55,48 +48,48 @@ def test_a_loss_that_the_user_chose_is_not_questioned(
 
 
 @pytest.mark.parametrize("backend", ["local", "tinker"])
-def test_other_backends_set_no_loss(backend: str, planned: Planned, worlds: Registry) -> None:
+def test_other_backends_set_no_loss(backend: str, worlds: Registry) -> None:
     names = {"rllm.backend": backend, "rllm.env.name": "guess", "rllm.algorithm.adv_estimator": "rloo"}
-    made = planned(names, worlds)
+    made = plan_of(names, worlds)
     assert about_losses(made) == []
     assert [entry.is_default for entry in losses_in_force(made)] == [True]
 
 
-def test_a_role_is_named_with_its_own_word(planned: Planned, worlds: Registry) -> None:
+def test_a_role_is_named_with_its_own_word(worlds: Registry) -> None:
     roles = {"rllm.algorithm.estimator_map": {"judge": "reinforce", "solver": "grpo", "poet": "rloo"}}
     word = {"rllm.algorithm.loss_map": {"poet": "ppo"}}
-    (line,) = about_losses(planned({**VERL, **roles, **word}, worlds))
+    (line,) = about_losses(plan_of({**VERL, **roles, **word}, worlds))
     check_values(line, "role judge is ppo (")
     assert "`rllm.algorithm.loss_map.judge=importance_sampling`" in line
     word = {"rllm.algorithm.loss_map": {"poet": "ppo", "judge": "importance_sampling"}}
-    assert about_losses(planned({**VERL, **roles, **word}, worlds)) == []
+    assert about_losses(plan_of({**VERL, **roles, **word}, worlds)) == []
 
 
 def test_the_run_says_it_once_at_its_start(
-    planned: Planned, carry_out: Any, worlds: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    carry_out: Any, worlds: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # As a backend's YAML would say; `local` trains with it at once.
     packaged = layer_from_dotted({LOSS: "ppo"}, "backend strange", Tier.PACKAGED)
     beneath = layer_from_dotted(QUICK, "before", Tier.SAVED)
     names = {"rllm.env.name": "guess", "rllm.algorithm.adv_estimator": "rloo"}
-    run = carry_out(planned(names, worlds, [beneath, packaged]))
+    run = carry_out(plan_of(names, worlds, [beneath, packaged]))
     (line,) = run.warnings
     check_values(line, f"ppo ({LOSS} from backend strange)", "rloo", "importance_sampling")
 
 
-def test_a_loss_beside_a_role_s_estimator_is_that_role_s_choice(planned: Planned, worlds: Registry) -> None:
+def test_a_loss_beside_a_role_s_estimator_is_that_role_s_choice(worlds: Registry) -> None:
     role = {"rllm.algorithm.estimator_map": {"poet": {"name": "rloo", "loss_fn": "reinforce"}}}
-    made = planned({**VERL, **role}, worlds)
+    made = plan_of({**VERL, **role}, worlds)
     assert about_losses(made) == []
     entry = next(entry for entry in losses_in_force(made) if entry.role == "poet")
     assert (entry.loss, entry.default, entry.by_user) == ("reinforce", "importance_sampling", True)
     assert entry.key == "rllm.algorithm.estimator_map.poet.loss_fn"
 
 
-def test_an_estimator_that_names_no_loss_has_the_fallback(planned: Planned, worlds: Registry) -> None:
+def test_an_estimator_that_names_no_loss_has_the_fallback(worlds: Registry) -> None:
     nameless = replace(worlds.get("estimator", "rloo").plugin, default_loss=None)
-    made = planned({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
+    made = plan_of({**VERL, "rllm.algorithm.adv_estimator": "rloo"}, worlds)
     chosen = made.estimators.default
     chosen = replace(chosen, registered=replace(chosen.registered, plugin=nameless))
     made = replace(made, estimators=replace(made.estimators, default=chosen))

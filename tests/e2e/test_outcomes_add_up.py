@@ -21,6 +21,8 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
 from rllm_record.steps import RecordedOutcome, StepFiles
 
+from .conftest import plan_of
+
 TASKS = [Task(id=f"t{number}", data={"number": number}) for number in range(6)]
 STOPPED_AFTER, STEPS = 1, 5
 """Steps of two tasks: each task is played before the run ends, and a few are played twice."""
@@ -114,7 +116,7 @@ class Play(Protocol):
 
 
 @pytest.fixture
-def play(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Folder and steps of a run that was stopped after so many steps, and resumed."""
     monkeypatch.chdir(tmp_path)
 
@@ -127,7 +129,7 @@ def play(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                 name="mixed", summary="For tests.", params=NoParams, load=lambda: workflow, gives_rewards=True
             )
         )
-        plan = planned(dict(settings), registry)
+        plan = plan_of(dict(settings), registry)
         steps: list[TrainStep] = []
         for last in stops:
             resume = bool(steps)

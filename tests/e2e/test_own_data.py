@@ -17,8 +17,9 @@ from expecting import check_one_error, check_printed, check_values
 
 from rllm.cli.main import main
 from rllm.config.layers import layer_from_file
-from rllm.planning.plan import RunPlan
 from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 QUESTIONS, REWARDS = "docs/how-to/own-data.md", "docs/how-to/write-a-reward.md"
 COMMANDS = re.findall(r"^    rllm (.*)$", text_of(QUESTIONS) + text_of(REWARDS), re.MULTILINE)
@@ -78,12 +79,10 @@ def test_the_command_for_a_model_of_one_s_own_is_understood(
         assert word in shown
 
 
-def test_the_yaml_of_the_guide_is_a_configuration(
-    directory: Path, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
+def test_the_yaml_of_the_guide_is_a_configuration(directory: Path, worlds: Registry) -> None:
     (directory / "my.yaml").write_text(blocks(QUESTIONS, "yaml")[0])
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
-    environment = planned(settings, worlds, [layer_from_file(directory / "my.yaml")]).environment
+    environment = plan_of(settings, worlds, [layer_from_file(directory / "my.yaml")]).environment
     assert environment is not None
     asked = environment.registered.load()(environment.params).reset({"question": "1+1"})
     assert asked == [
@@ -92,12 +91,10 @@ def test_the_yaml_of_the_guide_is_a_configuration(
     ]
 
 
-def test_the_judge_of_the_guide_is_a_configuration(
-    directory: Path, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
+def test_the_judge_of_the_guide_is_a_configuration(directory: Path, worlds: Registry) -> None:
     (directory / "my.yaml").write_text(blocks(REWARDS, "yaml")[0])
     settings = {"rllm.env.name": "question", "data.train_dataset": str(directory / "train.jsonl")}
-    (reward,) = planned(settings, worlds, [layer_from_file(directory / "my.yaml")]).rewards
+    (reward,) = plan_of(settings, worlds, [layer_from_file(directory / "my.yaml")]).rewards
     assert (reward.chosen.qualified_name, reward.chosen.params.best) == ("rllm/judge", 10.0)
 
 

@@ -12,13 +12,14 @@ from expecting import expect_error
 
 from rllm.api.trainer import UnifiedTrainer
 from rllm_core.algorithms.columns import mark_tokens
-from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import AdvantageError, ConfigError
 from rllm_core.rollout.conversation import Conversation
 from rllm_view.rescoring.source import read_file
+
+from .conftest import Steps
 
 ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
 
@@ -60,14 +61,6 @@ class Distilling(Workflow):
         if not uid.endswith(":1"):
             return advantage
         return {"": advantage, "long": [*advantage, 0.5], "missing": None, "nan": advantage * np.nan}[self._spoil]
-
-
-class Steps(Observer):
-    def __init__(self) -> None:
-        self.steps: list[TrainStep] = []
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.steps.append(step)
 
 
 @pytest.fixture(autouse=True)

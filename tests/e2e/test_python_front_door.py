@@ -18,7 +18,6 @@ from tests.tools.expecting import check_error, expect_error
 from rllm.api.trainer import AgentTrainer, UnifiedTrainer, rLLMAdvantageEstimator
 from rllm.config.save import read_config
 from rllm_core.algorithms.grouping import describe
-from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
@@ -27,6 +26,8 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.conversation import Conversation
 from rllm_core.rollout.workflows import SingleTurnWorkflow
 from rllm_core.schema.algorithm_sections import CompactFilteringSection, TransformSection
+
+from .conftest import Steps
 
 SOURCES = Path(__file__).parents[2]
 ROWS = [{"a": a, "b": b} for a in range(2) for b in range(2)]
@@ -77,16 +78,6 @@ class Hasty(Workflow):
 
 async def _later(*arguments: Any) -> list[TrajectoryGroup]:
     return []
-
-
-class Steps(Observer):
-    """Keeps what passes through the loop."""
-
-    def __init__(self) -> None:
-        self.steps: list[TrainStep] = []
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.steps.append(step)
 
 
 def all_in_one(episodes: list[Episode], transform_config: Any, compact_filtering_config: Any = None) -> Any:

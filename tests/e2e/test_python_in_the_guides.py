@@ -17,6 +17,8 @@ from rllm.planning.plan import RunPlan
 from rllm.training.loop import TrainingLoop
 from rllm_core.plugins.registry import Registry
 
+from .conftest import plan_of
+
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
@@ -125,15 +127,13 @@ def test_a_primary_configuration_of_one_s_own_begins_with_the_unified_one(
     assert config["rllm"]["env"] == {"name": "guess", "env_args": {"prompt": "number"}}
 
 
-def test_the_yaml_of_the_guide_is_a_configuration(
-    tmp_path: Path, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
+def test_the_yaml_of_the_guide_is_a_configuration(tmp_path: Path, worlds: Registry) -> None:
     whole, spellings, roles = blocks("configure", "yaml")
     file = tmp_path / "my.yaml"
 
     def plan(text: str, **words: Any) -> RunPlan:
         file.write_text(text)
-        return planned({"rllm.env.name": "guess", **words}, worlds, [layer_from_file(file)])
+        return plan_of({"rllm.env.name": "guess", **words}, worlds, [layer_from_file(file)])
 
     assert plan(whole).config.rllm.trainer.experiment_name == "rloo-16"
     assert plan(whole, **{"rllm.rollout.n": 8}).config.rllm.trainer.experiment_name == "rloo-8"

@@ -19,6 +19,8 @@ from rllm_record.steps import StepFiles
 from rllm_record.steps.files import sampler_of
 from rllm_view.rescoring.source import find_episodes, read_file
 
+from .conftest import plan_of
+
 SHORT = {"data.max_response_length": 4}
 REJECTING = {"rllm.rejection_sample.enable": True, "data.train_batch_size": 4, "rllm.rollout.n": 4}
 MODES: dict[str, dict[str, Any]] = {
@@ -138,10 +140,8 @@ def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None
     ("installed", "settings", "recorded"),
     [(None, {}, "fates"), (None, {"rllm.record": "tokens"}, "tokens"), (["rllm-local", "rllm"], {}, "off")],
 )
-def test_a_plan_says_what_is_recorded(
-    planned: Any, installed: list[str] | None, settings: dict[str, Any], recorded: str
-) -> None:
-    plan = planned({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))
+def test_a_plan_says_what_is_recorded(installed: list[str] | None, settings: dict[str, Any], recorded: str) -> None:
+    plan = plan_of({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))
     assert plan.recorded == recorded
 
 

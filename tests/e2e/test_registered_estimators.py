@@ -12,15 +12,15 @@ from expecting import check_printed
 
 from rllm.api.classic import per_group
 from rllm.api.trainer import AgentTrainer
-from rllm_core import get_rllm_adv_estimator, register_rllm_adv_estimator
+from rllm_core import register_rllm_adv_estimator
 from rllm_core.algorithms.columns import build_estimator_input
-from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 from rllm_core.plugins import in_process
 from rllm_core.rollout.conversation import Conversation
-from rllm_core.schema.algorithm_sections import AlgorithmSection
+
+from .conftest import Steps
 
 ROWS = [{"number": number} for number in range(4)]
 
@@ -38,16 +38,7 @@ def role_mean_baseline(rewards: list[Any], algorithm_config: Any, **kwargs: Any)
     return advantages, advantages
 
 
-def my_opo(rewards: list[Any], algorithm_config: Any, **kwargs: Any) -> Any:
-    """OPO (arXiv:2505.23585): the baseline is the group's mean reward, weighted by response length."""
-    advantages = []
-    for group, group_rewards in zip(kwargs["traj_groups"], rewards, strict=True):
-        lengths = np.array([sum(len(step.response_ids) for step in traj.steps) for traj in group.trajectories])
-        advantages.append(group_rewards - (lengths * group_rewards).sum() / lengths.sum())
-    return advantages, advantages
-
-
-EXAMPLES = {"median_baseline": median_baseline, "role_mean_baseline": role_mean_baseline, "my_opo": my_opo}
+EXAMPLES = {"median_baseline": median_baseline, "role_mean_baseline": role_mean_baseline}
 
 
 class Talker(Workflow):
@@ -67,14 +58,6 @@ class Talker(Workflow):
             trajectory.reward = float(sum(int(step.response_ids.sum()) for step in trajectory.steps) % 7)
             trajectories.append(trajectory)
         return Episode(id=uid, trajectories=trajectories)
-
-
-class Steps(Observer):
-    def __init__(self) -> None:
-        self.steps: list[TrainStep] = []
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.steps.append(step)
 
 
 @pytest.fixture(autouse=True)
@@ -149,25 +132,6 @@ def test_the_mean_of_the_role_is_a_baseline_that_trains_by_name_in_one_role_alon
         assert np.allclose(advantages, rewards_of(group) - mean, rtol=1e-6)
     for group, advantages in advantages_of(step, "judge"):
         assert advantages == rewards_of(group).tolist()
-
-
-def test_opo_from_the_responses_of_the_steps_is_the_opo_that_is_installed() -> None:
-    mine = trained({"adv_estimator": "my_opo", "loss_fn": "ppo"})
-    theirs = trained({"adv_estimator": "opo", "loss_fn": "ppo"})
-    lengths = {t.response_length for group in mine.trajectory_groups for t in group.trajectories}
-    assert len(lengths) > 1, "or it would be the plain mean"
-    assert mine.filled_batch.tokens.tolist() == theirs.filled_batch.tokens.tolist()
-    for role in ("solver", "judge"):
-        for (_, own), (_, other) in zip(advantages_of(mine, role), advantages_of(theirs, role), strict=True):
-            assert np.allclose(own, other, rtol=1e-6, atol=1e-6)
-    config, groups = AlgorithmSection(), mine.trajectory_groups
-    rewards = [rewards_of(group) for group in groups]
-    for own, other in zip(
-        get_rllm_adv_estimator("my_opo")(rewards, config, traj_groups=groups)[0],
-        get_rllm_adv_estimator("opo")(rewards, config, traj_groups=groups)[0],
-        strict=True,
-    ):
-        assert np.allclose(own, other)
 
 
 def test_the_config_reaches_a_classic_estimator_that_says_what_it_reads() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,20 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, command_server: Any) -> Path:
+    """The folder in which a run was made, once."""
+    folder: Path = tmp_path_factory.mktemp("made")
+    process = command_server.start("rllm.cli.main", WORDS, folder, os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"})
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return folder
+
+
 @pytest.fixture
-def trained(forked_rllm: Any, directory: Path) -> Path:
-    made = forked_rllm(*WORDS)
-    assert made.returncode == 0, made.stderr
+def trained(made: Path, tmp_path: Path, directory: Path) -> Path:
+    """That run, in the folder of the test."""
+    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     return directory
 
 

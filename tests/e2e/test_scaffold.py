@@ -119,7 +119,7 @@ def test_a_new_package_trains_by_name(
     # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
     more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else ("rllm.rollout.n=8",)
     assert train[0] == "rllm"
-    trained = rllm_here(*train[1:], *FEW, *more)
+    trained = rllm_here(*train[1:], *FEW, *more, "data.train_batch_size=4")
     assert trained.returncode == 0, trained.stderr
     steps = steps_of(tmp_path / "runs" / "rllm-training" / "default")
     assert len(steps) == 2

@@ -26,6 +26,8 @@ from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
 from rllm_view.rescoring.source import read_file
 
+from .conftest import plan_of
+
 TABLE: dict[str, Any] = {
     "rllm.disable_thinking": False,
     "rllm.accumulate_reasoning": False,
@@ -117,15 +119,13 @@ class Thinker:
 @pytest.mark.parametrize(
     ("keep", "second"), [(False, "guess8<end>is"), (True, "guess<think>7</think>8<end>is")], ids=["cut out", "kept"]
 )
-def test_thoughts_are_kept_in_later_prompts_when_asked_for(
-    planned: Callable[..., RunPlan], worlds: Registry, keep: bool, second: str
-) -> None:
+def test_thoughts_are_kept_in_later_prompts_when_asked_for(worlds: Registry, keep: bool, second: str) -> None:
     from rllm_local.tiny import build_tokenizer
 
     tokenizer = build_tokenizer()
     tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
     engine: Any = Thinker(TemplateRenderer(tokenizer, [tokenizer.eos_token_id]))
-    plan = planned({"rllm.env.name": "paying", "rllm.accumulate_reasoning": keep}, worlds)
+    plan = plan_of({"rllm.env.name": "paying", "rllm.accumulate_reasoning": keep}, worlds)
     order = RolloutRequest(tasks=[Task(id="t")], rollouts=1, sampling=SamplingParams(max_tokens=9), label="train")
 
     async def rolled_out() -> list[Episode]:
@@ -167,15 +167,11 @@ def list_kept_reasons(plan: RunPlan) -> set[str]:
 
 @shows("rllm.compact_filtering.enable", *MASKS)
 @pytest.mark.parametrize("name", MASKS)
-def test_each_mask_decides_about_one_way_of_ending(
-    name: str, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
+def test_each_mask_decides_about_one_way_of_ending(name: str, worlds: Registry) -> None:
     switch = {"rllm.compact_filtering.enable": True}
-    assert list_kept_reasons(planned({}, worlds)) == {reason.value for reason in TerminationReason}
-    before, after = (
-        list_kept_reasons(planned(switch, worlds)),
-        list_kept_reasons(planned({**switch, name: not MASKS[name]}, worlds)),
-    )
+    before = list_kept_reasons(plan_of(switch, worlds))
+    after = list_kept_reasons(plan_of({**switch, name: not MASKS[name]}, worlds))
+    assert list_kept_reasons(plan_of({}, worlds)) == {reason.value for reason in TerminationReason}
     assert before ^ after == {name.rpartition(".mask_")[2]}
 
 

@@ -23,6 +23,8 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins.registry import Registry
 
+from .conftest import plan_of
+
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "two-roles.md"
 TWO_ROLES = "rllm.workflow.name=solver_judge"
 
@@ -106,11 +108,7 @@ class Recorded:
 
 
 def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    worlds: Registry,
-    planned: Callable[..., RunPlan],
-    carry_out: Callable[..., Any],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[..., Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     registry, losses = Registry.load(), {"solver": Recorded(), "judge": Recorded()}
@@ -133,7 +131,7 @@ def test_tokens_of_each_role_go_through_its_own_estimator_and_loss(
         "rllm.trainer.val_before_train": False,
         "rllm.trainer.test_freq": -1,
     }
-    step = carry_out(planned(settings, registry)).steps[0]
+    step = carry_out(plan_of(settings, registry)).steps[0]
     # One row per trajectory: each has one turn.
     assert step.batch.trajectory.tolist() == list(range(2 * 40 * (8 + 1)))
     expected: dict[str, dict[int, float]] = {"solver": {}, "judge": {}}

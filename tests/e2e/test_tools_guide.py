@@ -16,11 +16,12 @@ import pytest
 from expecting import check_one_error, check_printed
 
 from rllm.config.layers import layer_from_file
-from rllm.planning.plan import RunPlan
 from rllm.tools.toolbox import Toolbox, load_tools, runnable
 from rllm_core.contracts.engine import Completion, EnginePlugin, EngineSetup, NamedTensors, SamplingParams
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "tools.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
@@ -58,13 +59,11 @@ def test_the_commands_of_the_guide_run(
     assert forked_rllm(*shlex.split(dry_run)).returncode == 0
 
 
-def test_the_yaml_of_the_guide_is_a_configuration(
-    directory: Path, planned: Callable[..., RunPlan], worlds: Registry
-) -> None:
+def test_the_yaml_of_the_guide_is_a_configuration(directory: Path, worlds: Registry) -> None:
     (yaml,) = blocks("yaml")
     (directory / "my.yaml").write_text(yaml)
     settings = {"rllm.env.name": "question", "rllm.reward": ["exact"]}
-    plan = planned(settings, worlds, [layer_from_file(directory / "my.yaml")])
+    plan = plan_of(settings, worlds, [layer_from_file(directory / "my.yaml")])
     assert plan.workflow.qualified_name == "rllm/tool_calling"
     assert plan.workflow.params.tools == ["tools.py:add", "tools.py:look_up"]
     assert (plan.workflow.params.tool_timeout, plan.config.rllm.agent.max_steps) == (10.0, 8)
@@ -144,7 +143,7 @@ class Caller:
 
 
 def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
-    directory: Path, planned: Callable[..., RunPlan], carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    directory: Path, carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(directory)
     registry = Registry.load()
@@ -159,7 +158,7 @@ def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
         "data.train_dataset": "train.jsonl",
         "model.name": "some-hf-folder",
     }
-    (step,) = carry_out(planned(settings, registry)).steps
+    (step,) = carry_out(plan_of(settings, registry)).steps
     assert step.metrics["env/tool_calls"] == 1.0
     assert step.metrics["env/tool_calls_malformed"] == step.metrics["env/tool_calls_failed"] == 0.0
     assert step.metrics["reward/agent/mean"] == 1.0

@@ -12,13 +12,14 @@ from expecting import expect_error
 from tinker_in_process import running_server
 
 from rllm.api.trainer import UnifiedTrainer
-from rllm_core.contracts.observer import Observer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import RolloutError
 from rllm_core.rollout.conversation import Conversation
 from rllm_tinker_server.build import ModelOptions, opened_service
+
+from .conftest import Steps
 
 ROWS = [{"say": word} for word in ("one", "two", "three", "four")]
 
@@ -51,14 +52,6 @@ class Echo(Workflow):
             case _:
                 asked = renderer.prompt([{"role": "user", "content": prompt}])
                 return Step(asked, renderer.response_ids(said.text), text=said.text)
-
-
-class Steps(Observer):
-    def __init__(self) -> None:
-        self.steps: list[TrainStep] = []
-
-    def on_batch_end(self, step: TrainStep) -> None:
-        self.steps.append(step)
 
 
 @pytest.fixture(autouse=True)

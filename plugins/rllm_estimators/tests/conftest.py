@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,6 @@ from rllm_estimators.plugin import rllm_estimators
 Member = float | Mapping[str, Any]
 """A reward, or all that matters of a trajectory: `reward`, `turns` (pairs of tokens heard and said), `steps` (their
 rewards) and `parts` (reward components)."""
-MakeInputs = Callable[[Sequence[Sequence[Member]]], AdvantageInput]
-Call = Callable[..., Advantages]
 
 settings.register_profile("shared machine", deadline=None, max_examples=40)
 settings.load_profile("shared machine")
@@ -41,7 +39,7 @@ def _trajectory(member: Member) -> Trajectory:
     return trajectory
 
 
-def _inputs(groups: Sequence[Sequence[Member]]) -> AdvantageInput:
+def make_inputs(groups: Sequence[Sequence[Member]]) -> AdvantageInput:
     made = [
         TrajectoryGroup(group_id=f"t{task}:agent", trajectories=[_trajectory(member) for member in members])
         for task, members in enumerate(groups)
@@ -68,23 +66,15 @@ def _with_model_columns(inputs: AdvantageInput) -> AdvantageInput:
     return replace(inputs, **columns)
 
 
-@pytest.fixture(scope="session")
-def make_inputs() -> MakeInputs:
-    return _inputs
+RECORDS: dict[str, EstimatorPlugin[Any]] = {record.name: record for record in rllm_estimators()}
+
+
+def call(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
+    """Estimate by name, with these options."""
+    result: Advantages = RECORDS[name].load()(inputs, RECORDS[name].params(**options))
+    return result
 
 
 @pytest.fixture(scope="session")
 def records() -> dict[str, EstimatorPlugin[Any]]:
-    return {record.name: record for record in rllm_estimators()}
-
-
-@pytest.fixture(scope="session")
-def call(records: dict[str, EstimatorPlugin[Any]]) -> Call:
-    """Estimate by name, with these options."""
-    functions = {name: record.load() for name, record in records.items()}
-
-    def estimate(name: str, inputs: AdvantageInput, **options: Any) -> Advantages:
-        result: Advantages = functions[name](inputs, records[name].params(**options))
-        return result
-
-    return estimate
+    return RECORDS

@@ -12,6 +12,8 @@ from hypothesis import given, strategies as st
 
 from rllm_core.errors import AdvantageError
 
+from .conftest import call, make_inputs
+
 Rewards = list[list[float]]
 Lengths = list[list[int]]
 EPSILON = 1e-6
@@ -103,7 +105,7 @@ def make_groups(rewards: Rewards, lengths: Lengths) -> list[list[dict[str, Any]]
 @pytest.mark.parametrize(("name", "options", "naive"), PAIRS.values(), ids=PAIRS)
 @given(groups=GROUPS)
 def test_ragged_groups_give_what_a_loop_over_groups_gives(
-    make_inputs: Any, call: Any, name: str, options: dict[str, Any], naive: Any, groups: Any
+    name: str, options: dict[str, Any], naive: Any, groups: Any
 ) -> None:
     rewards = [[reward for reward, _ in group] for group in groups]
     lengths = [[length for _, length in group] for group in groups]
@@ -125,7 +127,7 @@ def test_ragged_groups_give_what_a_loop_over_groups_gives(
         ("prpo", {}, [0.999998, -0.999998, -0.999998, 0.999998]),
     ],
 )
-def test_c1_one_solved_at_both_ends(make_inputs: Any, call: Any, name: str, options: Any, expected: Any) -> None:
+def test_c1_one_solved_at_both_ends(name: str, options: Any, expected: Any) -> None:
     assert call(name, make_inputs([[1, 0, 0, 1]]), **options).values.tolist() == pytest.approx(expected, abs=1e-9)
 
 
@@ -142,11 +144,11 @@ def test_c1_one_solved_at_both_ends(make_inputs: Any, call: Any, name: str, opti
         ("prpo", {}, [0.5**0.5, 0.5**0.5, -(2**0.5)]),
     ],
 )
-def test_c2_a_singleton_beside_a_pair(make_inputs: Any, call: Any, name: str, options: Any, expected: Any) -> None:
+def test_c2_a_singleton_beside_a_pair(name: str, options: Any, expected: Any) -> None:
     assert call(name, make_inputs([[1], [1, 0]]), **options).values.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_c4_lengths_enter_opo_and_no_other(make_inputs: Any, call: Any) -> None:
+def test_c4_lengths_enter_opo_and_no_other() -> None:
     rewards, lengths = [[1.0, 0.0], [0.5, 0.0]], [[4, 1], [2, 2]]
     uneven = make_inputs(make_groups(rewards, lengths))
     assert uneven.response_lengths.tolist() == [4, 1, 2, 2]
@@ -155,18 +157,18 @@ def test_c4_lengths_enter_opo_and_no_other(make_inputs: Any, call: Any) -> None:
         assert call(name, uneven).values.tolist() == call(name, make_inputs(rewards)).values.tolist()
 
 
-def test_the_best_of_a_group_gets_its_margin_over_the_second(make_inputs: Any, call: Any) -> None:
+def test_the_best_of_a_group_gets_its_margin_over_the_second() -> None:
     values = call("grpo_passk", make_inputs([[3.0, 7.0, 5.0, 1.0]])).values
     assert values.tolist() == pytest.approx([0, 2 / (np.std([3, 7, 5, 1], ddof=1) + EPSILON), 0, 0])
 
 
-def test_c10_tiny_differences_are_damped_by_the_epsilon(make_inputs: Any, call: Any) -> None:
+def test_c10_tiny_differences_are_damped_by_the_epsilon() -> None:
     inputs = make_inputs([[1, 1 + 1e-5, 1 + 2e-5, 1 + 3e-5]])
     assert call("prpo", inputs).values.tolist() == pytest.approx([-1.231, -0.410, 0.410, 1.231], abs=1e-3)
     assert call("grpo_passk", inputs).values[-1] == pytest.approx(1e-5 / (1.29099e-5 + 1e-6), rel=1e-4)
 
 
-def test_maxrl_of_groups_that_earned_nothing_or_less(make_inputs: Any, call: Any) -> None:
+def test_maxrl_of_groups_that_earned_nothing_or_less() -> None:
     inputs = make_inputs([[0, 0, 0], [-1, 0], [-1, 1]])
     assert call("maxrl", inputs).values.tolist() == [0] * 7
     # A negative mean turns the signs round there; with a mean of 0 only the epsilon is left.
@@ -175,26 +177,26 @@ def test_maxrl_of_groups_that_earned_nothing_or_less(make_inputs: Any, call: Any
     )
 
 
-def test_gpg_scales_by_the_share_of_rewards_that_are_not_zero(make_inputs: Any, call: Any) -> None:
+def test_gpg_scales_by_the_share_of_rewards_that_are_not_zero() -> None:
     assert call("gpg", make_inputs([[1, 0, 0, 0], [0, 0, 0, 0]])).values.tolist() == [6, -2, -2, -2, 0, 0, 0, 0]
     # Shifting all rewards by a constant changes the scale.
     assert call("gpg", make_inputs([[2, 1, 1, 1], [1, 1, 1, 1]])).values.tolist()[0] == 0.75
 
 
-def test_remax_is_the_distance_from_the_greedy_attempt(make_inputs: Any, call: Any) -> None:
+def test_remax_is_the_distance_from_the_greedy_attempt() -> None:
     inputs = make_inputs([[1.0, 0.0, 0.5], [2.0]])
     compared = replace(inputs, greedy_rewards=np.array([0.5, 0.5, 0.5, 3.0]))
     assert call("remax", compared).values.tolist() == [0.5, -0.5, 0, -1]
 
 
 @pytest.mark.parametrize("greedy", [np.nan, np.inf])
-def test_a_trajectory_without_a_greedy_reward_is_named(make_inputs: Any, call: Any, greedy: float) -> None:
+def test_a_trajectory_without_a_greedy_reward_is_named(greedy: float) -> None:
     inputs = replace(make_inputs([[1], [1, 0]]), greedy_rewards=np.array([1.0, 0.0, greedy]))
     with pytest.raises(AdvantageError, match=r"compare trajectory 1 in group 't1:agent' with: it is (nan|inf)\."):
         call("remax", inputs)
 
 
-def test_where_nobody_played_greedily_the_first_trajectory_is_named(make_inputs: Any, call: Any) -> None:
+def test_where_nobody_played_greedily_the_first_trajectory_is_named() -> None:
     with pytest.raises(AdvantageError, match="trajectory 0 in group 't0:agent'") as caught:
         call("remax", replace(make_inputs([[1], [1, 0]]), greedy_rewards=None))
     assert "stage" in caught.value.hint

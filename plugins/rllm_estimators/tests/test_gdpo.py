@@ -10,8 +10,9 @@ from hypothesis import given, strategies as st
 
 from rllm_core.errors import AdvantageError
 
+from .conftest import call, make_inputs
+
 EPSILON = 1e-6
-NAMES = ("correct", "format")
 
 
 def within_group(group: list[float]) -> list[float]:
@@ -70,9 +71,7 @@ def members(groups: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize(("dialect", "naive"), [("verl", naive_verl), ("nemo", naive_nemo)])
 @given(groups=GROUPS, weight=st.sampled_from([0.0, 0.5, 3.0]))
-def test_ragged_groups_give_what_a_loop_over_groups_gives(
-    make_inputs: Any, call: Any, dialect: str, naive: Any, groups: Any, weight: float
-) -> None:
+def test_ragged_groups_give_what_a_loop_over_groups_gives(dialect: str, naive: Any, groups: Any, weight: float) -> None:
     result = call("gdpo", make_inputs(members(groups)), dialect=dialect, weights={"format": weight})
     expected = naive(groups, (1.0, weight))
     assert np.isfinite(result.values).all()
@@ -82,7 +81,7 @@ def test_ragged_groups_give_what_a_loop_over_groups_gives(
         assert np.abs(result.values).max(initial=0.0) < 1e-6
 
 
-def test_two_components_of_one_pair_by_hand(make_inputs: Any, call: Any) -> None:
+def test_two_components_of_one_pair_by_hand() -> None:
     # correct: +-1/sqrt(2); format: no difference. Four tokens of +x and four of -x have a sample variance of 8/7 x^2.
     inputs = make_inputs(members([[(1, 0.5, 4), (0, 0.5, 4)]]))
     assert call("gdpo", inputs).values.tolist() == pytest.approx([(7 / 8) ** 0.5, -((7 / 8) ** 0.5)], rel=1e-6)
@@ -90,7 +89,7 @@ def test_two_components_of_one_pair_by_hand(make_inputs: Any, call: Any) -> None
     assert call("gdpo", inputs, dialect="nemo").values.tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)])
 
 
-def test_a_component_counts_the_same_whatever_its_scale(make_inputs: Any, call: Any) -> None:
+def test_a_component_counts_the_same_whatever_its_scale() -> None:
     # All different: nemo leaves a distance from equal others undivided, and so in its scale.
     small = [[(1, 0.25, 2), (0, 0.5, 2), (0.5, 0.75, 2), (0.25, 1, 2)]]
     large = [[(1000 * a, b, said) for a, b, said in group] for group in small]
@@ -99,7 +98,7 @@ def test_a_component_counts_the_same_whatever_its_scale(make_inputs: Any, call: 
         assert one.tolist() == pytest.approx(other.tolist(), rel=1e-4)
 
 
-def test_c9_one_failure_among_near_successes_does_not_explode(make_inputs: Any, call: Any) -> None:
+def test_c9_one_failure_among_near_successes_does_not_explode() -> None:
     inputs = make_inputs(members([[(0, 0, 2), *[(0.95, 0, 2)] * 7]]))
     values = call("gdpo", inputs, dialect="nemo", weights={"format": 0.0}).values
     # Its seven others are equal, so its distance stays undivided: -0.95; the others' is 0.1357 / 0.3591.
@@ -108,7 +107,7 @@ def test_c9_one_failure_among_near_successes_does_not_explode(make_inputs: Any, 
 
 
 @pytest.mark.parametrize("outlier", [1e8, -1e8, 1e6])
-def test_the_others_of_an_outlier_keep_their_own_deviation(make_inputs: Any, outlier: float) -> None:
+def test_the_others_of_an_outlier_keep_their_own_deviation(outlier: float) -> None:
     from rllm_estimators.statistics import against_others as vectorised
 
     group = [0.125, outlier, 0.25, 0.375]
@@ -117,24 +116,24 @@ def test_the_others_of_an_outlier_keep_their_own_deviation(make_inputs: Any, out
     assert deviations.tolist() == pytest.approx(others, rel=1e-9)
 
 
-def test_components_that_cancel_out_leave_nothing_to_whiten(make_inputs: Any, call: Any) -> None:
+def test_components_that_cancel_out_leave_nothing_to_whiten() -> None:
     inputs = make_inputs(members([[(share, 1 - share, 3) for share in (0.1, 0.3, 0.4, 0.9)]]))
     for dialect in ("verl", "nemo"):
         assert np.abs(call("gdpo", inputs, dialect=dialect).values).max() < 1e-9
 
 
-def test_the_whitening_moves_a_group_without_differences_like_all_others(make_inputs: Any, call: Any) -> None:
+def test_the_whitening_moves_a_group_without_differences_like_all_others() -> None:
     inputs = make_inputs(members([[(1, 0, 9), (0, 0, 1)], [(1, 0, 2), (1, 0, 2)]]))
     values = call("gdpo", inputs).values
     assert values[2] == values[3] != 0
 
 
-def test_no_components_say_what_the_workflow_must_do(make_inputs: Any, call: Any) -> None:
+def test_no_components_say_what_the_workflow_must_do() -> None:
     with pytest.raises(AdvantageError, match=r'trajectory.info\["reward_components"\] = '):
         call("gdpo", make_inputs([[1, 0]]))
 
 
-def test_a_weight_for_no_component_names_those_there_are(make_inputs: Any, call: Any) -> None:
+def test_a_weight_for_no_component_names_those_there_are() -> None:
     inputs = make_inputs(members([[(1, 0, 2), (0, 0, 2)]]))
     with pytest.raises(AdvantageError, match=r"(?s)'formt'.*'format'"):
         call("gdpo", inputs, weights={"formt": 1.0})
@@ -142,7 +141,7 @@ def test_a_weight_for_no_component_names_those_there_are(make_inputs: Any, call:
         call("gdpo", inputs, weights={"x": 1.0})
 
 
-def test_a_component_that_is_no_number_is_named(make_inputs: Any, call: Any) -> None:
+def test_a_component_that_is_no_number_is_named() -> None:
     inputs = make_inputs(members([[(1, 0, 2)], [(0, 0, 2), (float("nan"), 0, 2)]]))
     with pytest.raises(AdvantageError, match="component 'correct' of trajectory 1 in group 't1:agent' is nan"):
         call("gdpo", inputs)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .conftest import call, make_inputs
+
 
 def standardise(values: Any, ddof: int = 0) -> list[float]:
     values = np.asarray(values, float)
@@ -31,7 +33,7 @@ def random_groups(seed: int) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_grpo_length_is_its_formula(make_inputs: Any, call: Any, seed: int) -> None:
+def test_grpo_length_is_its_formula(seed: int) -> None:
     groups = random_groups(seed)
     expected: list[float] = []
     for group in groups:
@@ -47,7 +49,7 @@ def test_grpo_length_is_its_formula(make_inputs: Any, call: Any, seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_gigpo_is_its_formula(make_inputs: Any, call: Any, seed: int) -> None:
+def test_gigpo_is_its_formula(seed: int) -> None:
     groups = random_groups(seed)
     random = np.random.default_rng(seed)
     inputs = make_inputs(groups)
@@ -79,7 +81,7 @@ def test_gigpo_is_its_formula(make_inputs: Any, call: Any, seed: int) -> None:
     np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_hierarchical_grpo_compares_solvers_within_their_episode(make_inputs: Any, call: Any) -> None:
+def test_hierarchical_grpo_compares_solvers_within_their_episode() -> None:
     inputs = make_inputs([[1.0, 0.0, 3.0, 5.0, 4.0], [2.0, 4.0]])
     solvers, proposers = inputs.groups
     solvers.metadata = [{"task_id": "t", "rollout_idx": index} for index in (0, 0, 1, 1, 2)]
@@ -88,14 +90,14 @@ def test_hierarchical_grpo_compares_solvers_within_their_episode(make_inputs: An
     assert call("hierarchical_grpo", inputs).values.tolist() == pytest.approx(expected)
 
 
-def test_liteppo_divides_all_groups_by_one_deviation(make_inputs: Any, call: Any) -> None:
+def test_liteppo_divides_all_groups_by_one_deviation() -> None:
     deviation = np.std([1, 0, 3, 3.1], ddof=1) + 1e-4
     expected = np.array([0.5, -0.5, -0.05, 0.05]) / deviation
     assert call("liteppo", make_inputs([[1, 0], [3, 3.1]])).values.tolist() == pytest.approx(expected.tolist())
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5])
-def test_gae_adaptive_lambda_depends_on_length(make_inputs: Any, call: Any, alpha: float) -> None:
+def test_gae_adaptive_lambda_depends_on_length(alpha: float) -> None:
     for length in (1, 3, 40):
         inputs = make_inputs([[{"reward": 1.0, "turns": [(2, length)]}]])
         adaptive = call("gae", inputs, lam_alpha=alpha, whiten=False)
@@ -103,7 +105,7 @@ def test_gae_adaptive_lambda_depends_on_length(make_inputs: Any, call: Any, alph
         np.testing.assert_allclose(adaptive.values, fixed.values)
 
 
-def test_states_of_other_groups_are_not_compared(make_inputs: Any, call: Any) -> None:
+def test_states_of_other_groups_are_not_compared() -> None:
     inputs = make_inputs([[{"reward": 0.0, "steps": [1.0]}], [{"reward": 0.0, "steps": [5.0]}]])
     for group in inputs.groups:
         group.trajectories[0].steps[0].info["state"] = "same"

@@ -12,6 +12,8 @@ from hypothesis import given, strategies as st
 from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.errors import AdvantageError
 
+from .conftest import call, make_inputs
+
 EPSILON = 1e-8
 
 
@@ -67,9 +69,7 @@ NAMES = pytest.mark.parametrize("name", ["otb", "tir_otb"])
 
 @NAMES
 @given(groups=GROUPS, mode=st.sampled_from([None, "token", "sequence"]), cap=st.sampled_from([0.5, 1.2, 2.0]))
-def test_advantages_are_those_of_a_loop_over_positions(
-    make_inputs: Any, call: Any, name: str, groups: Any, mode: str | None, cap: float
-) -> None:
+def test_advantages_are_those_of_a_loop_over_positions(name: str, groups: Any, mode: str | None, cap: float) -> None:
     inputs = make_inputs(groups)
     result = call(name, inputs, tis_mode=mode, tis_cap=cap)
     expected = naive(inputs, over_sampled=name == "tir_otb", mode=mode, cap=cap)
@@ -78,7 +78,7 @@ def test_advantages_are_those_of_a_loop_over_positions(
 
 
 @pytest.fixture
-def uncertain(make_inputs: Any) -> Any:
+def uncertain() -> Any:
     """Inputs in which every token of a trajectory adds the same, given, number to its weight."""
 
     def make(groups: Any, added: list[float]) -> AdvantageInput:
@@ -92,7 +92,7 @@ def uncertain(make_inputs: Any) -> Any:
 
 
 @NAMES
-def test_the_baseline_leans_towards_the_uncertain_member(uncertain: Any, call: Any, name: str) -> None:
+def test_the_baseline_leans_towards_the_uncertain_member(uncertain: Any, name: str) -> None:
     solved, failed = {"reward": 1, "turns": [(1, 2)]}, {"reward": 0, "turns": [(1, 2)]}
     inputs = uncertain([[solved, failed]], [0.75, 0.25])
     # Weights are 0.75 and 1.5 for the one, 0.25 and 0.5 for the other: the baseline is 3/4 at both positions.
@@ -100,7 +100,7 @@ def test_the_baseline_leans_towards_the_uncertain_member(uncertain: Any, call: A
 
 
 @NAMES
-def test_a_weight_is_what_was_sampled_up_to_there(uncertain: Any, call: Any, name: str) -> None:
+def test_a_weight_is_what_was_sampled_up_to_there(uncertain: Any, name: str) -> None:
     solved, failed = {"reward": 1, "turns": [(1, 2)]}, {"reward": 0, "turns": [(1, 2)]}
     inputs = uncertain([[solved, failed]], [0.25, 0.25])
     squares = np.array([9, 0.25, 0.25, 9, 0.25, 0.75])
@@ -110,20 +110,20 @@ def test_a_weight_is_what_was_sampled_up_to_there(uncertain: Any, call: Any, nam
 
 
 @NAMES
-def test_a_group_of_one_keeps_its_reward(make_inputs: Any, call: Any, name: str) -> None:
+def test_a_group_of_one_keeps_its_reward(name: str) -> None:
     inputs = make_inputs([[2.5], [1.0, 1.0]])
     assert call(name, inputs).values[inputs.loss_mask].tolist() == [2.5, 2.5, 0, 0, 0, 0]
 
 
 @NAMES
-def test_the_longest_has_no_baseline_where_it_is_alone(make_inputs: Any, call: Any, name: str) -> None:
+def test_the_longest_has_no_baseline_where_it_is_alone(name: str) -> None:
     inputs = make_inputs([[{"reward": 1, "turns": [(1, 4)]}, {"reward": 1, "turns": [(1, 2)]}]])
     assert call(name, inputs).values[inputs.loss_mask].tolist() == [0, 0, 1, 1, 0, 0]
     two_longest = make_inputs([[{"reward": 1, "turns": [(1, 4)]}] * 2 + [{"reward": 1, "turns": [(1, 2)]}]])
     assert not call(name, two_longest).values.any()
 
 
-def test_c6_observations_take_up_positions_in_otb_and_none_in_tir_otb(uncertain: Any, call: Any) -> None:
+def test_c6_observations_take_up_positions_in_otb_and_none_in_tir_otb(uncertain: Any) -> None:
     gap, plain = {"reward": 1, "turns": [(1, 1), (1, 1)]}, {"reward": 0, "turns": [(1, 2)]}
     inputs = uncertain([[gap, plain]], [0.5, 0.5])
     # Positions 0 and 2 against 0 and 1: only the first tokens meet.
@@ -132,7 +132,7 @@ def test_c6_observations_take_up_positions_in_otb_and_none_in_tir_otb(uncertain:
 
 
 @NAMES
-def test_what_was_only_read_is_not_looked_at(make_inputs: Any, call: Any, name: str) -> None:
+def test_what_was_only_read_is_not_looked_at(name: str) -> None:
     inputs = make_inputs([[{"reward": r, "turns": [(1, 2), (2, 1)]} for r in (1, 0)]])
     strange = {
         column: np.where(inputs.loss_mask, getattr(inputs, column), -99).astype(np.float32)
@@ -145,9 +145,7 @@ def test_what_was_only_read_is_not_looked_at(make_inputs: Any, call: Any, name: 
 
 @NAMES
 @pytest.mark.parametrize("rewards", [[1.0, 0.0], [0.0, 1.0]])
-def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(
-    make_inputs: Any, call: Any, name: str, rewards: list[float]
-) -> None:
+def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(name: str, rewards: list[float]) -> None:
     inputs = make_inputs([rewards])
     sure = np.zeros(len(inputs.loss_mask), np.float32)
     # In float32 the squared length can come out a little below 0.
@@ -159,13 +157,13 @@ def test_tokens_the_policy_was_sure_of_weigh_nothing_and_divide_nothing(
 @pytest.mark.parametrize(
     ("column", "options"), [("old_logprobs", {}), ("sum_pi_squared", {}), ("sampling_logprobs", {"tis_mode": "token"})]
 )
-def test_a_column_that_is_not_there_is_named(make_inputs: Any, call: Any, name: str, column: str, options: Any) -> None:
+def test_a_column_that_is_not_there_is_named(name: str, column: str, options: Any) -> None:
     with pytest.raises(AdvantageError, match=f"needs `{column}`"):
         call(name, replace(make_inputs([[1, 0]]), **{column: None}), **options)
 
 
 @NAMES
-def test_a_huge_ratio_is_cut_off_before_it_overflows(make_inputs: Any, call: Any, name: str) -> None:
+def test_a_huge_ratio_is_cut_off_before_it_overflows(name: str) -> None:
     inputs = make_inputs([[1.0, 0.0]])
     far = replace(inputs, sampling_logprobs=np.full(len(inputs.loss_mask), -5000, np.float32))
     for mode in ("token", "sequence"):

@@ -14,6 +14,8 @@ from rllm_core.algorithms.advantage import grpo
 from rllm_core.algorithms.options import GrpoParams
 from rllm_core.errors import AdvantageError
 
+from .conftest import call, make_inputs
+
 Steps = list[float]
 
 
@@ -37,9 +39,7 @@ GROUPS = st.lists(st.lists(STEPS, max_size=4), max_size=4)
 
 
 @given(groups=GROUPS, gamma=st.sampled_from([0.0, 0.5, 0.9, 1.0]), divide=st.booleans())
-def test_advantages_are_those_of_a_loop_over_steps(
-    make_inputs: Any, call: Any, groups: list[list[Steps]], gamma: float, divide: bool
-) -> None:
+def test_advantages_are_those_of_a_loop_over_steps(groups: list[list[Steps]], gamma: float, divide: bool) -> None:
     inputs = make_inputs([[member(steps) for steps in group] for group in groups])
     result = call("step_reinforce", inputs, gamma=gamma, norm_adv_by_std_in_grpo=divide)
     assert result.level == "step"
@@ -47,39 +47,39 @@ def test_advantages_are_those_of_a_loop_over_steps(
     assert result.values.tolist() == pytest.approx(naive(groups, gamma, divide), rel=1e-9, abs=1e-9)
 
 
-def test_a_step_gets_what_it_and_the_later_ones_earned(make_inputs: Any, call: Any) -> None:
+def test_a_step_gets_what_it_and_the_later_ones_earned() -> None:
     inputs = make_inputs([[member([1.0, 2.0, 4.0]), member([0.0])]])
     # Returns are 1 + 2/2 + 4/4 = 3, 2 + 4/2 = 4, 4 and 0; their mean is 11/4.
     values = call("step_reinforce", inputs, gamma=0.5, norm_adv_by_std_in_grpo=False).values
     assert values.tolist() == [0.25, 1.25, 1.25, -2.75]
 
 
-def test_with_one_step_each_it_is_grpo_as_verl_computes_it(make_inputs: Any, call: Any) -> None:
+def test_with_one_step_each_it_is_grpo_as_verl_computes_it() -> None:
     rewards = [[1.0, 0.25, 0.0], [0.5, 0.5], [0.0, 2.0]]
     inputs = make_inputs([[{"reward": r, "steps": [r]} for r in group] for group in rewards])
     expected = grpo(inputs, GrpoParams(dialect="verl")).values
     assert call("step_reinforce", inputs).values == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_group_with_a_single_step_gets_exactly_zero(make_inputs: Any, call: Any) -> None:
+def test_a_group_with_a_single_step_gets_exactly_zero() -> None:
     inputs = make_inputs([[member([0.7])], [member([]), member([3.0])]])
     assert call("step_reinforce", inputs).values.tolist() == [0, 0]
 
 
-def test_trajectories_with_more_steps_count_more_in_the_mean(make_inputs: Any, call: Any) -> None:
+def test_trajectories_with_more_steps_count_more_in_the_mean() -> None:
     inputs = make_inputs([[member([0.0, 0.0, 3.0]), member([0.0])]])
     values = call("step_reinforce", inputs, norm_adv_by_std_in_grpo=False).values
     assert values.tolist() == [0.75, 0.75, 0.75, -2.25]
 
 
-def test_rewards_of_trajectories_are_not_looked_at(make_inputs: Any, call: Any) -> None:
+def test_rewards_of_trajectories_are_not_looked_at() -> None:
     inputs = make_inputs([[member([1.0, 0.0]), member([0.0])]])
     other = replace(inputs, rewards=np.array([-5.0, 7.0]))
     assert call("step_reinforce", other).values.tolist() == call("step_reinforce", inputs).values.tolist()
 
 
 @pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])
-def test_a_step_without_a_usable_reward_is_named(make_inputs: Any, call: Any, reward: float | None) -> None:
+def test_a_step_without_a_usable_reward_is_named(reward: float | None) -> None:
     bad = {"reward": 1, "turns": [(1, 2), (1, 2)], "steps": [1.0, reward]}
     inputs = make_inputs([[member([1.0])], [member([1.0]), bad]])
     with expect_error(AdvantageError, "missing-reward", "Step 1", "trajectory 1", "'t1:agent'"):

@@ -13,6 +13,8 @@ from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.errors import AdvantageError
 from rllm_estimators.per_token import backward_sums
 
+from .conftest import call, make_inputs
+
 
 def rewards_of_tokens(inputs: AdvantageInput) -> list[float]:
     rewards = [0.0] * len(inputs.loss_mask)
@@ -66,7 +68,7 @@ SHARE = st.sampled_from([0.0, 0.5, 0.9, 1.0])
 
 
 @given(groups=GROUPS, gamma=SHARE)
-def test_returns_are_those_of_a_loop_over_tokens(make_inputs: Any, call: Any, groups: Any, gamma: float) -> None:
+def test_returns_are_those_of_a_loop_over_tokens(groups: Any, gamma: float) -> None:
     inputs = make_inputs(groups)
     result = call("reinforce_plus_plus", inputs, gamma=gamma)
     expected = whitened(naive_returns(inputs, rewards_of_tokens(inputs), gamma), inputs.loss_mask)
@@ -75,9 +77,7 @@ def test_returns_are_those_of_a_loop_over_tokens(make_inputs: Any, call: Any, gr
 
 
 @given(groups=GROUPS, gamma=SHARE, lam=SHARE, whiten=st.booleans())
-def test_advantages_are_those_of_a_loop_over_tokens(
-    make_inputs: Any, call: Any, groups: Any, gamma: float, lam: float, whiten: bool
-) -> None:
+def test_advantages_are_those_of_a_loop_over_tokens(groups: Any, gamma: float, lam: float, whiten: bool) -> None:
     inputs = make_inputs(groups)
     result = call("gae", inputs, gamma=gamma, lam=lam, whiten=whiten)
     expected = naive_gae(inputs, rewards_of_tokens(inputs), gamma, lam)
@@ -88,7 +88,7 @@ def test_advantages_are_those_of_a_loop_over_tokens(
     assert result.values.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_c6_a_reward_reaches_the_turns_before_an_observation(make_inputs: Any, call: Any) -> None:
+def test_c6_a_reward_reaches_the_turns_before_an_observation() -> None:
     gap = {"reward": 1, "turns": [(1, 2), (2, 2)]}
     inputs = make_inputs([[gap, {"reward": 0, "turns": [(1, 4)]}]])
     assert inputs.loss_mask[:7].tolist() == [False, True, True, False, False, True, True]
@@ -98,7 +98,7 @@ def test_c6_a_reward_reaches_the_turns_before_an_observation(make_inputs: Any, c
     assert values.tolist() == pytest.approx([0, high, high, 0, 0, high, high, 0, -high, -high, -high, -high])
 
 
-def test_c6_gae_skips_observations(make_inputs: Any, call: Any) -> None:
+def test_c6_gae_skips_observations() -> None:
     inputs = make_inputs([[{"reward": 1, "turns": [(1, 2), (2, 2)]}]])
     estimates = np.array([99, 0.5, 0.25, 99, 99, 0.5, 0.75], np.float32)
     result = call("gae", replace(inputs, values=estimates), gamma=0.5, lam=0.5, whiten=False)
@@ -114,7 +114,7 @@ def test_c6_gae_skips_observations(make_inputs: Any, call: Any) -> None:
     assert other.values.tolist() == call("gae", replace(inputs, values=estimates)).values.tolist()
 
 
-def test_the_length_of_an_observation_does_not_matter(make_inputs: Any, call: Any) -> None:
+def test_the_length_of_an_observation_does_not_matter() -> None:
     def values(heard: int) -> list[float]:
         turns = [(1, 2), (heard, 3)]
         inputs = make_inputs([[{"reward": 1, "turns": turns}, {"reward": 0.5, "turns": turns}]])
@@ -124,11 +124,11 @@ def test_the_length_of_an_observation_does_not_matter(make_inputs: Any, call: An
 
 
 @pytest.mark.parametrize("name", ["gae", "reinforce_plus_plus"])
-def test_c11_a_single_sampled_token(make_inputs: Any, call: Any, name: str) -> None:
+def test_c11_a_single_sampled_token(name: str) -> None:
     assert call(name, make_inputs([[{"reward": 3, "turns": [(1, 1)]}]])).values.tolist() == [0, 0]
 
 
-def test_rewards_of_steps_sit_on_the_last_token_of_their_step(make_inputs: Any, call: Any) -> None:
+def test_rewards_of_steps_sit_on_the_last_token_of_their_step() -> None:
     member = {"reward": 99, "turns": [(1, 2), (1, 1), (1, 0), (1, 2)], "steps": [1.0, 2.0, 4.0, 8.0]}
     silent = {"reward": 5, "turns": [(3, 0)], "steps": [7.0]}
     inputs = make_inputs([[silent, member]])
@@ -140,7 +140,7 @@ def test_rewards_of_steps_sit_on_the_last_token_of_their_step(make_inputs: Any, 
     assert ignored.values[inputs.loss_mask].tolist() == [99] * 5
 
 
-def test_what_a_first_step_without_tokens_earned_is_not_lost(make_inputs: Any, call: Any) -> None:
+def test_what_a_first_step_without_tokens_earned_is_not_lost() -> None:
     before = {"reward": 0, "turns": [(1, 1)], "steps": [32.0]}
     member = {"reward": 0, "turns": [(2, 0), (1, 2)], "steps": [4.0, 8.0]}
     inputs = make_inputs([[before, member]])
@@ -149,7 +149,7 @@ def test_what_a_first_step_without_tokens_earned_is_not_lost(make_inputs: Any, c
     assert result.values[inputs.loss_mask].tolist() == [32, 12, 8]
 
 
-def test_rewards_of_steps_follow_steps_that_were_put_into_another_order(make_inputs: Any, call: Any) -> None:
+def test_rewards_of_steps_follow_steps_that_were_put_into_another_order() -> None:
     member = {"reward": 0, "turns": [(1, 2), (1, 1), (1, 2)], "steps": [1.0, 2.0, 4.0]}
     inputs = make_inputs([[member, {"reward": 0, "turns": [(1, 1)], "steps": [0.0]}]])
     expected = call("reinforce_plus_plus", inputs, use_step_rewards=True).values
@@ -159,7 +159,7 @@ def test_rewards_of_steps_follow_steps_that_were_put_into_another_order(make_inp
 
 
 @pytest.mark.parametrize("name", ["gae", "reinforce_plus_plus"])
-def test_a_step_without_a_reward_is_named(make_inputs: Any, call: Any, name: str) -> None:
+def test_a_step_without_a_reward_is_named(name: str) -> None:
     good = {"reward": 1, "turns": [(1, 2)], "steps": [1.0]}
     bad = {"reward": 1, "turns": [(1, 2), (1, 2)], "steps": [1.0, None]}
     inputs = make_inputs([[good], [good, bad]])
@@ -168,7 +168,7 @@ def test_a_step_without_a_reward_is_named(make_inputs: Any, call: Any, name: str
     call(name, inputs)
 
 
-def test_gae_without_a_critic_says_what_it_needs(make_inputs: Any, call: Any) -> None:
+def test_gae_without_a_critic_says_what_it_needs() -> None:
     with pytest.raises(AdvantageError, match="needs `values`"):
         call("gae", replace(make_inputs([[1, 0]]), values=None))
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from expecting import expect_error
+from local_models import make_plan
 
 from rllm.cli.main import main
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, RunContext, UpdatePlan
@@ -80,7 +81,7 @@ LORA = {"lora_rank": 4}
 
 @pytest.mark.parametrize(("temperature", "model"), [(1.0, {}), (0.6, {}), (0.0, {}), (1.0, LORA)])
 def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
-    temperature: float, model: dict[str, Any], make_plan: Callable[..., UpdatePlan]
+    temperature: float, model: dict[str, Any]
 ) -> None:
     async def play(backend: LocalBackend, engine: LocalEngine) -> list[Mapping[str, float]]:
         metrics = []
@@ -99,9 +100,7 @@ def test_training_sees_the_log_probs_that_sampling_recorded_step_after_step(
 
 
 @pytest.mark.parametrize("model", [{}, {"dtype": "bfloat16"}, LORA, {"dtype": "bfloat16", **LORA}])
-def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
-    model: dict[str, Any], tmp_path: Path, make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(model: dict[str, Any], tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[int], Mapping[str, float]]:
         batch = await _play_games(engine, temperature=1.0, label=f"{number}/")
         batch = await backend.process(batch, frozenset({"old_logprobs"}))
@@ -126,9 +125,7 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(
     assert _run(_context(seed=seed, model=model), resumed) == expected[2:]
 
 
-def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(
-    tmp_path: Path, make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_a_checkpoint_that_a_new_run_starts_from_has_every_bit_of_the_masters(tmp_path: Path) -> None:
     async def train_and_save(backend: LocalBackend, engine: LocalEngine) -> list[torch.Tensor]:
         batch = await backend.process(await _play_games(engine, temperature=1.0, label=""), frozenset())
         await backend.update(batch, make_plan())
@@ -180,9 +177,7 @@ async def _critical_step(
     return batch, result.metrics
 
 
-def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model(
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model() -> None:
     async def play(backend: LocalBackend, engine: LocalEngine) -> list[tuple[TokenBatch, dict[str, float]]]:
         return [await _critical_step(backend, engine, number, make_plan) for number in range(3)]
 
@@ -201,9 +196,7 @@ def test_every_needed_column_is_filled_and_the_reference_stays_the_first_model(
     assert after["actor/kl_ref"] > 1e-4
 
 
-def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(
-    tmp_path: Path, make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_a_run_with_critic_and_reference_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
     async def step(backend: LocalBackend, engine: LocalEngine, number: int) -> tuple[list[float], dict[str, float]]:
         batch, metrics = await _critical_step(backend, engine, number, make_plan)
         return [*batch.tokens.tolist(), *batch.values.tolist(), *batch.ref_logprobs.tolist()], metrics
@@ -240,7 +233,7 @@ def test_the_context_is_the_smaller_of_the_models_and_the_settings() -> None:
     assert _run(_context(training={"max_length": 100}), play) == 100
 
 
-def test_the_event_loop_stays_free_while_the_model_computes(make_plan: Callable[..., UpdatePlan]) -> None:
+def test_the_event_loop_stays_free_while_the_model_computes() -> None:
     async def play(backend: LocalBackend, engine: LocalEngine) -> set[str]:
         threads: set[str] = set()
         forward = backend._started()[0].trainer.masters.model.forward

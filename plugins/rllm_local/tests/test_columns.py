@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, fill_columns, make_critic, random_batch
 
 from rllm_core.data.batch import TokenBatch
 from rllm_local.columns import ColumnFiller
@@ -43,15 +43,7 @@ def naive(model: Any, batch: TokenBatch, temperature: float, critic: Critic | No
 @pytest.mark.parametrize("max_tokens", [1, 10_000])
 @pytest.mark.parametrize("rollouts", [1, 3])
 def test_columns_are_those_of_every_token_by_itself(
-    which: str,
-    temperature: float,
-    max_tokens: int,
-    rollouts: int,
-    request: pytest.FixtureRequest,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_critic: Callable[..., Critic],
-    fill_columns: Callable[..., TokenBatch],
+    which: str, temperature: float, max_tokens: int, rollouts: int, request: pytest.FixtureRequest
 ) -> None:
     model, other = request.getfixturevalue(which), build_tiny(9)
     batch, critic = random_batch(MULTI_TURN, rollouts=rollouts), make_critic(model)
@@ -69,12 +61,7 @@ def test_columns_are_those_of_every_token_by_itself(
         assert not column[~batch.loss_mask].any()
 
 
-def test_only_what_is_needed_is_computed(
-    model: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_critic: Callable[..., Critic],
-    fill_columns: Callable[..., TokenBatch],
-) -> None:
+def test_only_what_is_needed_is_computed(model: Any) -> None:
     parts = {"critic": make_critic(model), "reference": Reference(model)}
     filled = fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared", **parts)
     assert filled.sum_pi_squared is not None
@@ -82,18 +69,14 @@ def test_only_what_is_needed_is_computed(
     assert fill_columns(model, random_batch(MULTI_TURN), "ref_logprobs", **parts).ref_logprobs is not None
 
 
-def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed(
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_old_log_probs_are_those_of_the_sampler_unless_they_are_to_be_recomputed() -> None:
     """Without a model: none is asked."""
     batch = random_batch(MULTI_TURN)
     filler = ColumnFiller(None, temperature=1.0, max_tokens_per_microbatch=1, recompute_old_logprobs=False)
     assert filler.columns(batch, frozenset({"old_logprobs"}))["old_logprobs"] is batch.sampling_logprobs
 
 
-def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(
-    model: Any, random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
-) -> None:
+def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(model: Any) -> None:
     batch = random_batch(MULTI_TURN)
     in_first_row = np.arange(len(batch.tokens)) < batch.row_offsets[1]
     unknown = np.where(in_first_row & batch.loss_mask, np.float32(np.nan), batch.sampling_logprobs)
@@ -103,18 +86,14 @@ def test_rows_that_the_sampler_left_without_log_probs_get_the_model_s(
     np.testing.assert_allclose(old, expected, atol=2e-5)
 
 
-def test_a_new_critic_says_0_everywhere(
-    model: Any, random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
-) -> None:
+def test_a_new_critic_says_0_everywhere(model: Any) -> None:
     critic = Critic(model, CriticSection())
     filled = fill_columns(model, random_batch(MULTI_TURN), "values", critic=critic)
     assert filled.values is not None
     assert not filled.values.any()
 
 
-def test_columns_carry_no_gradient_and_leave_none_behind(
-    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
-) -> None:
+def test_columns_carry_no_gradient_and_leave_none_behind() -> None:
     model = build_tiny(0)
     fill_columns(model, random_batch(MULTI_TURN), "sum_pi_squared")
     assert all(parameter.grad is None for parameter in model.parameters())

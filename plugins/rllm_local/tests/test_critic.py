@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, fill_columns, make_plan, make_updater, random_batch
 
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic, critic_metrics
 from rllm_local.settings import CriticSection
-from rllm_local.update import Updater
 
 ROWS = [(5, 3), (2, 4), (9, 2), (3, 7)]
 
@@ -22,13 +18,7 @@ def with_returns(batch: TokenBatch, returns: np.ndarray, values: np.ndarray) -> 
     return batch.with_columns(returns=returns.astype(np.float32), values=values.astype(np.float32))
 
 
-def test_it_learns_the_returns_of_the_states_it_sees(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    fill_columns: Callable[..., TokenBatch],
-) -> None:
+def test_it_learns_the_returns_of_the_states_it_sees() -> None:
     model = build_tiny(0)
     critic = Critic(model, CriticSection(learning_rate=0.3))
     updater = make_updater(model, critic=critic)
@@ -46,9 +36,7 @@ def test_it_learns_the_returns_of_the_states_it_sees(
     assert metrics[-1]["critic/explained_variance"] > 0.95
 
 
-def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_ones(
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_ones() -> None:
     batch = random_batch(ROWS)
     returns = np.random.default_rng(0).normal(0, 1, len(batch.tokens))
     returns[np.flatnonzero(batch.loss_mask)[0]] = np.nan
@@ -62,19 +50,14 @@ def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_ones(
     assert perfect["critic/value_mean"] == pytest.approx(returns[known].mean() + 0.5, rel=1e-5)
 
 
-def test_nothing_is_said_of_a_variance_that_is_not_there(random_batch: Callable[..., TokenBatch]) -> None:
+def test_nothing_is_said_of_a_variance_that_is_not_there() -> None:
     batch = random_batch(ROWS)
     assert critic_metrics(batch) == {}
     ones = np.ones(len(batch.tokens))
     assert "critic/explained_variance" not in critic_metrics(with_returns(batch, ones, 0 * ones))
 
 
-def test_its_learning_rate_is_its_own_and_follows_the_schedule(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_its_learning_rate_is_its_own_and_follows_the_schedule() -> None:
     model, batch = build_tiny(0), random_batch(ROWS)
     updater = make_updater(
         model, critic=Critic(model, CriticSection(learning_rate=0.1)), lr_schedule="linear", total_steps=4
@@ -83,9 +66,7 @@ def test_its_learning_rate_is_its_own_and_follows_the_schedule(
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
-def test_a_head_for_a_model_of_another_type_computes_in_float32(
-    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
-) -> None:
+def test_a_head_for_a_model_of_another_type_computes_in_float32() -> None:
     model = build_tiny(0).to(torch.bfloat16)
     critic = Critic(model, CriticSection())
     assert {parameter.dtype for parameter in critic.parameters()} == {torch.float32}

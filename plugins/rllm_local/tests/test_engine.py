@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from expecting import check_error, expect_error
+from local_models import assert_as_without_cache, build_tiny
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import RolloutError
@@ -63,26 +64,8 @@ def test_greedy_tokens_are_those_of_hugging_face_generate(
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
-def test_one_request_equals_a_plain_forward_pass(
-    name: str,
-    temperature: float,
-    request: pytest.FixtureRequest,
-    make_engine: Callable[..., LocalEngine],
-    assert_as_without_cache: Check,
-) -> None:
-    model = request.getfixturevalue(name)
-    prompt, params = _ids(23), _params(60, temperature=temperature, seed=5)
-    completion = _alone(make_engine(model), prompt, params)
-    assert len(completion.token_ids) == 60
-    assert completion.token_ids.dtype == np.int32
-    assert completion.logprobs.dtype == np.float32
-    assert_as_without_cache(model, prompt, params, completion)
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_ragged_requests_at_once_equal_plain_forward_passes(
-    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
+    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine]
 ) -> None:
     model = request.getfixturevalue(name)
     generator = np.random.default_rng(7)
@@ -122,7 +105,7 @@ def test_a_request_that_joins_between_passes_gets_the_tokens_it_gets_alone(
 
 
 def test_a_turn_that_extends_the_last_one_computes_its_new_tokens_only(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     history = _ids(50)
@@ -145,7 +128,7 @@ def test_a_prompt_seen_before_computes_one_token(make_engine: Callable[..., Loca
 
 
 def test_a_rewritten_history_is_computed_again_from_where_it_differs(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     history = _ids(60)
@@ -176,25 +159,8 @@ def test_ending_a_session_frees_its_slot_and_leaves_what_is_in_it_to_the_next(
     assert passes.rows == [[50], [1], [50]]
 
 
-def test_a_cancelled_request_gives_its_slot_back(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
-) -> None:
-    engine = make_engine(max_concurrency=1)
-    prompt, params = _ids(20), _params(30, seed=8)
-
-    async def play() -> tuple[Completion, Completion]:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await engine.generate(_ids(30), _params(400), session="slow")
-        other = await engine.generate(prompt, params, session="other")
-        return other, await engine.generate(prompt, params, session="slow")
-
-    for completion in asyncio.run(play()):
-        assert_as_without_cache(model, prompt, params, completion)
-
-
 def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine(max_concurrency=6)
     params = [_params(40, seed=seed) for seed in range(24)]
@@ -217,7 +183,7 @@ def test_cancelling_some_of_many_requests_leaves_the_others_as_they_are(
 
 
 def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine(max_concurrency=2)
     params = [_params(60, seed=1), _params(20, seed=2), _params(20, seed=3)]
@@ -240,7 +206,7 @@ def test_ending_a_session_that_is_being_served_does_not_give_its_slot_to_another
 
 
 def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     same = [(_ids(20 + index, index), _params(10, seed=index)) for index in range(4)]
@@ -265,7 +231,7 @@ def test_requests_of_one_session_take_turns_and_hold_up_nobody_else(
 
 
 def test_more_conversations_than_slots_wait_and_evict_idle_ones(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=5)
 
@@ -286,7 +252,7 @@ def test_more_conversations_than_slots_wait_and_evict_idle_ones(
 
 @pytest.mark.parametrize("cache_tokens", [1, 400])
 def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check, cache_tokens: int
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, cache_tokens: int
 ) -> None:
     """Slots start with 64 positions; a budget of 400 tokens is six such slots, three of 128, one of 256."""
     engine = make_engine(max_context=400, cache_tokens=cache_tokens, max_concurrency=16)
@@ -300,53 +266,6 @@ def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
     assert passes.tokens > sum(len(p) + s.max_tokens - 1 for p, s in zip(prompts, params, strict=True))
     used = [len(rows) for rows in passes.rows]
     assert used[0] > used[-1]
-
-
-def test_after_publishing_nothing_cached_under_the_old_weights_is_used(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
-) -> None:
-    model = build_tiny(3)
-    engine = make_engine(model)
-    prompt, params = _ids(40), _params(20, seed=1)
-    old = _alone(engine, prompt, params, "s")
-    assert old.weight_version == 0
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.1)
-    engine.sync_weights(7)
-    new = _alone(engine, prompt, params, "s")
-    assert new.weight_version == 7
-    assert old.token_ids.tolist() != new.token_ids.tolist()
-    assert_as_without_cache(model, prompt, params, new)
-
-
-def test_publishing_in_the_middle_of_a_request_reports_the_oldest_weights_and_leaves_nothing_stale(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
-) -> None:
-    model = build_tiny(3)
-    engine = make_engine(model)
-    prompt, params = _ids(40), _params(40, seed=1)
-
-    async def play() -> tuple[Completion, Completion]:
-        running = asyncio.create_task(engine.generate(prompt, params, session="s"))
-        while not (engine._running and len(engine._running[0].logprobs) > 5):
-            await asyncio.sleep(0)
-        # On the engine's thread, as the backend's updates are: never in the middle of a pass.
-        await asyncio.get_running_loop().run_in_executor(engine._executor, _change, model)
-        engine.sync_weights(1)
-        first = await running
-        history = [*prompt, *first.token_ids.tolist(), 9]
-        return first, await engine.generate(history, params, session="s")
-
-    first, second = asyncio.run(play())
-    assert (first.weight_version, second.weight_version) == (0, 1)
-    assert_as_without_cache(model, [*prompt, *first.token_ids.tolist(), 9], params, second)
-
-
-def _change(model: Any) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.05)
 
 
 def test_a_prompt_without_a_token_is_a_rollout_error(make_engine: Callable[..., LocalEngine]) -> None:
@@ -366,9 +285,7 @@ def test_asking_for_no_tokens_is_a_rollout_error(make_engine: Callable[..., Loca
         _alone(make_engine(), _ids(5), _params(count))
 
 
-def test_a_reply_ends_where_the_context_is_full(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
-) -> None:
+def test_a_reply_ends_where_the_context_is_full(make_engine: Callable[..., LocalEngine], model: Any) -> None:
     for length in (1, 63, 64, 98, 99):
         params = _params(1000, seed=length)
         completion = _alone(make_engine(max_context=100), _ids(length), params)
@@ -410,10 +327,7 @@ def test_a_request_may_say_itself_when_its_reply_ends(make_engine: Callable[...,
 
 
 def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_works_again(
-    make_engine: Callable[..., LocalEngine],
-    monkeypatch: pytest.MonkeyPatch,
-    model: Any,
-    assert_as_without_cache: Check,
+    make_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch, model: Any
 ) -> None:
     engine = make_engine(max_concurrency=4)
     _alone(engine, _ids(12), _params(5), "0")
@@ -444,9 +358,7 @@ def test_an_exception_in_the_forward_pass_reaches_every_waiter_and_the_engine_wo
         assert_as_without_cache(model, _ids(12, index), params[index], completion)
 
 
-def test_weights_that_diverged_to_nan_stop_the_rollout(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine]
-) -> None:
+def test_weights_that_diverged_to_nan_stop_the_rollout(make_engine: Callable[..., LocalEngine]) -> None:
     model = build_tiny(0)
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
@@ -518,7 +430,7 @@ def test_only_the_request_whose_stop_rule_fails_fails(make_engine: Callable[...,
 
 
 def test_an_engine_serves_several_event_loops_one_after_the_other(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine(max_concurrency=2)
 
@@ -534,12 +446,6 @@ def test_an_engine_serves_several_event_loops_one_after_the_other(
     params = _params(10, seed=6)
     for session in ("0", "new"):
         assert_as_without_cache(model, _ids(17), params, _alone(engine, _ids(17), params, session))
-
-
-def test_prompts_may_be_arrays_and_are_not_changed(make_engine: Callable[..., LocalEngine]) -> None:
-    prompt = np.array(_ids(8), np.int32)
-    prompt.flags.writeable = False
-    _same(_alone(make_engine(), prompt, _params(5)), _alone(make_engine(), _ids(8), _params(5)))  # type: ignore[arg-type]
 
 
 def test_the_cache_is_grown_only_as_far_as_conversations_need(make_engine: Callable[..., LocalEngine]) -> None:

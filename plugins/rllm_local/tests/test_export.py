@@ -12,11 +12,10 @@ import peft
 import pytest
 import torch
 from expecting import check_printed
+from local_models import make_plan, random_batch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rllm.cli.main import main
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_local import tiny
 from rllm_local.model import LoadedModel, load_model_to_train
 from rllm_local.settings import TrainedModelSection, TrainingSection
@@ -32,13 +31,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.fixture
-def train(
-    tmp_path: Path,
-    tokenizer: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., LoadedModel]:
+def train(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LoadedModel]:
     """Leaves a run behind in ``run``; its model is that of the newest checkpoint."""
     monkeypatch.chdir(tmp_path)
     tiny.build_model(len(tokenizer), 3).save_pretrained("base")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import assert_as_without_cache, random_batch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from rllm_core.contracts.engine import SamplingParams
@@ -154,9 +155,7 @@ def _assert_sampled_as_alone(model: Any, engine: LocalEngine, check: Callable[..
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 @pytest.mark.parametrize("kind", _kinds())
-def test_family_accepted_computes_each_row_alone(
-    kind: str, random_batch: Any, make_engine: Any, assert_as_without_cache: Any
-) -> None:
+def test_family_accepted_computes_each_row_alone(kind: str, make_engine: Any) -> None:
     model = _build(kind)
     check_family(model, kind)
     _assert_rows_as_alone(model, random_batch([(20, 6), (20, 1), (20, 12), (5, 3), (5, 9), (5, 2)], rollouts=3))
@@ -171,9 +170,7 @@ def test_family_refused_says_why(kind: str) -> None:
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_rope_type_computes_each_row_alone(
-    rope: str, random_batch: Any, make_engine: Any, assert_as_without_cache: Any
-) -> None:
+def test_rope_type_computes_each_row_alone(rope: str, make_engine: Any) -> None:
     model = _build("llama", rope_parameters={"rope_type": rope, "rope_theta": 10_000.0, **ROPES[rope]})
     check_family(model, "llama")
     longest = longest_context(model.config, 0)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import make_plan
 
-from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.engine import (
     Completion,
@@ -119,7 +120,7 @@ async def _batch(engine: Copy) -> TokenBatch:
     return batch.with_columns(advantages=advantages.astype(np.float32))
 
 
-def test_it_samples_with_the_weights_that_are_trained_after_every_publish(make_plan: Callable[..., UpdatePlan]) -> None:
+def test_it_samples_with_the_weights_that_are_trained_after_every_publish() -> None:
     async def play(backend: LocalBackend, engine: Copy) -> Copy:
         for step in range(3):
             batch = await _batch(engine)
@@ -137,7 +138,7 @@ def test_it_samples_with_the_weights_that_are_trained_after_every_publish(make_p
     assert engine.calls == ["start", "load 0", "load 1", "load 2", "load 3", "close"]
 
 
-def test_it_is_given_the_weights_that_the_model_computes_with(make_plan: Callable[..., UpdatePlan]) -> None:
+def test_it_is_given_the_weights_that_the_model_computes_with() -> None:
     given: dict[str, torch.Tensor] = {}
 
     class Keeping(Copy):
@@ -170,7 +171,7 @@ def test_it_is_told_the_model_without_weights_and_the_limits_of_the_backend() ->
     assert not setup.directory.exists()
 
 
-def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path, make_plan: Callable[..., UpdatePlan]) -> None:
+def test_a_resumed_run_samples_with_what_was_saved(tmp_path: Path) -> None:
     async def train_and_save(backend: LocalBackend, engine: Copy) -> list[int]:
         batch = await backend.process(await _batch(engine), frozenset({"old_logprobs"}))
         await backend.update(batch, make_plan())

@@ -10,10 +10,10 @@ import peft
 import pytest
 import torch
 from expecting import expect_error
+from local_models import fill_columns, make_plan, random_batch
 from safetensors.torch import load_file
 
-from rllm_core.contracts.backend import KlTerm, UpdatePlan
-from rllm_core.data.batch import TokenBatch
+from rllm_core.contracts.backend import KlTerm
 from rllm_core.errors import CheckpointError, ConfigError
 from rllm_local import tiny
 from rllm_local.fingerprints import fingerprint
@@ -46,7 +46,7 @@ def adapter_of(loaded: LoadedModel) -> Adapter:
 
 
 @pytest.fixture
-def make(random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]) -> Callable[..., Any]:
+def make() -> Callable[..., Any]:
     """A loaded model with an adapter, its updater, and what makes `steps` updates."""
 
     def build(**settings: Any) -> tuple[LoadedModel, Updater, Callable[[range], list[dict[str, float]]]]:
@@ -111,7 +111,7 @@ def test_peft_opens_the_checkpoint_and_answers_alike(
     assert opened.peft_config["default"].lora_alpha == 10
 
 
-def test_the_gradient_is_pefts(make: Callable[..., Any], make_plan: Callable[..., UpdatePlan], tmp_path: Path) -> None:
+def test_the_gradient_is_pefts(make: Callable[..., Any], tmp_path: Path) -> None:
     """Of the same loss, by autograd through a PeftModel."""
     loaded, _, train = make()
     train(range(2))
@@ -143,12 +143,7 @@ def test_an_adapter_on_all_layers_of_full_rank_has_the_gradient_of_the_whole_wei
     torch.testing.assert_close(layer.lora_B["default"].weight.grad, expected, rtol=1e-4, atol=1e-8)
 
 
-def test_the_reference_is_the_model_without_its_adapter(
-    make: Callable[..., Any],
-    random_batch: Callable[..., TokenBatch],
-    fill_columns: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_the_reference_is_the_model_without_its_adapter(make: Callable[..., Any]) -> None:
     loaded, updater, train = make()
     reference = BelowAdapter(adapter_of(loaded))
     copied = Reference(load_model(ModelSection(device="cpu"), 0).model)

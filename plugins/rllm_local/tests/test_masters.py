@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, fill_columns, make_critic, make_plan, make_updater, random_batch
 
-from rllm_core.contracts.backend import KlTerm, UpdatePlan
-from rllm_core.data.batch import TokenBatch
-from rllm_local.critic import Critic
+from rllm_core.contracts.backend import KlTerm
 from rllm_local.masters import Masters
 from rllm_local.reference import Reference
 from rllm_local.settings import TrainingSection
@@ -25,9 +23,7 @@ def _copies(tensors: Any) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradients(
-    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradients() -> None:
     model = build_tiny(0)
     copies = [torch.nn.Parameter(weight) for weight in _copies(model.parameters())]
     section = TrainingSection(
@@ -64,12 +60,7 @@ def test_masters_move_as_float32_weights_under_torchs_adamw_given_the_same_gradi
         assert {state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {torch.float32}
 
 
-def test_small_updates_add_up_as_they_do_in_float32(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-) -> None:
+def test_small_updates_add_up_as_they_do_in_float32() -> None:
     """At the default learning rate nearly every step is below the distance of two bfloat16 numbers."""
     moved, distance = {}, {}
     for dtype in (torch.float32, BF16):
@@ -109,14 +100,7 @@ def test_a_float32_model_has_no_copies(model: Any) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, 16), (BF16, 18)])
-def test_memory_per_parameter_is_what_the_documentation_says(
-    dtype: torch.dtype,
-    expected: int,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-) -> None:
+def test_memory_per_parameter_is_what_the_documentation_says(dtype: torch.dtype, expected: int) -> None:
     model = build_tiny(0).to(dtype)
     updater = make_updater(model)
     updater.update(random_batch(ROWS), make_plan())
@@ -127,7 +111,7 @@ def test_memory_per_parameter_is_what_the_documentation_says(
     assert size == expected * sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_masters_begin_with_every_bit_of_the_float32_weights(build_tiny: Callable[[int], Any]) -> None:
+def test_masters_begin_with_every_bit_of_the_float32_weights() -> None:
     exact = _copies(build_tiny(0).parameters())
     model = build_tiny(0)
     masters = Masters.of_float32(model, BF16)
@@ -135,7 +119,7 @@ def test_masters_begin_with_every_bit_of_the_float32_weights(build_tiny: Callabl
     assert not torch.equal(next(model.parameters()).float(), exact[0])
 
 
-def test_parameters_that_are_not_trained_have_no_master(build_tiny: Callable[[int], Any]) -> None:
+def test_parameters_that_are_not_trained_have_no_master() -> None:
     model = build_tiny(0).to(BF16)
     model.model.embed_tokens.requires_grad_(False)
     names = {name for name, _ in Masters(model).named()}
@@ -143,14 +127,7 @@ def test_parameters_that_are_not_trained_have_no_master(build_tiny: Callable[[in
     assert "model.embed_tokens.weight" not in names
 
 
-def test_numbers_about_a_bfloat16_model_are_those_of_its_logits_in_float64(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    fill_columns: Callable[..., TokenBatch],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_numbers_about_a_bfloat16_model_are_those_of_its_logits_in_float64() -> None:
     """The model rounds its logits and hidden states; nothing that is computed of them rounds again."""
     model = build_tiny(0).to(BF16)
     batch, critic = random_batch(ROWS), make_critic(model)
@@ -190,9 +167,7 @@ def test_numbers_about_a_bfloat16_model_are_those_of_its_logits_in_float64(
     assert metrics["actor/kl_ref"] == pytest.approx(float(np.mean(divergences)), rel=1e-4)
 
 
-def test_a_bfloat16_model_is_near_the_float32_model(
-    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], fill_columns: Callable[..., TokenBatch]
-) -> None:
+def test_a_bfloat16_model_is_near_the_float32_model() -> None:
     """As near as numbers of 8 significant bits in two layers: a log-prob is off by about 0.01."""
     batch = random_batch(ROWS)
     exact, rough = (fill_columns(build_tiny(0).to(dtype), batch).old_logprobs for dtype in (torch.float32, BF16))

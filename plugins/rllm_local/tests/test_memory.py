@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 from expecting import check_values
+from local_models import make_plan, random_batch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from rllm.cli.main import main
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import memory, tiny, vocabulary
 from rllm_local.adapter_files import BaseModel
@@ -75,13 +73,7 @@ MEASURED = {
     [(which, *options) for which, all_options in MEASURED.items() for options in all_options],
 )
 def test_the_estimate_is_the_measured_peak_within_a_quarter(
-    which: str,
-    dtype: Any,
-    rank: int,
-    recompute: bool,
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    monkeypatch: pytest.MonkeyPatch,
+    which: str, dtype: Any, rank: int, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (memory, vocabulary):
         monkeypatch.setattr(module, "CHUNK", CHUNK)

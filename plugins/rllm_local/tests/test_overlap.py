@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import make_plan, random_batch
 
-from rllm_core.contracts.backend import RunContext, UpdatePlan
+from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.engine import Completion, SamplingParams
-from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import RolloutError
 from rllm_core.schema.run_config import RunConfig
 from rllm_local import tiny
@@ -64,9 +64,7 @@ def _logprobs(backend: LocalBackend, weights: Any, ids: list[int]) -> torch.Tens
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between(
-    model: dict[str, Any], random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between(model: dict[str, Any]) -> None:
     """No pass runs between the end of an update and its publication, whose tokens would say the old version."""
 
     async def play(backend: LocalBackend, engine: Any) -> list[Completion]:
@@ -113,9 +111,7 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
 
 
 @pytest.mark.parametrize("model", MODELS, ids=NAMES)
-def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(
-    model: dict[str, Any], random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(model: dict[str, Any]) -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         batch = random_batch([(9, 6), (8, 7)], vocabulary=20)
         latest: dict[int, list[int]] = {}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from local_models import assert_as_without_cache, build_tiny
 
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_local.engine import LocalEngine
@@ -40,11 +41,7 @@ def _calls(prompts: list[list[int]], max_tokens: int = 4) -> list[Call]:
 
 @pytest.mark.parametrize("name", ["model", "grouped_model", "qwen_model"])
 def test_attempts_at_one_prompt_compute_it_once(
-    name: str,
-    request: pytest.FixtureRequest,
-    make_engine: Callable[..., LocalEngine],
-    passes: Any,
-    assert_as_without_cache: Check,
+    name: str, request: pytest.FixtureRequest, make_engine: Callable[..., LocalEngine], passes: Any
 ) -> None:
     model = request.getfixturevalue(name)
     calls = _calls([_ids(100)] * 8)
@@ -58,7 +55,7 @@ def test_attempts_at_one_prompt_compute_it_once(
 
 
 def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_once(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     system = _ids(4 * BLOCK)
     questions = [[*system, *_ids(2 * BLOCK + 3, seed)] for seed in range(1, 4)]
@@ -70,7 +67,7 @@ def test_groups_with_a_common_beginning_compute_it_once_and_then_each_prompt_onc
 
 
 def test_a_new_conversation_uses_the_longest_beginning_that_any_slot_holds(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], passes: Any, model: Any
 ) -> None:
     engine = make_engine()
     history = _ids(90)
@@ -83,9 +80,7 @@ def test_a_new_conversation_uses_the_longest_beginning_that_any_slot_holds(
     assert_as_without_cache(model, branch, params, answer)
 
 
-def test_sampled_tokens_are_found_too(
-    make_engine: Callable[..., LocalEngine], passes: Any, model: Any, assert_as_without_cache: Check
-) -> None:
+def test_sampled_tokens_are_found_too(make_engine: Callable[..., LocalEngine], passes: Any, model: Any) -> None:
     engine = make_engine()
     (first,) = _generate_all(engine, [(_ids(20), SamplingParams(max_tokens=60), "one")])
     history = [*_ids(20), *first.token_ids.tolist(), 9]
@@ -96,9 +91,7 @@ def test_sampled_tokens_are_found_too(
     assert_as_without_cache(model, history, params, answer)
 
 
-def test_beginnings_of_old_weights_are_not_used(
-    build_tiny: Callable[[int], Any], make_engine: Callable[..., LocalEngine], assert_as_without_cache: Check
-) -> None:
+def test_beginnings_of_old_weights_are_not_used(make_engine: Callable[..., LocalEngine]) -> None:
     model = build_tiny(3)
     engine = make_engine(model)
     calls = _calls([_ids(60)] * 3)
@@ -114,7 +107,7 @@ def test_beginnings_of_old_weights_are_not_used(
 
 @pytest.mark.parametrize(("slots", "tokens"), [(3, 1 << 20), (16, 400), (1, 1)])
 def test_few_slots_and_shared_beginnings_change_no_token(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check, slots: int, tokens: int
+    make_engine: Callable[..., LocalEngine], model: Any, slots: int, tokens: int
 ) -> None:
     engine = make_engine(max_context=400, max_concurrency=slots, cache_tokens=tokens)
     tree = _ids(120)
@@ -141,7 +134,7 @@ def test_few_slots_and_shared_beginnings_change_no_token(
 
 
 def test_an_event_loop_that_ends_before_the_copies_leaves_nothing_wrong(
-    make_engine: Callable[..., LocalEngine], model: Any, assert_as_without_cache: Check
+    make_engine: Callable[..., LocalEngine], model: Any
 ) -> None:
     engine = make_engine()
     calls = _calls([_ids(100)] * 4, max_tokens=30)

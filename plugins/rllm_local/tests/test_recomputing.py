@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from expecting import expect_error
+from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch
 
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import ConfigError
-from rllm_local.critic import Critic
 from rllm_local.model import load_model_to_train
 from rllm_local.recomputing import recomputing
 from rllm_local.settings import TrainedModelSection, TrainingSection
@@ -29,9 +28,7 @@ def _gradients(updater: Updater, batch: TokenBatch, plan: UpdatePlan) -> tuple[l
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rank", [0, 4])
-def test_gradients_are_those_of_kept_activations(
-    dtype: Any, rank: int, random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
-) -> None:
+def test_gradients_are_those_of_kept_activations(dtype: Any, rank: int) -> None:
     def gradients(recompute: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
         loaded, masters = load_model_to_train(TrainedModelSection(device="cpu", dtype=dtype, lora_rank=rank), 0)
         section = TrainingSection(learning_rate=1e-3, gradient_checkpointing=recompute)
@@ -47,13 +44,7 @@ def test_gradients_are_those_of_kept_activations(
     assert metrics == expected
 
 
-def test_the_gradient_of_a_critic_is_too(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-) -> None:
+def test_the_gradient_of_a_critic_is_too() -> None:
     """Its backward pass goes through the same graph before the policy's."""
     batch = random_batch(ROWS)
     batch = batch.with_columns(returns=np.sin(batch.tokens), values=np.cos(batch.tokens))
@@ -67,7 +58,7 @@ def test_the_gradient_of_a_critic_is_too(
     assert metrics == expected
 
 
-def test_fewer_activations_are_kept(build_tiny: Callable[[int], Any]) -> None:
+def test_fewer_activations_are_kept() -> None:
     model, ids = build_tiny(0), torch.arange(6, 70)[None]
 
     def count_saved_bytes() -> int:
@@ -87,7 +78,7 @@ def test_fewer_activations_are_kept(build_tiny: Callable[[int], Any]) -> None:
         assert count_saved_bytes() < everything / 2
 
 
-def test_afterwards_the_model_samples_with_its_cache(build_tiny: Callable[[int], Any]) -> None:
+def test_afterwards_the_model_samples_with_its_cache() -> None:
     model, ids = build_tiny(0), torch.arange(6, 20)[None]
     with recomputing(model):
         assert not model.training
@@ -105,9 +96,7 @@ def test_a_model_without_layers_to_compute_again_is_refused() -> None:
         pass
 
 
-def test_dropout_stays_off(
-    random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan], make_updater: Callable[..., Updater]
-) -> None:
+def test_dropout_stays_off() -> None:
     """OPT's layers draw dropout by themselves when they train."""
     from transformers import OPTConfig, OPTForCausalLM
 

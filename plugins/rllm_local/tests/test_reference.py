@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from expecting import expect_error
+from local_models import build_tiny, make_plan, make_updater, random_batch, weights_of
 
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import CheckpointError
 from rllm_local.reference import Reference
-from rllm_local.update import Updater
 
 
-def test_training_does_not_reach_it(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_training_does_not_reach_it() -> None:
     model = build_tiny(0)
     before = weights_of(model)
     reference = Reference(model)
@@ -35,9 +26,7 @@ def test_training_does_not_reach_it(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_same_model_is_recognised_and_another_refused(
-    dtype: torch.dtype, tmp_path: Path, build_tiny: Callable[[int], Any]
-) -> None:
+def test_the_same_model_is_recognised_and_another_refused(dtype: torch.dtype, tmp_path: Path) -> None:
     Reference(build_tiny(0).to(dtype)).save(tmp_path)
     Reference(build_tiny(0).to(dtype)).check(tmp_path)
     other = build_tiny(0).to(dtype)

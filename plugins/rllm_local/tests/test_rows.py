@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from local_models import random_batch
 
 from rllm_backend_kit.minibatches import sampled_per_row
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -26,11 +26,7 @@ trajectories = st.lists(turns.map(lambda some: [(some[0][0] + 1, some[0][1]), *s
 @given(lengths=trajectories, rollouts=st.integers(1, 4), max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
 @settings(deadline=None, max_examples=200)
 def test_micro_batches_hold_every_sampled_token_of_the_chosen_rows_exactly_once(
-    random_batch: Callable[..., TokenBatch],
-    lengths: list[list[tuple[int, int]]],
-    rollouts: int,
-    max_tokens: int,
-    seed: int,
+    lengths: list[list[tuple[int, int]]], rollouts: int, max_tokens: int, seed: int
 ) -> None:
     batch = random_batch(lengths, rollouts=rollouts)
     chosen = np.flatnonzero(np.random.default_rng(seed).random(batch.n_rows) < 0.7)
@@ -63,29 +59,27 @@ def _seen_from(part: MicroBatch, sequence: int, column: int) -> tuple[list[int],
     return [tokens[place] for place in order], [positions[place] for place in order]
 
 
-def test_attempts_at_a_task_are_one_sequence(random_batch: Callable[..., TokenBatch]) -> None:
+def test_attempts_at_a_task_are_one_sequence() -> None:
     batch = random_batch([(50, 3)] * 16, rollouts=8)
     (part,) = micro_batches(batch, np.arange(16), 1000, CPU)
     assert part.input_ids.shape == (2, 50 + 8 * 2)
 
 
-def test_attempts_that_are_much_longer_than_their_prompt_are_kept_apart(
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_attempts_that_are_much_longer_than_their_prompt_are_kept_apart() -> None:
     batch = random_batch([(10, 500)] * 4, rollouts=4)
     (part,) = micro_batches(batch, np.arange(4), 10_000, CPU)
     assert part.input_ids.shape == (4, 509)
     assert part.attention_mask is None
 
 
-def test_rows_are_packed_with_rows_of_similar_length(random_batch: Callable[..., TokenBatch]) -> None:
+def test_rows_are_packed_with_rows_of_similar_length() -> None:
     lengths = np.random.default_rng(0).integers(2, 400, 200)
     batch = random_batch([(int(length) - 1, 1) for length in lengths])
     padded = sum(part.input_ids.numel() for part in micro_batches(batch, np.arange(200), 2000, CPU))
     assert padded < 1.15 * (lengths - 1).sum()
 
 
-def test_a_longer_row_begins_a_micro_batch_of_its_own(random_batch: Callable[..., TokenBatch]) -> None:
+def test_a_longer_row_begins_a_micro_batch_of_its_own() -> None:
     batch = random_batch([(19, 1)] * 100 + [(199, 1)] * 2)
     parts = [tuple(part.input_ids.shape) for part in micro_batches(batch, np.arange(102), 100_000, CPU)]
     assert parts == [(100, 19), (2, 199)]
@@ -145,9 +139,7 @@ def _plain_batch(lengths: list[int], sampled: list[int]) -> TokenBatch:
     )
 
 
-def test_the_mask_of_rows_in_one_sequence_is_kept_once_for_all_layers(
-    random_batch: Callable[..., TokenBatch], grouped_model: Any
-) -> None:
+def test_the_mask_of_rows_in_one_sequence_is_kept_once_for_all_layers(grouped_model: Any) -> None:
     (part,) = micro_batches(random_batch([(60, 3)] * 8, rollouts=8), np.arange(8), 1000, CPU)
     width = part.input_ids.shape[1]
     masks: set[int] = set()

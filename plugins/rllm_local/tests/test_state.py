@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from expecting import expect_error
+from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch, weights_of
 
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import CheckpointError
 from rllm_local.critic import Critic
 from rllm_local.settings import CriticSection
@@ -30,9 +29,7 @@ def quiet() -> None:
 
 
 @pytest.fixture
-def train(
-    random_batch: Callable[..., TokenBatch], make_plan: Callable[..., UpdatePlan]
-) -> Callable[[Updater, range], list[dict[str, float]]]:
+def train() -> Callable[[Updater, range], list[dict[str, float]]]:
     """Makes the updates of some steps; each step has a batch of its own."""
 
     def run(updater: Updater, steps: range) -> list[dict[str, float]]:
@@ -50,13 +47,7 @@ SCHEDULE = {"lr_schedule": "cosine", "num_minibatches": 2, "num_epochs": 2, "wei
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never_stopped(
-    dtype: torch.dtype,
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    train: Callable[..., list[dict[str, float]]],
-    weights_of: Callable[[Any], torch.Tensor],
+    dtype: torch.dtype, tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     straight = build_tiny(0).to(dtype)
     straight_updater = make_updater(straight, **SCHEDULE)
@@ -78,11 +69,7 @@ def test_a_run_continued_from_a_checkpoint_has_the_weights_of_one_that_was_never
 
 
 def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    train: Callable[..., list[dict[str, float]]],
+    tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     """Whoever loads it in float32 has every bit of the masters; by default transformers loads it as it computes."""
     from transformers import AutoModelForCausalLM
@@ -101,12 +88,7 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_checkpoint_of_weights_trained_without_float32_masters_is_refused(
-    dtype: torch.dtype,
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
+    dtype: torch.dtype, tmp_path: Path, tokenizer: Any
 ) -> None:
     updater = make_updater(build_tiny(0))
     save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
@@ -119,12 +101,7 @@ def test_a_checkpoint_of_weights_trained_without_float32_masters_is_refused(
 
 
 def test_loading_goes_back_also_in_a_process_that_has_trained(
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    train: Callable[..., list[dict[str, float]]],
-    weights_of: Callable[[Any], torch.Tensor],
+    tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:
     """From the state before the first update, where the optimiser has nothing to save yet."""
     model = build_tiny(0)
@@ -137,16 +114,7 @@ def test_loading_goes_back_also_in_a_process_that_has_trained(
     assert torch.equal(weights_of(model), weights)
 
 
-def test_a_critic_is_put_back_with_its_optimiser_state(
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_critic_is_put_back_with_its_optimiser_state(tmp_path: Path, tokenizer: Any) -> None:
     def train(updater: Updater, steps: range) -> list[dict[str, float]]:
         metrics = []
         for step in steps:
@@ -172,12 +140,7 @@ def test_a_critic_is_put_back_with_its_optimiser_state(
 
 
 def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_too_many_is_left_out(
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
+    tmp_path: Path, tokenizer: Any
 ) -> None:
     model = build_tiny(0)
     critic = make_critic(model)
@@ -198,9 +161,7 @@ def test_a_checkpoint_without_a_critic_is_refused_where_one_is_needed_and_one_to
     assert torch.equal(weights_of(other), weights_of(model))
 
 
-def test_the_saved_model_loads_with_the_auto_classes_of_transformers(
-    tmp_path: Path, tokenizer: Any, build_tiny: Callable[[int], Any], make_updater: Callable[..., Updater]
-) -> None:
+def test_the_saved_model_loads_with_the_auto_classes_of_transformers(tmp_path: Path, tokenizer: Any) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = build_tiny(5)
@@ -217,13 +178,7 @@ def test_the_saved_model_loads_with_the_auto_classes_of_transformers(
     assert words.encode("lower than 12") == tokenizer.encode("lower than 12")
 
 
-def test_nothing_is_pickled(
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    train: Callable[..., list[dict[str, float]]],
-) -> None:
+def test_nothing_is_pickled(tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]) -> None:
     model = build_tiny(0)
     updater = make_updater(model)
     train(updater, range(1))
@@ -240,13 +195,7 @@ def test_nothing_is_pickled(
 
 @pytest.mark.parametrize("other", ["grouped_model", "qwen_model"])
 def test_the_checkpoint_of_another_model_is_refused_and_changes_nothing(
-    other: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    tokenizer: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
+    other: str, request: pytest.FixtureRequest, tmp_path: Path, tokenizer: Any
 ) -> None:
     saved = request.getfixturevalue(other)
     updater = make_updater(saved)

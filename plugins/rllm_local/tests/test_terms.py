@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, fill_columns, make_critic, make_plan, make_updater, random_batch, weights_of
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
-from rllm_local.update import Updater
 
 MULTI_TURN = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)]]
 """(prompt, response) lengths of the turns of each trajectory."""
@@ -103,7 +103,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def full_batch(random_batch: Callable[..., TokenBatch]) -> Callable[..., TokenBatch]:
+def full_batch() -> Callable[..., TokenBatch]:
     """A batch with every column, old log-probs and values around what is plausible, some tokens without a return."""
 
     def make(rows: Any = MULTI_TURN, **options: Any) -> TokenBatch:
@@ -128,13 +128,7 @@ def full_batch(random_batch: Callable[..., TokenBatch]) -> Callable[..., TokenBa
 @pytest.mark.parametrize("correction", [None, TOKEN, SEQUENCE], ids=["uncorrected", "token", "sequence"])
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_the_gradient_of_a_whole_update_is_that_of_the_naive_reference(
-    estimator: Any,
-    correction: RolloutCorrection | None,
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    full_batch: Callable[..., TokenBatch],
+    estimator: Any, correction: RolloutCorrection | None, full_batch: Callable[..., TokenBatch]
 ) -> None:
     batch, model = full_batch(), build_tiny(0)
     settings = {"clip": CLIP, "value_loss_coeff": VALUE_COEFF}
@@ -152,10 +146,6 @@ def test_the_gradient_of_a_whole_update_is_that_of_the_naive_reference(
 
 
 def test_the_gradient_of_a_whole_update_equals_finite_differences_of_its_loss(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
     full_batch: Callable[..., TokenBatch],
 ) -> None:
     """Along three random directions; of the loss that is reported, which is the policy's."""
@@ -189,12 +179,7 @@ def test_the_gradient_of_a_whole_update_equals_finite_differences_of_its_loss(
 
 @pytest.mark.parametrize("correction", [TOKEN, SEQUENCE], ids=["token", "sequence"])
 def test_cutting_into_micro_batches_changes_neither_gradient_nor_metrics(
-    correction: RolloutCorrection,
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    full_batch: Callable[..., TokenBatch],
+    correction: RolloutCorrection, full_batch: Callable[..., TokenBatch]
 ) -> None:
     lengths = [(int(p), int(r)) for p, r in np.random.default_rng(1).integers(1, 30, (24, 2))]
     batch, found = full_batch(lengths), []
@@ -213,10 +198,6 @@ def test_cutting_into_micro_batches_changes_neither_gradient_nor_metrics(
 
 
 def test_each_role_has_its_own_loss_and_only_roles_with_returns_teach_the_critic(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
     full_batch: Callable[..., TokenBatch],
 ) -> None:
     batch = full_batch([*MULTI_TURN, *MULTI_TURN], roles=("solver", "judge"))
@@ -237,14 +218,7 @@ def test_each_role_has_its_own_loss_and_only_roles_with_returns_teach_the_critic
         assert torch.equal(updated(same, solver="ppo", judge="reinforce")[1], of_critic)
 
 
-def test_a_batch_without_returns_leaves_the_critic_as_it_is(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    random_batch: Callable[..., TokenBatch],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_batch_without_returns_leaves_the_critic_as_it_is() -> None:
     model = build_tiny(0)
     critic = make_critic(model)
     before = weights_of(critic)
@@ -255,9 +229,6 @@ def test_a_batch_without_returns_leaves_the_critic_as_it_is(
 
 
 def test_metrics_tell_how_far_the_policy_is_from_the_reference_and_what_the_correction_does(
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
     full_batch: Callable[..., TokenBatch],
 ) -> None:
     batch = full_batch()
@@ -274,13 +245,7 @@ def test_metrics_tell_how_far_the_policy_is_from_the_reference_and_what_the_corr
     assert not {"actor/kl_ref", "actor/rollout_weight", "actor/rollout_masked", "critic/lr"} & without.keys()
 
 
-def test_a_strong_kl_term_leads_back_to_the_reference(
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    fill_columns: Callable[..., TokenBatch],
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_a_strong_kl_term_leads_back_to_the_reference() -> None:
     from rllm_local.reference import Reference
 
     model, reference = build_tiny(0), Reference(build_tiny(1))

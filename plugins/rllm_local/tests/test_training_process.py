@@ -8,7 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import check_error, expect_error
+from local_models import random_batch
 from safetensors.numpy import load_file
 
 from rllm_core.contracts.backend import KlTerm, RunContext, UpdatePlan, UpdateResult
@@ -23,7 +24,7 @@ from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, ConfigError, LossError
-from rllm_core.plugins import resolve
+from rllm_core.plugins import in_process, resolve
 from rllm_core.schema.run_config import RunConfig
 from rllm_local.backend import LocalBackend
 from rllm_local.patience import Patience
@@ -122,18 +123,34 @@ def _plan(loss: str = "rllm-core/ppo", params: Mapping[str, Any] | None = None, 
 
 
 @pytest.fixture
-def batch(random_batch: Callable[..., TokenBatch]) -> TokenBatch:
+def batch() -> TokenBatch:
     made = random_batch([(9, 6), (8, 7), (5, 3)], vocabulary=20)
     return made.with_columns(returns=np.sin(made.tokens).astype(np.float32))
 
 
-@pytest.fixture
-def losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_stays_registered: None) -> None:
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Losses of a module beside the script, which registers them."""
-    (tmp_path / "losses_of_a_test.py").write_text(LOSSES)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("losses_of_a_test", None)
-    __import__("losses_of_a_test")
+    directory = tmp_path_factory.mktemp("losses")
+    (directory / "losses_of_a_test.py").write_text(LOSSES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(directory)
+        __import__("losses_of_a_test")
+        yield
+    for name in ("scaled", "broken", "deadly", "quits", "talks", "endless"):
+        in_process.forget("loss", name)
+
+
+@pytest.fixture(scope="module")
+def in_child(losses: None) -> Iterator[Callable[[Play], Any]]:
+    """Plays on one backend with a training process, which no test that shares it may end."""
+    backend = LocalBackend()
+    with asyncio.Runner() as runner:
+        try:
+            engine = runner.run(backend.start(_context(apart=True)))
+            yield lambda play: runner.run(asyncio.wait_for(play(backend, engine), 200))
+        finally:
+            runner.run(backend.close())
 
 
 def _alive(pid: int) -> bool:
@@ -220,24 +237,27 @@ def test_a_checkpoint_of_one_goes_on_in_the_other(model: dict[str, Any], batch: 
 
 
 @pytest.mark.usefixtures("losses")
-def test_samples_are_drawn_while_weights_are_updated(batch: TokenBatch) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> Completion:
+def test_samples_are_drawn_while_weights_are_updated_and_a_close_within_an_update_ends_the_process(
+    batch: TokenBatch,
+) -> None:
+    async def play(backend: LocalBackend, engine: Any) -> tuple[int, Completion]:
         update = asyncio.create_task(backend.update(batch, _plan("in-process/endless")))
         done: Completion = await engine.generate(PROMPT, SamplingParams(max_tokens=20, seed=5), session="s")
         assert not update.done()
         update.cancel()
-        return done
+        return _pid(backend), done
 
-    done = _run(_context(apart=True), play)
+    pid, done = _run(_context(apart=True), play)
     assert (len(done.token_ids), done.weight_version) == (20, 0)
+    assert not _alive(pid)
 
 
-def test_runs_in_which_rollouts_and_updates_take_turns_have_one_process(batch: TokenBatch) -> None:
+def test_runs_in_which_rollouts_and_updates_take_turns_have_one_process(in_child: Callable[[Play], Any]) -> None:
     async def play(backend: LocalBackend, engine: Any) -> bool:
         return hasattr(backend._started()[0], "pid")
 
     assert not _run(replace(_context(apart=True), overlaps=False), play)
-    assert _run(_context(apart=True), play)
+    assert in_child(play)
 
 
 @pytest.mark.usefixtures("losses")
@@ -249,7 +269,9 @@ def test_a_loss_of_a_module_beside_the_script_trains_with_its_options(batch: Tok
     assert _run(_context(apart=True), play) == _run(_context(apart=False), play) != 0
 
 
-def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(batch: TokenBatch) -> None:
+def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(
+    batch: TokenBatch, in_child: Callable[[Play], Any]
+) -> None:
     plan = _plan()
     ppo = plan.losses["agent"]
     unknown = replace(ppo, registered=replace(ppo.registered, distribution="in-process"))
@@ -259,29 +281,30 @@ def test_a_loss_that_only_the_program_has_is_refused_with_what_to_do(batch: Toke
 
     values = ("in-process/ppo", "local.training_process=false")
     with expect_error(LossError, "plugin-of-other-program", *values) as raised:
-        _run(_context(apart=True), play)
+        in_child(play)
     assert "install" not in str(raised.value)
 
 
-@pytest.mark.usefixtures("losses")
-def test_an_error_arrives_as_what_it_is_with_where_it_was_raised_and_the_process_goes_on(batch: TokenBatch) -> None:
+def test_an_error_arrives_as_what_it_is_with_where_it_was_raised_and_the_process_goes_on(
+    batch: TokenBatch, in_child: Callable[[Play], Any]
+) -> None:
     async def play(backend: LocalBackend, engine: Any) -> LossError:
         with pytest.raises(LossError, match=r"loss 'broken' for role 'agent' failed: KeyError") as raised:
             await backend.update(batch, _plan("in-process/broken"))
         await backend.update(batch, _plan())
         return raised.value
 
-    error = _run(_context(apart=True), play)
+    error = in_child(play)
     assert "--debug" in error.hint
     assert 'losses_of_a_test.py", line' in error.__notes__[0]
 
 
-def test_an_error_that_is_not_ours_arrives_too(batch: TokenBatch, tmp_path: Path) -> None:
+def test_an_error_that_is_not_ours_arrives_too(tmp_path: Path, in_child: Callable[[Play], Any]) -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         await backend.load(tmp_path / "nowhere")
 
     with pytest.raises(OSError, match="nowhere"):
-        _run(_context(apart=True), play)
+        in_child(play)
 
 
 def test_a_model_that_cannot_be_loaded_is_a_config_error_and_the_process_ends() -> None:
@@ -320,17 +343,6 @@ def test_a_death_between_updates_ends_what_samples_at_once(versions: int) -> Non
 
     with expect_error(BackendError, "process-died", "SIGKILL"):
         _run(_context(apart=True, versions_served=versions), play)
-
-
-@pytest.mark.usefixtures("losses")
-def test_a_close_within_an_update_ends_the_process(batch: TokenBatch) -> None:
-    async def play(backend: LocalBackend, engine: Any) -> int:
-        update = asyncio.create_task(backend.update(batch, _plan("in-process/endless")))
-        await asyncio.sleep(0)
-        update.cancel()
-        return _pid(backend)
-
-    assert not _alive(_run(_context(apart=True), play))
 
 
 def test_training_process_stopped_is_named_and_ended(batch: TokenBatch) -> None:
@@ -400,15 +412,14 @@ def test_the_process_ends_with_its_parent_in_the_middle_of_an_update(batch: Toke
         pass
 
 
-@pytest.mark.usefixtures("losses")
 def test_what_it_prints_is_said_between_the_lines_of_the_run(
-    batch: TokenBatch, capsys: pytest.CaptureFixture[str]
+    batch: TokenBatch, in_child: Callable[[Play], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         await backend.update(batch, _plan("in-process/talks"))
         assert capsys.readouterr().err.splitlines() == ["a line of the loss", "warning: the loss warns"]
 
-    _run(_context(apart=True), play)
+    in_child(play)
 
 
 def test_one_process_cannot_be_asked_for_where_there_is_one() -> None:

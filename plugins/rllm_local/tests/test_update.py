@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from expecting import expect_error
+from local_models import build_tiny, gradient_of, make_plan, make_updater, random_batch, weights_of
 
 from rllm_backend_kit.minibatches import sampled_per_row
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError, RllmError
-from rllm_local.update import Updater
 
 AGGREGATIONS = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 MAX_RESPONSE_LENGTH = 50
@@ -103,16 +101,7 @@ def _old_logprobs_near(model: Any, batch: TokenBatch, spread: float, temperature
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize(("loss", "rollouts"), [("ppo", 1), ("ppo", 3), ("importance_sampling", 1), ("reinforce", 2)])
-def test_loss_and_gradient_equal_the_naive_reference(
-    loss: str,
-    rollouts: int,
-    aggregation: str,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_loss_and_gradient_equal_the_naive_reference(loss: str, rollouts: int, aggregation: str) -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN, rollouts=rollouts), 0.3, 1.0)
     expected, gradient = _reference(
@@ -126,14 +115,7 @@ def test_loss_and_gradient_equal_the_naive_reference(
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_the_entropy_bonus_and_the_temperature_are_in_the_gradient(
-    temperature: float,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_the_entropy_bonus_and_the_temperature_are_in_the_gradient(temperature: float) -> None:
     model = build_tiny(1)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.3, temperature)
     options = {"aggregation": "token-mean", "temperature": temperature}
@@ -146,14 +128,7 @@ def test_the_entropy_bonus_and_the_temperature_are_in_the_gradient(
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_each_role_goes_through_its_own_loss(
-    aggregation: str,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_each_role_goes_through_its_own_loss(aggregation: str) -> None:
     model = build_tiny(2)
     roles = {"solver": "ppo", "judge": "reinforce", "critic": "importance_sampling"}
     batch = _old_logprobs_near(model, random_batch([*MULTI_TURN, *MULTI_TURN], roles=list(roles)), 0.3, 1.0)
@@ -177,15 +152,7 @@ def _sequence_level(inputs: LossInput, params: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("loss", ["ppo", _sequence_level], ids=["ppo", "sequence_level"])
-def test_cutting_into_micro_batches_does_not_change_the_gradient(
-    loss: Any,
-    aggregation: str,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_cutting_into_micro_batches_does_not_change_the_gradient(loss: Any, aggregation: str) -> None:
     lengths = [(int(p), int(r)) for p, r in np.random.default_rng(1).integers(1, 30, (24, 2))]
     batch = random_batch(lengths)
     gradients = []
@@ -198,13 +165,7 @@ def test_cutting_into_micro_batches_does_not_change_the_gradient(
         _near(gradient, gradients[0], 1e-6)
 
 
-def test_the_same_seed_gives_the_same_weights_bit_for_bit_and_another_seed_other_ones(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_the_same_seed_gives_the_same_weights_bit_for_bit_and_another_seed_other_ones() -> None:
     batch = random_batch([(3 + index, 4) for index in range(20)])
     results = []
     for seed in (1, 1, 2):
@@ -218,14 +179,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit_and_another_seed_other
 
 
 @pytest.mark.parametrize(("minibatches", "epochs"), [(1, 1), (3, 2), (7, 1), (50, 2)])
-def test_every_pass_uses_every_row_once_in_minibatches_of_equal_size(
-    minibatches: int,
-    epochs: int,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-) -> None:
+def test_every_pass_uses_every_row_once_in_minibatches_of_equal_size(minibatches: int, epochs: int) -> None:
     batch = random_batch([(2, 1)] * 10)
     seen: list[list[int]] = []
 
@@ -245,14 +199,7 @@ def test_every_pass_uses_every_row_once_in_minibatches_of_equal_size(
     assert {int(state["step"]) for state in updater.optimizer.state.values()} == {per_pass * epochs}
 
 
-def test_an_optimiser_step_is_that_of_adamw_with_the_settings(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_an_optimiser_step_is_that_of_adamw_with_the_settings() -> None:
     model, batch = build_tiny(0), random_batch(MULTI_TURN)
     settings = {"learning_rate": 3e-3, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.1}
     updater = make_updater(model, total_steps=10, lr_schedule="linear", **settings)
@@ -271,13 +218,7 @@ def test_an_optimiser_step_is_that_of_adamw_with_the_settings(
         _near(weights_of(model).double(), weights, 1e-6)
 
 
-def test_the_gradient_of_one_update_is_not_in_the_next(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_the_gradient_of_one_update_is_not_in_the_next() -> None:
     model = build_tiny(0)
     updater = make_updater(model)
     updater.update(random_batch(MULTI_TURN, seed=1), make_plan("reinforce"))
@@ -289,13 +230,7 @@ def test_the_gradient_of_one_update_is_not_in_the_next(
     _near(gradient_of(model), expected, 5e-6)
 
 
-def test_gradients_are_scaled_down_to_the_norm_and_reported_as_they_were(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_gradients_are_scaled_down_to_the_norm_and_reported_as_they_were() -> None:
     batch, norms, gradients = random_batch(MULTI_TURN), [], []
     for limit in (1e9, 0.01):
         model = build_tiny(0)
@@ -312,14 +247,7 @@ def _masked(batch: TokenBatch, rows: list[int]) -> TokenBatch:
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_masked_rows_add_nothing(
-    aggregation: str,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_masked_rows_add_nothing(aggregation: str) -> None:
     whole = _masked(random_batch([(4, 3), (5, 2), (60, 9), (1, 1)]), [1, 3])
     assert sampled_per_row(whole).tolist() == [3, 0, 9, 0]
     expected, gradient = _reference(
@@ -333,13 +261,7 @@ def test_masked_rows_add_nothing(
         _near(gradient_of(model), gradient, 5e-6)
 
 
-def test_a_batch_without_a_sampled_token_changes_no_weight(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_batch_without_a_sampled_token_changes_no_weight() -> None:
     model = build_tiny(0)
     before = weights_of(model)
     batch = _masked(random_batch([(4, 3), (5, 2)]), [0, 1])
@@ -348,13 +270,7 @@ def test_a_batch_without_a_sampled_token_changes_no_weight(
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weights(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weights() -> None:
     model = build_tiny(0)
     before = weights_of(model)
 
@@ -370,13 +286,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weigh
     assert torch.equal(weights_of(model), before)
 
 
-def test_update_huge_advantages_are_named_with_reward(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_update_huge_advantages_are_named_with_reward() -> None:
     model = build_tiny(0)
     before = weights_of(model)
     batch = random_batch([(4, 3), (4, 3)])
@@ -401,14 +311,7 @@ def test_update_huge_advantages_are_named_with_reward(
     ids=["mean", "too few", "float", "nothing", "nan", "infinite"],
 )
 def test_an_unusable_loss_stops_the_run_before_it_reaches_the_weights_and_is_named(
-    loss: Any,
-    code: str,
-    values: list[str],
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    weights_of: Callable[[Any], torch.Tensor],
+    loss: Any, code: str, values: list[str]
 ) -> None:
     model = build_tiny(0)
     before = weights_of(model)
@@ -417,12 +320,7 @@ def test_an_unusable_loss_stops_the_run_before_it_reaches_the_weights_and_is_nam
     assert torch.equal(weights_of(model), before)
 
 
-def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-) -> None:
+def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled() -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.0, 1.0)
     metrics = make_updater(model).update(batch, make_plan()).metrics
@@ -436,13 +334,7 @@ def test_metrics_of_the_first_step_are_those_of_the_policy_that_sampled(
 
 
 @pytest.mark.parametrize("tokens", [8, 60, 100_000])
-def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    tokens: int,
-) -> None:
+def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(tokens: int) -> None:
     model = build_tiny(0)
     batch = _old_logprobs_near(model, random_batch(MULTI_TURN), 0.0, 1.0)
     assert batch.old_logprobs is not None and batch.advantages is not None
@@ -456,12 +348,7 @@ def test_the_share_of_clipped_tokens_is_that_of_the_whole_batch(
     assert metrics["actor/clip_fraction"] == pytest.approx(expected)
 
 
-def test_good_actions_become_likelier_and_bad_ones_less(
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-) -> None:
+def test_good_actions_become_likelier_and_bad_ones_less() -> None:
     for sign in (1.0, -1.0):
         model = build_tiny(0)
         batch = _old_logprobs_near(model, random_batch([(4, 3), (9, 2)]), 0.0, 1.0)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, make_critic, make_plan, make_updater, random_batch, weights_of
 
 from rllm_core.algorithms.options import PpoParams
-from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace
 from rllm_core.updates.losses import ppo
-from rllm_local.critic import Critic
 from rllm_local.model import load_model_to_train
 from rllm_local.settings import TrainedModelSection, TrainingSection
 from rllm_local.update import Updater
@@ -121,7 +121,7 @@ def put(model: Any, weights: list[torch.Tensor]) -> None:
 
 
 @pytest.fixture
-def filled(random_batch: Callable[..., TokenBatch]) -> Callable[..., TokenBatch]:
+def filled() -> Callable[..., TokenBatch]:
     """A batch whose old and reference log-probs are around what is plausible."""
 
     def make(rows: Any = MULTI_TURN, **options: Any) -> TokenBatch:
@@ -140,11 +140,7 @@ def filled(random_batch: Callable[..., TokenBatch]) -> Callable[..., TokenBatch]
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_coefficients_times_gradients_of_log_probs_are_the_gradient(
-    case: dict[str, Any],
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
+    case: dict[str, Any], filled: Callable[..., TokenBatch]
 ) -> None:
     given = dict(case)
     settings = SETTINGS | given.pop("settings", {})
@@ -161,12 +157,7 @@ def test_coefficients_times_gradients_of_log_probs_are_the_gradient(
     assert_explains(model, batch, result, steps, temperature)
 
 
-def test_every_sampled_token_is_traced_once_an_epoch(
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
-) -> None:
+def test_every_sampled_token_is_traced_once_an_epoch(filled: Callable[..., TokenBatch]) -> None:
     batch = filled()
 
     trace = traced(make_updater(build_tiny(0), **SETTINGS).update(batch, make_plan(trace=True)))
@@ -177,12 +168,7 @@ def test_every_sampled_token_is_traced_once_an_epoch(
         assert set(trace.optimizer_step[trace.epoch == epoch].tolist()) == {2 * epoch, 2 * epoch + 1}
 
 
-def test_clipped_tokens_are_those_that_the_metric_counts(
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
-) -> None:
+def test_clipped_tokens_are_those_that_the_metric_counts(filled: Callable[..., TokenBatch]) -> None:
     batch = filled(roles=("solver", "judge"))
     plan = make_plan({"solver": "ppo", "judge": "importance_sampling"}, roles=batch.roles, trace=True)
 
@@ -211,13 +197,7 @@ def dual_clipped(inputs: LossInput, params: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss", [sequence_loss, dual_clipped])
-def test_losses_over_rows_and_with_kinks_are_explained(
-    loss: Any,
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
-) -> None:
+def test_losses_over_rows_and_with_kinks_are_explained(loss: Any, filled: Callable[..., TokenBatch]) -> None:
     batch, model = filled(), build_tiny(0)
     updater = make_updater(model, **SETTINGS)
     steps = watched(updater, model)
@@ -227,13 +207,7 @@ def test_losses_over_rows_and_with_kinks_are_explained(
     assert_explains(model, batch, result, steps, 1.0)
 
 
-def test_a_critic_leaves_the_coefficients_of_the_policy(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
-) -> None:
+def test_a_critic_leaves_the_coefficients_of_the_policy(filled: Callable[..., TokenBatch]) -> None:
     batch, model = filled(), build_tiny(0)
     returns = np.where(batch.loss_mask, 0.5, np.nan).astype(np.float32)
     batch = batch.with_columns(returns=returns, values=np.zeros_like(returns))
@@ -245,7 +219,7 @@ def test_a_critic_leaves_the_coefficients_of_the_policy(
     assert_explains(model, batch, result, steps, 1.0)
 
 
-def test_adapters_are_explained(make_plan: Callable[..., UpdatePlan], filled: Callable[..., TokenBatch]) -> None:
+def test_adapters_are_explained(filled: Callable[..., TokenBatch]) -> None:
     loaded, masters = load_model_to_train(TrainedModelSection(device="cpu", lora_rank=4), 0)
     section = TrainingSection(learning_rate=1e-2, max_grad_norm=1e9, **SETTINGS)
     updater = Updater(loaded.model, section, total_steps=9, temperature=1.0, max_response_length=50, masters=masters)
@@ -257,13 +231,7 @@ def test_adapters_are_explained(make_plan: Callable[..., UpdatePlan], filled: Ca
     assert_explains(loaded.model, batch, result, steps, 1.0)
 
 
-def test_a_trace_changes_no_bit_of_the_update(
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_trace_changes_no_bit_of_the_update(filled: Callable[..., TokenBatch]) -> None:
     batch, plan = filled(), make_plan(**EVERYTHING)
     plain, with_trace = build_tiny(0), build_tiny(0)
 
@@ -275,12 +243,7 @@ def test_a_trace_changes_no_bit_of_the_update(
     assert torch.equal(weights_of(plain), weights_of(with_trace))
 
 
-def test_optimiser_steps_are_told_with_the_parts_of_their_losses(
-    build_tiny: Callable[[int], Any],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    filled: Callable[..., TokenBatch],
-) -> None:
+def test_optimiser_steps_are_told_with_the_parts_of_their_losses(filled: Callable[..., TokenBatch]) -> None:
     batch, model = filled(), build_tiny(0)
     updater = make_updater(model, max_grad_norm=0.5, learning_rate=2e-3, **SETTINGS)
     steps = watched(updater, model)

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from expecting import expect_error
+from local_models import build_tiny, gradient_of, make_critic, make_plan, make_updater, random_batch, weights_of
 
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError, RllmError
 from rllm_local.critic import Critic
-from rllm_local.update import Updater
 
 ROWS = [(5, 3), (2, 4), (9, 2), (3, 7), (20, 11), (1, 1)]
 LIMIT = 0.01
@@ -24,12 +23,7 @@ Update = Callable[..., tuple[Any, Critic, dict[str, float]]]
 
 
 @pytest.fixture
-def update(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> Update:
+def update() -> Update:
     """One optimiser step of a new model with a critic: returns both, with the step's gradients, and the metrics."""
 
     def run(batch: TokenBatch, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
@@ -48,7 +42,7 @@ def with_returns(batch: TokenBatch, size: float) -> TokenBatch:
 
 @pytest.mark.parametrize("size", [0.1, 1000.0, 1e6])
 def test_the_share_of_the_policy_in_an_update_does_not_depend_on_the_size_of_the_returns(
-    size: float, update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
+    size: float, update: Update
 ) -> None:
     """What is in the gradient beside the policy's is the critic's, and as long as the limit allows."""
     batch = random_batch(ROWS)
@@ -61,17 +55,13 @@ def test_the_share_of_the_policy_in_an_update_does_not_depend_on_the_size_of_the
     assert metrics["actor/grad_norm"] == expected["actor/grad_norm"]
 
 
-def test_the_norms_that_are_reported_are_those_before_scaling(
-    update: Update, random_batch: Callable[..., TokenBatch]
-) -> None:
+def test_the_norms_that_are_reported_are_those_before_scaling(update: Update) -> None:
     small, large = (update(with_returns(random_batch(ROWS), 50.0), max_grad_norm=limit)[2] for limit in (LIMIT, 1e9))
     assert small == large
     assert small["critic/grad_norm"] > small["actor/grad_norm"] > LIMIT
 
 
-def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(
-    update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
-) -> None:
+def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(update: Update) -> None:
     batch = random_batch(ROWS)
     alone, _, metrics = update(batch)
     limit = 2 * metrics["actor/grad_norm"]
@@ -81,9 +71,7 @@ def test_a_gradient_below_the_limit_is_not_scaled_up_or_down_by_the_other(
     assert float(of_critic.norm()) == pytest.approx(limit, rel=1e-4)
 
 
-def test_cutting_into_micro_batches_changes_neither_scaled_gradients_nor_their_norms(
-    update: Update, random_batch: Callable[..., TokenBatch], gradient_of: Callable[[Any], torch.Tensor]
-) -> None:
+def test_cutting_into_micro_batches_changes_neither_scaled_gradients_nor_their_norms(update: Update) -> None:
     batch, found = with_returns(random_batch(ROWS), 30.0), []
     for max_tokens in (1_000_000, 40, 1):
         model, critic, metrics = update(batch, max_grad_norm=LIMIT, max_tokens_per_microbatch=max_tokens)
@@ -94,14 +82,7 @@ def test_cutting_into_micro_batches_changes_neither_scaled_gradients_nor_their_n
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_a_step_that_failed_leaves_nothing_to_the_next(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    random_batch: Callable[..., TokenBatch],
-    gradient_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_step_that_failed_leaves_nothing_to_the_next() -> None:
     """The first of two micro-batches is in the gradient already when the loss of the second is refused."""
     batch, gradients = with_returns(random_batch([(1, 2), (20, 30)]), 2.0), []
     for factors in ([1.0, 1.0], [1.0, math.nan, 1.0, 1.0]):
@@ -117,14 +98,7 @@ def test_a_step_that_failed_leaves_nothing_to_the_next(
     assert torch.equal(*gradients)
 
 
-def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights(
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    random_batch: Callable[..., TokenBatch],
-    weights_of: Callable[[Any], torch.Tensor],
-) -> None:
+def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights() -> None:
     model = build_tiny(0)
     critic = make_critic(model)
     before = torch.cat([weights_of(model), weights_of(critic)])
@@ -133,14 +107,7 @@ def test_a_value_loss_that_overflows_ends_the_run_before_it_reaches_the_weights(
     assert torch.equal(torch.cat([weights_of(model), weights_of(critic)]), before)
 
 
-def test_the_value_gradient_of_a_bfloat16_model_is_collected_and_scaled_in_float32(
-    update: Update,
-    build_tiny: Callable[[int], Any],
-    make_critic: Callable[..., Critic],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_the_value_gradient_of_a_bfloat16_model_is_collected_and_scaled_in_float32(update: Update) -> None:
     batch = with_returns(random_batch(ROWS), 2.0)
     exact, rough = (update(batch, dtype)[2]["critic/grad_norm"] for dtype in (torch.float32, torch.bfloat16))
     assert rough == pytest.approx(exact, rel=0.05)

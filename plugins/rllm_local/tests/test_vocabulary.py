@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, gradient_of, make_plan, make_updater, random_batch
 
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_local import vocabulary
 from rllm_local.logprobs import TokenOutputs, token_outputs
 from rllm_local.rows import micro_batches
-from rllm_local.update import Updater
 from rllm_local.vocabulary import ChunkedOutputs, chunked_outputs
 
 TOKENS, WIDTH, VOCABULARY = 23, 12, 50
@@ -108,7 +105,7 @@ def test_no_tensor_that_is_kept_or_made_holds_the_vocabulary_of_all_tokens(monke
 
 @pytest.mark.parametrize("name", ["model", "grouped_model", "qwen_model"])
 def test_a_model_gives_the_same_outputs_in_chunks(
-    name: str, request: pytest.FixtureRequest, random_batch: Callable[..., TokenBatch], monkeypatch: pytest.MonkeyPatch
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = request.getfixturevalue(name)
     batch = random_batch([[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(8, 25)]])
@@ -128,7 +125,7 @@ def test_a_model_gives_the_same_outputs_in_chunks(
 
 
 def test_logits_that_a_model_changes_after_its_last_layer_are_computed_by_the_model(
-    build_tiny: Callable[[int], Any], random_batch: Callable[..., TokenBatch], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = build_tiny(0)
     forward = model.forward
@@ -147,15 +144,7 @@ def test_logits_that_a_model_changes_after_its_last_layer_are_computed_by_the_mo
 
 
 @pytest.mark.parametrize("entropy", [0.0, 0.3])
-def test_an_update_in_chunks_has_the_gradient_of_one_without(
-    entropy: float,
-    build_tiny: Callable[[int], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-    make_updater: Callable[..., Updater],
-    gradient_of: Callable[[Any], torch.Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_update_in_chunks_has_the_gradient_of_one_without(entropy: float, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch([(5, 30), (8, 25), (3, 3)])
     results = []
     for chunk in (1 << 24, 700):

@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 from expecting import check_values
+from plugin_site import estimator_record
 
 from rllm.inspection.doctor import examine, examine_gpus
 from rllm_core.contracts.backend import Backend, BackendPlugin, Capabilities
@@ -17,9 +18,9 @@ def _only(registry: Registry) -> Finding:
     return finding
 
 
-def test_a_healthy_installation_has_no_findings(estimator) -> None:
+def test_a_healthy_installation_has_no_findings() -> None:
     registry = Registry()
-    registry.add(estimator())
+    registry.add(estimator_record())
 
     assert examine(registry) == []
 
@@ -36,12 +37,12 @@ def test_a_broken_plugin_is_an_error_with_its_traceback(site) -> None:
     assert "raise RuntimeError" in finding.traceback
 
 
-def test_a_load_that_fails_is_an_error(estimator) -> None:
+def test_a_load_that_fails_is_an_error() -> None:
     def load():
         raise ImportError("No module named 'scipy'")
 
     registry = Registry()
-    registry.add(estimator("needy", load=load), distribution="needy-plugin")
+    registry.add(estimator_record("needy", load=load), distribution="needy-plugin")
 
     finding = _only(registry)
 
@@ -49,9 +50,9 @@ def test_a_load_that_fails_is_an_error(estimator) -> None:
     assert "ImportError" in finding.problem
 
 
-def test_a_load_that_returns_nothing_of_use_is_an_error(estimator) -> None:
+def test_a_load_that_returns_nothing_of_use_is_an_error() -> None:
     registry = Registry()
-    registry.add(estimator("empty", load=lambda: None))
+    registry.add(estimator_record("empty", load=lambda: None))
 
     assert _only(registry).code == "plugin-not-loadable"
 
@@ -93,21 +94,21 @@ def test_a_backend_whose_file_hydra_would_not_find_is_an_error(tmp_path: Path) -
     assert "rllm/backend/bare.yaml" in finding.problem
 
 
-def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_it(estimator) -> None:
+def test_a_plugin_that_lacks_an_optional_package_is_a_note_with_the_way_to_get_it() -> None:
     registry = Registry()
 
     def load() -> Any:
         raise PluginError("made-up", "tracker 'shiny' needs the package shiny.", "pip install shiny")
 
-    registry.add(estimator("shiny", load=load))
+    registry.add(estimator_record("shiny", load=load))
     finding = _only(registry)
     assert (finding.severity, finding.remedy) == ("note", "pip install shiny")
 
 
-def test_a_clash_of_names_is_a_warning_with_both_qualified_names(estimator) -> None:
+def test_a_clash_of_names_is_a_warning_with_both_qualified_names() -> None:
     registry = Registry()
     for distribution in ("one", "two"):
-        registry.add(estimator("same"), distribution=distribution)
+        registry.add(estimator_record("same"), distribution=distribution)
 
     finding = _only(registry)
 
@@ -139,10 +140,10 @@ def test_names_that_block_or_allow_nothing_are_warnings(site) -> None:
     ]
 
 
-def test_deprecated_and_blocked_plugins_are_notes(site, estimator) -> None:
+def test_deprecated_and_blocked_plugins_are_notes(site) -> None:
     site.install_estimator("third-party", "third")
     registry = Registry(discovery=discover(environ={"RLLM_BLOCK_PLUGINS": "*"}))
-    registry.add(estimator("old", deprecated="choose grpo"))
+    registry.add(estimator_record("old", deprecated="choose grpo"))
 
     findings = examine(registry)
 
@@ -152,11 +153,11 @@ def test_deprecated_and_blocked_plugins_are_notes(site, estimator) -> None:
     assert "third-party 1.0" in subjects
 
 
-def test_the_worst_findings_come_first(site, estimator) -> None:
+def test_the_worst_findings_come_first(site) -> None:
     registry = Registry()
-    registry.add(estimator("old", deprecated="choose grpo"))
-    registry.add(estimator("empty", load=lambda: None), distribution="one")
-    registry.add(estimator("empty"), distribution="two")
+    registry.add(estimator_record("old", deprecated="choose grpo"))
+    registry.add(estimator_record("empty", load=lambda: None), distribution="one")
+    registry.add(estimator_record("empty"), distribution="two")
 
     assert [finding.severity for finding in examine(registry)] == ["error", "warning", "note"]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from plugin_site import Site, estimator_record, installed_in
+from plugin_site import Site, installed_in
 
-from rllm_core.contracts.estimator import EstimatorPlugin
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.notices import forget_warnings
 
 
@@ -22,9 +20,3 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 @pytest.fixture(autouse=True)
 def _every_warning_is_new() -> None:
     forget_warnings()
-
-
-@pytest.fixture
-def estimator() -> Callable[..., EstimatorPlugin[NoParams]]:
-    """Makes records that differ from a valid one in what is given."""
-    return estimator_record

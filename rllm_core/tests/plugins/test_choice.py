@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from expecting import check_error, check_values
 from hypothesis import HealthCheck, given, settings, strategies as st
+from plugin_site import estimator_record
 from pydantic import BaseModel, ConfigDict, Field
 
 from rllm_core.contracts.plugin import Params
@@ -52,11 +53,11 @@ MODELS = {"grpo": Options, "required": Required, "typed": Typed, "careless": Car
 
 
 @pytest.fixture
-def registry(estimator) -> Registry:
+def registry() -> Registry:
     registry = Registry()
     for name, params in MODELS.items():
-        registry.add(estimator(name, params=params), distribution="dist")
-    registry.add(estimator("old", deprecated="it diverges; choose grpo"), distribution="dist")
+        registry.add(estimator_record(name, params=params), distribution="dist")
+    registry.add(estimator_record("old", deprecated="it diverges; choose grpo"), distribution="dist")
     return registry
 
 
@@ -190,8 +191,8 @@ def test_an_unknown_name_carries_the_config_path(registry: Registry) -> None:
     check_error(error, "unknown-plugin", WHERE, "'grop'", "'grpo'")
 
 
-def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry, estimator) -> None:
-    registry.add(estimator("grpo"), distribution="other")
+def test_a_name_of_two_plugins_carries_the_config_path(registry: Registry) -> None:
+    registry.add(estimator_record("grpo"), distribution="other")
 
     error = _error(registry, {"name": "grpo"})
 
@@ -234,9 +235,9 @@ def test_any_choice_is_a_plugin_with_options_or_a_config_error(registry: Registr
 
 
 @pytest.fixture
-def families(registry: Registry, estimator) -> Registry:
+def families(registry: Registry) -> Registry:
     """A registry with ``required``, whose option `target` is its family."""
-    registry.add(estimator("games", params=Required, family_option="target"), distribution="dist")
+    registry.add(estimator_record("games", params=Required, family_option="target"), distribution="dist")
     return registry
 
 

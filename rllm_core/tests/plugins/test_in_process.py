@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
+from plugin_site import estimator_record
 
 from rllm_core.contracts.estimator import EstimatorPlugin
 from rllm_core.errors import PluginError
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.usefixtures("nothing_stays_registered")
 MakeEstimator = Callable[..., EstimatorPlugin[Any]]
 
 
-def test_registries_loaded_afterwards_have_it(estimator: MakeEstimator) -> None:
+def test_registries_loaded_afterwards_have_it() -> None:
     earlier = Registry.load(allow=[], environ={})
-    record = estimator("mine")
+    record = estimator_record("mine")
     in_process.register(record, "notebook.mine")
     later = Registry.load(allow=[], environ={})
     assert later.get("estimator", "mine").plugin is record
@@ -30,35 +31,35 @@ def test_registries_loaded_afterwards_have_it(estimator: MakeEstimator) -> None:
             registry.get("estimator", "mine")
 
 
-def test_no_list_of_installed_plugins_keeps_it_away(estimator: MakeEstimator) -> None:
-    in_process.register(estimator("mine"), "notebook.mine")
+def test_no_list_of_installed_plugins_keeps_it_away() -> None:
+    in_process.register(estimator_record("mine"), "notebook.mine")
     registry = Registry.load(allow=["rllm-local"], environ={"RLLM_BLOCK_PLUGINS": "*"})
     assert registry.get("estimator", "mine").distribution == "in-process"
 
 
-def test_the_same_source_replaces_what_it_registered(estimator: MakeEstimator) -> None:
-    first, second = estimator("mine"), estimator("mine")
+def test_the_same_source_replaces_what_it_registered() -> None:
+    first, second = estimator_record("mine"), estimator_record("mine")
     in_process.register(first, "notebook.mine")
     in_process.register(second, "notebook.mine")
     assert Registry.load(allow=[]).get("estimator", "mine").plugin is second
 
 
-def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten(estimator: MakeEstimator) -> None:
-    in_process.register(estimator("mine"), "notebook.mine")
+def test_another_source_of_the_name_is_refused_until_the_first_is_forgotten() -> None:
+    in_process.register(estimator_record("mine"), "notebook.mine")
     forget = "rllm_core.plugins.in_process.forget('estimator', 'mine')"
     with expect_error(PluginError, "duplicate-plugin", "notebook.mine", "notebook.other", forget):
-        in_process.register(estimator("mine"), "notebook.other")
+        in_process.register(estimator_record("mine"), "notebook.other")
     in_process.forget("estimator", "mine")
-    in_process.register(estimator("mine"), "notebook.other")
+    in_process.register(estimator_record("mine"), "notebook.other")
 
 
 def test_forgetting_what_is_not_there_is_no_error() -> None:
     in_process.forget("estimator", "never_registered")
 
 
-def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any, estimator: MakeEstimator) -> None:
+def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any) -> None:
     site.install_estimator("their-plugin", "mine", version="1.2")
-    in_process.register(estimator("mine"), "notebook.mine")
+    in_process.register(estimator_record("mine"), "notebook.mine")
     registry = site.load()
     with expect_error(PluginError, "ambiguous-plugin", "their-plugin/mine", "in-process/mine"):
         registry.get("estimator", "mine")
@@ -74,9 +75,7 @@ def test_an_installed_plugin_of_the_name_does_not_win_silently(site: Any, estima
         ({"params": dict}, ("bad-plugin-spec",)),
     ],
 )
-def test_an_unusable_record_is_refused_when_it_is_registered(
-    estimator: MakeEstimator, changes: dict[str, Any], reason: tuple[str, ...]
-) -> None:
+def test_an_unusable_record_is_refused_when_it_is_registered(changes: dict[str, Any], reason: tuple[str, ...]) -> None:
     with expect_error(PluginError, *reason):
-        in_process.register(estimator(**changes), "notebook.mine")
+        in_process.register(estimator_record(**changes), "notebook.mine")
     Registry.load(allow=[], environ={})

@@ -1,5 +1,6 @@
 import pytest
 from expecting import expect_error
+from plugin_site import estimator_record
 
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import API_VERSION, NoParams
@@ -154,9 +155,9 @@ def test_nobody_can_silently_replace_what_the_core_offers(site) -> None:
     assert registry.get("estimator", "rllm-core/grpo").distribution == "rllm-core"
 
 
-def test_one_name_in_two_kinds_is_no_clash(estimator) -> None:
+def test_one_name_in_two_kinds_is_no_clash() -> None:
     registry = Registry()
-    registry.add(estimator("same"))
+    registry.add(estimator_record("same"))
     registry.add(
         LossPlugin(name="same", summary="A loss.", params=NoParams, load=lambda: lambda inputs, params: inputs)
     )
@@ -165,18 +166,18 @@ def test_one_name_in_two_kinds_is_no_clash(estimator) -> None:
     assert registry.get("loss", "same").kind == "loss"
 
 
-def test_an_unknown_name_gets_the_closest_and_all_names(estimator) -> None:
+def test_an_unknown_name_gets_the_closest_and_all_names() -> None:
     registry = Registry()
     for name in ("alpha", "beta"):
-        registry.add(estimator(name))
+        registry.add(estimator_record(name))
 
     with expect_error(PluginError, "unknown-plugin", "'alpa'", "'alpha'"):
         registry.get("estimator", "alpa")
 
 
-def test_a_name_from_another_program_says_so(estimator) -> None:
+def test_a_name_from_another_program_says_so() -> None:
     registry = Registry()
-    added = registry.add(estimator("mine"))
+    added = registry.add(estimator_record("mine"))
     assert registry.get("estimator", added.qualified_name) is added
 
     with expect_error(PluginError, "plugin-of-other-program", "'in-process/mine'", "rllm.plugins.import_modules"):
@@ -215,9 +216,9 @@ def test_a_typo_of_a_name_that_is_not_installed_is_recognised() -> None:
         Registry().get("backend", "tinkr")
 
 
-def test_a_name_looked_for_in_the_wrong_distribution_says_where_it_is(estimator) -> None:
+def test_a_name_looked_for_in_the_wrong_distribution_says_where_it_is() -> None:
     registry = Registry()
-    registry.add(estimator("mine"), distribution="right")
+    registry.add(estimator_record("mine"), distribution="right")
 
     with expect_error(PluginError, "unknown-plugin", "'mine'", "right/mine"):
         registry.get("estimator", "wrong/mine")
@@ -241,47 +242,47 @@ def test_a_name_of_a_blocked_plugin_says_that_the_plugin_is_blocked(site) -> Non
         site.load(block="third-party").get("estimator", "third-party/third")
 
 
-def test_a_record_added_in_process_is_found_like_an_installed_one(estimator) -> None:
+def test_a_record_added_in_process_is_found_like_an_installed_one() -> None:
     registry = Registry()
 
-    added = registry.add(estimator("mine"))
+    added = registry.add(estimator_record("mine"))
 
     assert registry.get("estimator", "mine") is added
     assert added.qualified_name == "in-process/mine"
     assert registry.all("estimator") == [added]
 
 
-def test_adding_a_name_twice_is_an_error_within_one_distribution_only(estimator) -> None:
+def test_adding_a_name_twice_is_an_error_within_one_distribution_only() -> None:
     registry = Registry()
-    registry.add(estimator("mine"))
+    registry.add(estimator_record("mine"))
 
     with expect_error(PluginError, "duplicate-plugin", "'mine'"):
-        registry.add(estimator("mine"))
-    registry.add(estimator("mine"), distribution="elsewhere")
+        registry.add(estimator_record("mine"))
+    registry.add(estimator_record("mine"), distribution="elsewhere")
     with expect_error(PluginError, "ambiguous-plugin", "0"):
         registry.get("estimator", "mine")
 
 
-def test_only_valid_records_can_be_added(estimator) -> None:
+def test_only_valid_records_can_be_added() -> None:
     with expect_error(PluginError, "bad-plugin-spec"):
-        Registry().add(estimator("No Name"))
+        Registry().add(estimator_record("No Name"))
     with expect_error(PluginError, "bad-plugin-spec", "3"):
         Registry().add(3)
 
 
-def test_a_plugin_is_loaded_through_its_record(estimator) -> None:
+def test_a_plugin_is_loaded_through_its_record() -> None:
     def raw() -> None:
         raise NotImplementedError
 
-    assert Registry().add(estimator("mine", load=lambda: raw)).load() is raw
+    assert Registry().add(estimator_record("mine", load=lambda: raw)).load() is raw
 
 
 @pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), ZeroDivisionError("by zero")])
-def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(estimator, error: Exception) -> None:
+def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(error: Exception) -> None:
     def fail() -> None:
         raise error
 
-    added = Registry().add(estimator("mine", load=fail), distribution="my-plugin")
+    added = Registry().add(estimator_record("mine", load=fail), distribution="my-plugin")
     reason = f"{type(error).__name__}: {error}"
     with expect_error(PluginError, "plugin-not-loadable", "my-plugin/mine", reason, "`rllm plugins doctor`") as raised:
         added.load()
@@ -289,12 +290,12 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_kind(estimator, error:
     assert raised.value.__cause__ is error
 
 
-def test_an_error_on_purpose_while_loading_is_passed_on(estimator) -> None:
+def test_an_error_on_purpose_while_loading_is_passed_on() -> None:
     error = ConfigError("made-up", "No key.", "Set one.")
 
     def fail() -> None:
         raise error
 
     with pytest.raises(ConfigError) as raised:
-        Registry().add(estimator("mine", load=fail)).load()
+        Registry().add(estimator_record("mine", load=fail)).load()
     assert raised.value is error

@@ -128,11 +128,6 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture
-def environment() -> type[FunctionEnvironment]:
-    return FunctionEnvironment
-
-
-@pytest.fixture
 def context(engine: ScriptedEngine) -> Callable[..., WorkflowContext]:
     """The context of an attempt with that engine; keywords change its fields."""
 

@@ -19,6 +19,8 @@ from rllm_core.rollout.agents import MathAgent
 from rllm_core.rollout.options import MathAgentParams
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
+from .conftest import FunctionEnvironment
+
 MakeContext = Callable[..., WorkflowContext]
 SYSTEM = {"role": "system", "content": "be brief"}
 HI, BYE = {"role": "user", "content": "hi"}, {"role": "user", "content": "bye"}
@@ -63,9 +65,7 @@ class LastLine(Agent):
         return response.text.rpartition("\n")[2]
 
 
-def test_every_observation_goes_through_the_agent_and_every_reply(
-    engine: Any, environment: Any, context: MakeContext
-) -> None:
+def test_every_observation_goes_through_the_agent_and_every_reply(engine: Any, context: MakeContext) -> None:
     responses = iter(["well\n1$", "hm\n2$"])
     engine.answer = lambda prompt, sampling: next(responses)
     agent, actions = LastLine(), []
@@ -74,7 +74,7 @@ def test_every_observation_goes_through_the_agent_and_every_reply(
         actions.append(action)
         return Outcome(observation="more", done=action == "2", reward=1.0)
 
-    episode = _play(context(make_environment=lambda: environment(step=step), make_agent=lambda: agent))
+    episode = _play(context(make_environment=lambda: FunctionEnvironment(step=step), make_agent=lambda: agent))
     assert actions == ["1", "2"]
     assert agent.heard == ["go", "more"]  # what comes with the outcome that ends the episode is nobody's
     assert agent.said == ["well\n1", "hm\n2"]
@@ -82,7 +82,7 @@ def test_every_observation_goes_through_the_agent_and_every_reply(
     assert [step.text for step in episode.trajectories[0].steps] == ["well\n1", "hm\n2"]
 
 
-def test_every_attempt_has_an_agent_of_its_own(environment: Any, context: MakeContext) -> None:
+def test_every_attempt_has_an_agent_of_its_own(context: MakeContext) -> None:
     made: list[LastLine] = []
 
     def make_agent() -> LastLine:
@@ -90,34 +90,32 @@ def test_every_attempt_has_an_agent_of_its_own(environment: Any, context: MakeCo
         return made[-1]
 
     for _ in range(2):
-        _play(context(make_environment=environment, make_agent=make_agent))
+        _play(context(make_environment=FunctionEnvironment, make_agent=make_agent))
     assert [agent.heard for agent in made] == [["go"], ["go"]]
 
 
 @pytest.mark.parametrize("messages", [None, "hi", HI])
 def test_an_agent_that_observes_no_messages_is_told_so(
-    environment: Any, context: MakeContext, messages: Any, monkeypatch: pytest.MonkeyPatch
+    context: MakeContext, messages: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LastLine, "observe", lambda self, observation: messages)
-    world = environment()
+    world = FunctionEnvironment()
     with pytest.raises(TypeError) as caught:
         _play(context(make_environment=lambda: world, make_agent=LastLine))
     assert str(caught.value) == f"observe() of LastLine returned {messages!r}, not chat messages"
     assert world.closed == 1
 
 
-def test_an_agent_that_acts_by_no_text_is_told_so(
-    environment: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_acts_by_no_text_is_told_so(context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LastLine, "act", lambda self, response: None)
-    world = environment()
+    world = FunctionEnvironment()
     with expect_error(PluginError, "bad-workflow-result"):
         _play(context(make_environment=lambda: world, make_agent=LastLine))
     assert world.closed == 1
 
 
 def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
-    environment: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
+    context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LastLine, "act", lambda self, response: {"move": response.content})
     actions: list[Any] = []
@@ -130,16 +128,16 @@ def test_an_agent_acts_by_an_object_where_its_environment_takes_objects(
         _play(context(make_environment=lambda: world(step=step), make_agent=LastLine))
 
     with pytest.raises(PluginError, match=r"returned \{'move': 'ok'\}; FunctionEnvironment takes text\."):
-        play(environment)
-    play(type("Board", (environment,), {"takes_objects": True}))
+        play(FunctionEnvironment)
+    play(type("Board", (FunctionEnvironment,), {"takes_objects": True}))
     assert actions == [{"move": "ok"}]
 
 
-def test_an_agent_that_cannot_be_made_leaves_no_environment_behind(environment: Any, context: MakeContext) -> None:
+def test_an_agent_that_cannot_be_made_leaves_no_environment_behind(context: MakeContext) -> None:
     made = []
 
     def make_environment() -> Any:
-        made.append(environment())
+        made.append(FunctionEnvironment())
         return made[-1]
 
     def fail() -> Agent:

@@ -19,6 +19,8 @@ from rllm_core.rollout.conversation import Conversation, without_reasoning
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
+from .conftest import FunctionEnvironment
+
 MakeContext = Callable[..., WorkflowContext]
 STOP, THINK, END = ord("$"), ord("{"), ord("}")
 
@@ -50,7 +52,7 @@ class Played:
 
 
 @pytest.fixture
-def play(engine: Any, environment: Any, context: MakeContext) -> Callable[..., Played]:
+def play(engine: Any, context: MakeContext) -> Callable[..., Played]:
     """Turns in which the model says these words and hears ``x`` after each."""
 
     def run(*responses: str, opening: str = "", accumulate: bool = False, tokenizer: Any = None) -> Played:
@@ -58,7 +60,7 @@ def play(engine: Any, environment: Any, context: MakeContext) -> Callable[..., P
         engine.renderer = TemplateRenderer(tokenizer or ReasoningTokenizer(opening), [STOP])
         engine.answer = lambda prompt, sampling: next(remaining)
         made = context(
-            make_environment=lambda: environment(step=lambda action: Outcome(observation="x")),
+            make_environment=lambda: FunctionEnvironment(step=lambda action: Outcome(observation="x")),
             max_steps=len(responses),
             accumulate_reasoning=accumulate,
         )

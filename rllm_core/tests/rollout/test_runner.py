@@ -31,6 +31,8 @@ from rllm_core.errors import (
 from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 
+from .conftest import FunctionEnvironment
+
 Body = Callable[["FunctionWorkflow", dict[str, Any], str], Any]
 
 
@@ -201,7 +203,7 @@ def test_without_raise_on_error_the_attempt_is_an_episode_that_says_what_happene
 
 
 def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_closed(
-    engine: Any, environment: Any, context: Callable[..., WorkflowContext], hang: Any
+    engine: Any, context: Callable[..., WorkflowContext], hang: Any
 ) -> None:
     worlds: list[Any] = []
 
@@ -214,7 +216,7 @@ def test_when_one_attempt_fails_the_others_are_cancelled_and_their_environments_
             await hang()
             raise AssertionError("never reached")
 
-        worlds.append(environment(step=step))
+        worlds.append(FunctionEnvironment(step=step))
         return worlds[-1]
 
     runner = RolloutRunner(
@@ -254,7 +256,7 @@ def test_cancelling_the_run_cancels_all_attempts(hang: Any) -> None:
 
 
 def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
-    environment: Any, context: Callable[..., WorkflowContext], hang: Any
+    context: Callable[..., WorkflowContext], hang: Any
 ) -> None:
     turns = itertools.count()
     worlds = []
@@ -263,7 +265,7 @@ def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
         return Outcome(observation="more", reward=0.5) if next(turns) < 2 else hang()
 
     def make_environment() -> Any:
-        worlds.append(environment(step=step))
+        worlds.append(FunctionEnvironment(step=step))
         return worlds[-1]
 
     runner = RolloutRunner(
@@ -279,15 +281,15 @@ def test_a_timeout_keeps_what_was_played_and_is_not_tried_again(
     assert [world.closed for world in worlds] == [1]
 
 
-def test_an_environment_that_hangs_in_a_thread_times_out_alone(
-    environment: Any, context: Callable[..., WorkflowContext]
-) -> None:
+def test_an_environment_that_hangs_in_a_thread_times_out_alone(context: Callable[..., WorkflowContext]) -> None:
     release = threading.Event()
     worlds: list[Any] = []
 
     def make_environment() -> Any:
         hangs = len(worlds) == 0
-        worlds.append(environment(step=lambda action: Outcome(done=True, correct=not (hangs and release.wait()))))
+        worlds.append(
+            FunctionEnvironment(step=lambda action: Outcome(done=True, correct=not (hangs and release.wait())))
+        )
         return worlds[-1]
 
     runner = RolloutRunner(

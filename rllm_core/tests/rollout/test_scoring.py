@@ -21,6 +21,8 @@ from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
+from .conftest import FunctionEnvironment
+
 ROLLOUT = Rollout(
     data={"answer": "4"}, messages=[], response=Response(text="2 + 2 = 4", content="2 + 2 = 4"), response_tokens=9
 )
@@ -138,12 +140,12 @@ def test_a_reward_that_raises_says_where(function: Any, fields: dict[str, Any], 
 
 
 @pytest.fixture
-def play(engine: Any, environment: Any, context: Callable[..., WorkflowContext]) -> Callable[..., Episode]:
+def play(engine: Any, context: Callable[..., WorkflowContext]) -> Callable[..., Episode]:
     """Two turns, of which the environment pays 0.5 each, scored by this reward."""
 
     def run(function: Callable[[Rollout], Any]) -> Episode:
         outcomes = iter([Outcome(observation="more", reward=0.5), Outcome(done=True, reward=0.5)])
-        world = environment(step=lambda action: next(outcomes))
+        world = FunctionEnvironment(step=lambda action: next(outcomes))
         world.final_state = lambda: {"moves": 2}
         made = context(make_environment=lambda: world, score=Scorer([_weighted(function)]))
         return asyncio.run(MultiTurnWorkflow(made).run({"answer": "4"}, "t:0"))
@@ -178,10 +180,10 @@ def test_rewards_are_added_to_what_the_environment_gave_at_the_last_step(play: C
 
 @pytest.mark.parametrize("said", [True, False])
 def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
-    said: bool, environment: Any, context: Callable[..., WorkflowContext]
+    said: bool, context: Callable[..., WorkflowContext]
 ) -> None:
     def result(correct: bool | None) -> bool:
-        world = environment(step=lambda action: Outcome(done=True, reward=0.5, correct=correct))
+        world = FunctionEnvironment(step=lambda action: Outcome(done=True, reward=0.5, correct=correct))
         made = context(make_environment=lambda: world, score=Scorer([_weighted(lambda rollout: -1.0)]))
         return asyncio.run(MultiTurnWorkflow(made).run({}, "t:0")).is_correct
 
@@ -190,9 +192,9 @@ def test_a_reward_that_cannot_tell_leaves_the_verdict_of_the_environment(
 
 
 def test_an_attempt_whose_time_is_over_while_it_is_scored_has_no_reward(
-    environment: Any, context: Callable[..., WorkflowContext]
+    context: Callable[..., WorkflowContext],
 ) -> None:
-    world = environment(step=lambda action: Outcome(done=True, reward=0.5))
+    world = FunctionEnvironment(step=lambda action: Outcome(done=True, reward=0.5))
 
     async def hang(rollout: Rollout) -> float:
         await asyncio.sleep(3600)

@@ -14,6 +14,8 @@ from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.rollout.workflows import MultiTurnWorkflow
 
+from .conftest import FunctionEnvironment
+
 MakeContext = Callable[..., WorkflowContext]
 
 
@@ -27,7 +29,7 @@ class Calling(MultiTurnWorkflow):
         return [{"role": "tool", "content": "17"}] if response.content.startswith("?") else []
 
 
-def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, environment: Any, context: MakeContext) -> None:
+def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, context: MakeContext) -> None:
     responses = iter(["?", "?$", "17$"])
     actions: list[str] = []
 
@@ -37,7 +39,7 @@ def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, environment
 
     engine.answer = lambda prompt, sampling: next(responses)
     engine.renderer = TemplateRenderer(ToolTokenizer(), [ord("$")])
-    made = context(make_environment=lambda: environment(step=step))
+    made = context(make_environment=lambda: FunctionEnvironment(step=step))
     episode = asyncio.run(Calling(made).run({"topic": "sums"}, "t:0"))
     first = '[{"type": "function", "function": {"name": "look_up_sums"}}]<u>go<a>'
     assert engine.prompts == [first, f"{first}?$<t>17<a>", f"{first}?$<t>17<a>?$<t>17<a>"]
@@ -46,9 +48,9 @@ def test_replies_that_a_workflow_answers_are_no_actions(engine: Any, environment
     assert episode.trajectories[0].tokens.prefix_breaks == 0
 
 
-def test_calls_count_as_turns(engine: Any, environment: Any, context: MakeContext) -> None:
+def test_calls_count_as_turns(engine: Any, context: MakeContext) -> None:
     engine.answer = lambda prompt, sampling: "?$"
     engine.renderer = TemplateRenderer(ToolTokenizer(), [ord("$")])
-    made = context(make_environment=environment, max_steps=3)
+    made = context(make_environment=FunctionEnvironment, max_steps=3)
     episode = asyncio.run(Calling(made).run({"topic": "a"}, "t:0"))
     assert (len(engine.prompts), episode.termination_reason) == (3, TerminationReason.MAX_TURNS_EXCEEDED)

@@ -24,6 +24,8 @@ from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.rollout.per_rollout_engine import PerRolloutEngine
 from rllm_core.rollout.workflows import MultiTurnWorkflow, SingleTurnWorkflow
 
+from .conftest import FunctionEnvironment
+
 MakeContext = Callable[..., WorkflowContext]
 BOTH = pytest.mark.parametrize("kind", [SingleTurnWorkflow, MultiTurnWorkflow])
 
@@ -37,14 +39,14 @@ def _outcomes(*outcomes: Outcome) -> Callable[[str], Outcome]:
     return lambda action: next(remaining)
 
 
-def test_one_prompt_one_answer(engine: Any, environment: Any, context: MakeContext) -> None:
+def test_one_prompt_one_answer(engine: Any, context: MakeContext) -> None:
     seen = []
 
     def step(action: str) -> Outcome:
         seen.append(action)
         return Outcome(done=True, reward=0.75, correct=True, metrics={"length": 2})
 
-    world = environment(step=step, reset=lambda task: f"{task['a']} + 1")
+    world = FunctionEnvironment(step=step, reset=lambda task: f"{task['a']} + 1")
     engine.weight_version = 6
     episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world), {"a": 3})
     (trajectory,) = episode.trajectories
@@ -58,18 +60,16 @@ def test_one_prompt_one_answer(engine: Any, environment: Any, context: MakeConte
     assert trajectory.tokens.sampled.tolist() == [False] * 11 + [True] * 3
 
 
-def test_a_step_says_which_weights_sampled_which_of_its_tokens(
-    engine: Any, environment: Any, context: MakeContext
-) -> None:
+def test_a_step_says_which_weights_sampled_which_of_its_tokens(engine: Any, context: MakeContext) -> None:
     engine.weight_version, engine.version_spans = 6, (VersionSpan(7, 1), VersionSpan(6, 2))
-    episode = _play(SingleTurnWorkflow, context(make_environment=environment))
+    episode = _play(SingleTurnWorkflow, context(make_environment=FunctionEnvironment))
     assert episode.trajectories[0].steps[0].version_spans == (VersionSpan(7, 1), VersionSpan(6, 2))
 
 
-def test_turns_extend_one_another_with_exact_tokens(engine: Any, environment: Any, context: MakeContext) -> None:
+def test_turns_extend_one_another_with_exact_tokens(engine: Any, context: MakeContext) -> None:
     responses = iter(["one$", "two", "three$"])
     engine.answer = lambda prompt, sampling: next(responses)
-    world = environment(step=_outcomes(Outcome(observation="a"), Outcome(observation="b"), Outcome(done=True)))
+    world = FunctionEnvironment(step=_outcomes(Outcome(observation="a"), Outcome(observation="b"), Outcome(done=True)))
     episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
     assert engine.prompts == ["<u>go<a>", "<u>go<a>one$<u>a<a>", "<u>go<a>one$<u>a<a>two$<u>b<a>"]
     (trajectory,) = episode.trajectories
@@ -80,23 +80,27 @@ def test_turns_extend_one_another_with_exact_tokens(engine: Any, environment: An
     assert engine.ended == engine.sessions[:1]
 
 
-def test_observations_may_be_messages(engine: Any, environment: Any, context: MakeContext) -> None:
-    world = environment(reset=lambda task: [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+def test_observations_may_be_messages(engine: Any, context: MakeContext) -> None:
+    world = FunctionEnvironment(
+        reset=lambda task: [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    )
     _play(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert engine.prompts == ["<s>s<u>u<a>"]
 
 
-def test_rewards_of_the_turns_add_up(environment: Any, context: MakeContext) -> None:
-    world = environment(step=_outcomes(Outcome(reward=0.5), Outcome(reward=-0.25), Outcome(reward=1, done=True)))
+def test_rewards_of_the_turns_add_up(context: MakeContext) -> None:
+    world = FunctionEnvironment(
+        step=_outcomes(Outcome(reward=0.5), Outcome(reward=-0.25), Outcome(reward=1, done=True))
+    )
     episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world))
     assert episode.trajectories[0].reward == 1.25
     assert [step.reward for step in episode.trajectories[0].steps] == [0.5, -0.25, 1.0]
 
 
-def test_components_of_the_rewards_add_up_over_the_turns(environment: Any, context: MakeContext) -> None:
+def test_components_of_the_rewards_add_up_over_the_turns(context: MakeContext) -> None:
     first = Outcome(reward=1.0, reward_components={"right": 1.0, "number": np.float32(0.5)})
     last = Outcome(reward=0.5, done=True, reward_components={"right": 0.5})
-    world = environment(step=_outcomes(first, last))
+    world = FunctionEnvironment(step=_outcomes(first, last))
     (trajectory,) = _play(MultiTurnWorkflow, context(make_environment=lambda: world)).trajectories
     assert trajectory.info["reward_components"] == {"right": 1.5, "number": 0.5}
     assert trajectory.reward == 1.5
@@ -107,20 +111,20 @@ def test_components_of_the_rewards_add_up_over_the_turns(environment: Any, conte
     [(1.0, None, True), (0.0, None, False), (-1.0, None, False), (1.0, False, False), (0.0, True, True)],
 )
 def test_unknown_correctness_means_a_reward_above_zero(
-    environment: Any, context: MakeContext, reward: float, correct: bool | None, expected: bool
+    context: MakeContext, reward: float, correct: bool | None, expected: bool
 ) -> None:
-    world = environment(step=_outcomes(Outcome(reward=reward, done=True, correct=correct)))
+    world = FunctionEnvironment(step=_outcomes(Outcome(reward=reward, done=True, correct=correct)))
     assert _play(SingleTurnWorkflow, context(make_environment=lambda: world)).is_correct is expected
 
 
-def test_the_whole_reward_decides_and_not_the_last_turn_s(environment: Any, context: MakeContext) -> None:
-    world = environment(step=_outcomes(Outcome(reward=1.0), Outcome(reward=0.0, done=True)))
+def test_the_whole_reward_decides_and_not_the_last_turn_s(context: MakeContext) -> None:
+    world = FunctionEnvironment(step=_outcomes(Outcome(reward=1.0), Outcome(reward=0.0, done=True)))
     assert _play(MultiTurnWorkflow, context(make_environment=lambda: world)).is_correct
 
 
-def _three_turns(environment: Any) -> Any:
+def _three_turns() -> Any:
     """An environment that gives 0, 1 and 3."""
-    return environment(step=_outcomes(Outcome(), Outcome(reward=1.0), Outcome(reward=3.0, done=True)))
+    return FunctionEnvironment(step=_outcomes(Outcome(), Outcome(reward=1.0), Outcome(reward=3.0, done=True)))
 
 
 @pytest.mark.parametrize(
@@ -133,18 +137,18 @@ def _three_turns(environment: Any) -> Any:
     ],
 )
 def test_rewards_of_steps_are_shaped_and_the_trajectory_s_stays_the_sum_of_what_was_given(
-    environment: Any, context: MakeContext, options: dict[str, float], expected: list[float]
+    context: MakeContext, options: dict[str, float], expected: list[float]
 ) -> None:
-    world = _three_turns(environment)
+    world = _three_turns()
     workflow = MultiTurnWorkflow(context(make_environment=lambda: world), **options)
     (trajectory,) = asyncio.run(workflow.run({}, "t:0")).trajectories
     assert [step.reward for step in trajectory.steps] == expected
     assert trajectory.reward == 4.0
 
 
-def test_the_options_of_the_plugin_are_the_constructor_s_arguments(environment: Any, context: MakeContext) -> None:
+def test_the_options_of_the_plugin_are_the_constructor_s_arguments(context: MakeContext) -> None:
     options = AgentWorkflowParams(gamma=1.0).model_dump()
-    world = _three_turns(environment)
+    world = _three_turns()
     episode = asyncio.run(MultiTurnWorkflow(context(make_environment=lambda: world), **options).run({}, "t:0"))
     assert [step.reward for step in episode.trajectories[0].steps] == [4.0, 4.0, 3.0]
 
@@ -161,14 +165,14 @@ def test_a_workflow_finds_its_engine(engine: Any, context: MakeContext) -> None:
     assert MultiTurnWorkflow(context()).rollout_engine is engine
 
 
-def test_numbers_of_numpy_become_plain_ones(environment: Any, context: MakeContext) -> None:
+def test_numbers_of_numpy_become_plain_ones(context: MakeContext) -> None:
     outcome = Outcome(
         reward=np.float32(1.0),  # type: ignore[arg-type]
         done=True,
         correct=np.bool_(True),  # type: ignore[arg-type]
         metrics={"calls": np.int64(2)},  # type: ignore[dict-item]
     )
-    world = environment(step=_outcomes(outcome))
+    world = FunctionEnvironment(step=_outcomes(outcome))
     episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert episode.is_correct is True
     assert type(episode.metrics["calls"]) is float
@@ -177,9 +181,9 @@ def test_numbers_of_numpy_become_plain_ones(environment: Any, context: MakeConte
 
 @pytest.mark.parametrize(("kind", "turns"), [(SingleTurnWorkflow, 1), (MultiTurnWorkflow, 4)])
 def test_an_environment_that_is_never_done_ends_with_the_turns(
-    environment: Any, context: MakeContext, kind: type[Workflow], turns: int
+    context: MakeContext, kind: type[Workflow], turns: int
 ) -> None:
-    world = environment(step=lambda action: Outcome(observation="more", reward=0.5))
+    world = FunctionEnvironment(step=lambda action: Outcome(observation="more", reward=0.5))
     episode = _play(kind, context(make_environment=lambda: world))
     assert episode.termination_reason is TerminationReason.MAX_TURNS_EXCEEDED
     assert len(episode.trajectories[0].steps) == turns
@@ -190,11 +194,11 @@ def test_an_environment_that_is_never_done_ends_with_the_turns(
 
 @pytest.mark.parametrize("limit", [{"max_prompt_length": 7}, {"max_prompt_length": 200}])
 def test_a_first_prompt_that_is_too_long_samples_nothing(
-    engine: Any, environment: Any, context: MakeContext, limit: dict[str, int]
+    engine: Any, context: MakeContext, limit: dict[str, int]
 ) -> None:
     if limit["max_prompt_length"] == 200:
         engine.max_context = 8  # exactly the prompt: no room for a token
-    world = environment()
+    world = FunctionEnvironment()
     episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world, **limit))
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     assert episode.trajectories[0].steps == []
@@ -203,17 +207,15 @@ def test_a_first_prompt_that_is_too_long_samples_nothing(
     assert world.closed == 1
 
 
-def test_a_prompt_of_just_the_allowed_length_is_played(engine: Any, environment: Any, context: MakeContext) -> None:
+def test_a_prompt_of_just_the_allowed_length_is_played(engine: Any, context: MakeContext) -> None:
     engine.max_context = 9
-    episode = _play(SingleTurnWorkflow, context(make_environment=environment, max_prompt_length=8))
+    episode = _play(SingleTurnWorkflow, context(make_environment=FunctionEnvironment, max_prompt_length=8))
     assert len(episode.trajectories[0].steps[0].response_ids) == 1
     assert engine.samplings[0].max_tokens == 1
 
 
-def test_a_conversation_that_grows_too_long_keeps_what_was_played(
-    engine: Any, environment: Any, context: MakeContext
-) -> None:
-    world = environment(step=lambda action: Outcome(observation="x" * 20, reward=0.25))
+def test_a_conversation_that_grows_too_long_keeps_what_was_played(engine: Any, context: MakeContext) -> None:
+    world = FunctionEnvironment(step=lambda action: Outcome(observation="x" * 20, reward=0.25))
     episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_prompt_length=50))
     assert episode.termination_reason is TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
     assert [len(step.prompt_ids) for step in episode.trajectories[0].steps] == [8, 37]
@@ -221,9 +223,7 @@ def test_a_conversation_that_grows_too_long_keeps_what_was_played(
 
 
 @BOTH
-def test_replies_are_cut_at_the_allowed_length(
-    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow]
-) -> None:
+def test_replies_are_cut_at_the_allowed_length(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
     engine.answer = lambda prompt, sampling: "a very long answer$"
     actions = []
 
@@ -231,7 +231,7 @@ def test_replies_are_cut_at_the_allowed_length(
         actions.append(action)
         return Outcome(done=True, reward=0.0)
 
-    episode = _play(kind, context(make_environment=lambda: environment(step=step), max_response_length=6))
+    episode = _play(kind, context(make_environment=lambda: FunctionEnvironment(step=step), max_response_length=6))
     assert actions == ["a very"]
     assert episode.trajectories[0].steps[0].info == {"finish_reason": "length"}
     assert episode.termination_reason is TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
@@ -250,24 +250,18 @@ def test_replies_are_cut_at_the_allowed_length(
     ],
 )
 def test_only_an_answer_that_is_cut_off_and_not_correct_has_ended_by_its_length(
-    engine: Any,
-    environment: Any,
-    context: MakeContext,
-    kind: type[Workflow],
-    response: str,
-    outcome: Outcome,
-    reason: TerminationReason,
+    engine: Any, context: MakeContext, kind: type[Workflow], response: str, outcome: Outcome, reason: TerminationReason
 ) -> None:
     engine.answer = lambda prompt, sampling: response
-    world = environment(step=_outcomes(outcome))
+    world = FunctionEnvironment(step=_outcomes(outcome))
     episode = _play(kind, context(make_environment=lambda: world, max_response_length=6))
     assert episode.termination_reason is reason
 
 
-def test_only_the_last_reply_s_length_decides(engine: Any, environment: Any, context: MakeContext) -> None:
+def test_only_the_last_reply_s_length_decides(engine: Any, context: MakeContext) -> None:
     responses = iter(["far too long$", "short$"])
     engine.answer = lambda prompt, sampling: next(responses)
-    world = environment(step=_outcomes(Outcome(observation="more"), Outcome(done=True, reward=0.0)))
+    world = FunctionEnvironment(step=_outcomes(Outcome(observation="more"), Outcome(done=True, reward=0.0)))
     episode = _play(MultiTurnWorkflow, context(make_environment=lambda: world, max_response_length=6))
     assert [step.info["finish_reason"] for step in episode.trajectories[0].steps] == ["length", "stop"]
     assert episode.termination_reason is TerminationReason.ENV_DONE
@@ -275,10 +269,8 @@ def test_only_the_last_reply_s_length_decides(engine: Any, environment: Any, con
 
 @BOTH
 @pytest.mark.parametrize("answer", [None, (1.0, True), {"reward": 1.0}])
-def test_a_step_that_returns_no_outcome_is_told_so(
-    environment: Any, context: MakeContext, kind: type[Workflow], answer: Any
-) -> None:
-    world = environment(step=lambda action: answer)
+def test_a_step_that_returns_no_outcome_is_told_so(context: MakeContext, kind: type[Workflow], answer: Any) -> None:
+    world = FunctionEnvironment(step=lambda action: answer)
     with pytest.raises(TypeError) as caught:
         _play(kind, context(make_environment=lambda: world))
     assert str(caught.value) == f"step() of FunctionEnvironment returned {answer!r}, not an Outcome"
@@ -286,10 +278,8 @@ def test_a_step_that_returns_no_outcome_is_told_so(
 
 
 @BOTH
-def test_a_reset_that_returns_nothing_is_told_so(
-    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow]
-) -> None:
-    world = environment(reset=lambda task: None)
+def test_a_reset_that_returns_nothing_is_told_so(engine: Any, context: MakeContext, kind: type[Workflow]) -> None:
+    world = FunctionEnvironment(reset=lambda task: None)
     with pytest.raises(TypeError, match=r"reset\(\).* FunctionEnvironment .*None"):
         _play(kind, context(make_environment=lambda: world))
     assert engine.prompts == []
@@ -297,14 +287,12 @@ def test_a_reset_that_returns_nothing_is_told_so(
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_a_blocking_environment_is_made_in_a_thread_of_its_own(
-    environment: Any, context: MakeContext, blocks: bool
-) -> None:
+def test_a_blocking_environment_is_made_in_a_thread_of_its_own(context: MakeContext, blocks: bool) -> None:
     threads: list[int] = []
 
     def make_environment() -> Any:
         threads.append(threading.get_ident())
-        return environment()
+        return FunctionEnvironment()
 
     _play(SingleTurnWorkflow, context(make_environment=make_environment, environment_blocks=blocks))
     assert [thread != threading.get_ident() for thread in threads] == [blocks]
@@ -318,12 +306,12 @@ def test_an_environment_that_cannot_be_made_raises_its_own_error(context: MakeCo
 
 @BOTH
 def test_an_environment_that_hangs_while_it_is_closed_is_left_behind_and_its_session_ended(
-    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow], monkeypatch: pytest.MonkeyPatch
+    engine: Any, context: MakeContext, kind: type[Workflow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert workflows.SECONDS_TO_CLOSE == 30.0
     monkeypatch.setattr(workflows, "SECONDS_TO_CLOSE", 0.05)
     release = threading.Event()
-    world = environment(close=lambda: release.wait() and None)
+    world = FunctionEnvironment(close=lambda: release.wait() and None)
     try:
         episode = _play(kind, context(make_environment=lambda: world, environment_blocks=True))
     finally:
@@ -334,9 +322,9 @@ def test_an_environment_that_hangs_while_it_is_closed_is_left_behind_and_its_ses
 
 
 def test_every_turn_has_a_seed_of_its_own_and_keeps_the_other_sampling_options(
-    engine: Any, environment: Any, context: MakeContext
+    engine: Any, context: MakeContext
 ) -> None:
-    world = environment(step=lambda action: Outcome(observation="more"))
+    world = FunctionEnvironment(step=lambda action: Outcome(observation="more"))
     sampling = SamplingParams(max_tokens=100, temperature=0.5, top_p=0.9, top_k=7, seed=11)
 
     def play() -> None:
@@ -361,36 +349,32 @@ def _boom(*arguments: Any) -> Any:
 @pytest.mark.parametrize("blocks", [True, False])
 @pytest.mark.parametrize("method", ["reset", "step"])
 def test_an_environment_that_raises_is_closed_and_its_session_ended(
-    engine: Any, environment: Any, context: MakeContext, kind: type[Workflow], method: str, blocks: bool
+    engine: Any, context: MakeContext, kind: type[Workflow], method: str, blocks: bool
 ) -> None:
-    world = environment(**{method: _boom})
+    world = FunctionEnvironment(**{method: _boom})
     with pytest.raises(ValueError, match="boom"):
         _play(kind, context(make_environment=lambda: world, environment_blocks=blocks))
     assert world.closed == 1
     assert len(engine.ended) == 1
 
 
-def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(
-    engine: Any, environment: Any, context: MakeContext
-) -> None:
+def test_an_engine_that_cannot_end_the_session_leaves_the_environment_closed(engine: Any, context: MakeContext) -> None:
     engine.end_session = _boom
-    world = environment()
+    world = FunctionEnvironment()
     with pytest.raises(ValueError, match="boom"):
         _play(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert world.closed == 1
 
 
-def test_an_environment_that_cannot_be_closed_leaves_the_session_ended(
-    engine: Any, environment: Any, context: MakeContext
-) -> None:
+def test_an_environment_that_cannot_be_closed_leaves_the_session_ended(engine: Any, context: MakeContext) -> None:
     with pytest.raises(ValueError, match="boom"):
-        _play(SingleTurnWorkflow, context(make_environment=lambda: environment(close=_boom)))
+        _play(SingleTurnWorkflow, context(make_environment=lambda: FunctionEnvironment(close=_boom)))
     assert len(engine.ended) == 1
 
 
-def test_closing_a_blocking_environment_does_not_stop_the_others(environment: Any, context: MakeContext) -> None:
+def test_closing_a_blocking_environment_does_not_stop_the_others(context: MakeContext) -> None:
     threads: list[int] = []
-    world = environment(close=lambda: threads.append(threading.get_ident()))
+    world = FunctionEnvironment(close=lambda: threads.append(threading.get_ident()))
     _play(SingleTurnWorkflow, context(make_environment=lambda: world, environment_blocks=True))
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
@@ -398,9 +382,7 @@ def test_closing_a_blocking_environment_does_not_stop_the_others(environment: An
 
 @BOTH
 @pytest.mark.parametrize("blocks", [True, False])
-def test_an_environment_may_be_made_of_coroutines(
-    environment: Any, context: MakeContext, kind: type[Workflow], blocks: bool
-) -> None:
+def test_an_environment_may_be_made_of_coroutines(context: MakeContext, kind: type[Workflow], blocks: bool) -> None:
     async def reset(task: Any) -> str:
         await asyncio.sleep(0)
         return "go"
@@ -409,14 +391,14 @@ def test_an_environment_may_be_made_of_coroutines(
         await asyncio.sleep(0)
         return Outcome(done=True, reward=2.0)
 
-    world = environment(reset=reset, step=step)
+    world = FunctionEnvironment(reset=reset, step=step)
     episode = _play(kind, context(make_environment=lambda: world, environment_blocks=blocks))
     assert episode.trajectories[0].reward == 2.0
     assert world.closed == 1
 
 
-def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(environment: Any, context: MakeContext) -> None:
-    world = environment(step=_outcomes(Outcome(reward=float("nan"), done=True)))
+def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(context: MakeContext) -> None:
+    world = FunctionEnvironment(step=_outcomes(Outcome(reward=float("nan"), done=True)))
     episode = _play(SingleTurnWorkflow, context(make_environment=lambda: world))
     assert np.isnan(episode.trajectories[0].reward)  # type: ignore[arg-type]
     assert not episode.is_correct
@@ -424,9 +406,9 @@ def test_a_nan_reward_is_passed_on_for_the_reward_check_to_find(environment: Any
 
 @BOTH
 def test_what_was_played_before_a_cancellation_is_there_and_the_environment_closed(
-    environment: Any, context: MakeContext, kind: type[Workflow], hang: Any
+    context: MakeContext, kind: type[Workflow], hang: Any
 ) -> None:
-    world = environment(step=lambda action: hang())
+    world = FunctionEnvironment(step=lambda action: hang())
     workflow = kind(context(make_environment=lambda: world))
 
     async def run() -> None:
@@ -446,14 +428,14 @@ def test_a_run_without_an_environment_is_told_to_name_one(context: MakeContext, 
         _play(kind, context())
 
 
-def test_what_was_played_before_a_cancellation_is_shaped_too(environment: Any, context: MakeContext, hang: Any) -> None:
+def test_what_was_played_before_a_cancellation_is_shaped_too(context: MakeContext, hang: Any) -> None:
     given = iter([1.0, 2.0])
 
     def step(action: str) -> Any:
         reward = next(given, None)
         return hang() if reward is None else Outcome(observation="more", reward=reward)
 
-    workflow = MultiTurnWorkflow(context(make_environment=lambda: environment(step=step)), gamma=0.5)
+    workflow = MultiTurnWorkflow(context(make_environment=lambda: FunctionEnvironment(step=step)), gamma=0.5)
 
     async def run() -> None:
         async with asyncio.timeout(0.05):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from expecting import expect_error
+from tinker_plans import plan_of
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.data.batch import TokenBatch
@@ -61,7 +61,7 @@ def _logprobs(connection: Any, trainer: Any, batch: TokenBatch) -> Any:
 
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
 def test_a_loss_of_the_service_makes_the_step_that_the_same_formula_makes_here(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: Any, monkeypatch: pytest.MonkeyPatch
+    connection: Any, batch: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, plan = _old(batch), plan_of(loss)
     there, metrics_there = _after(connection, batch, plan)
@@ -79,12 +79,7 @@ def test_a_loss_of_the_service_makes_the_step_that_the_same_formula_makes_here(
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("loss", ["ppo", "dro", "cross_entropy"])
 def test_aggregation_is_the_same_there_and_here(
-    connection: Any,
-    batch: TokenBatch,
-    plan_of: Callable[..., UpdatePlan],
-    loss: str,
-    aggregation: str,
-    monkeypatch: pytest.MonkeyPatch,
+    connection: Any, batch: TokenBatch, loss: str, aggregation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, plan = _old(batch), plan_of(loss, aggregation=aggregation)
     there, _ = _after(connection, batch, plan, num_minibatches=1)
@@ -95,7 +90,7 @@ def test_aggregation_is_the_same_there_and_here(
 
 @pytest.mark.parametrize("mode", ["token", "sequence"])
 def test_rollout_correction_weighs_losses_there_as_here(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], mode: Any, monkeypatch: pytest.MonkeyPatch
+    connection: Any, batch: TokenBatch, mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     correction = RolloutCorrection(mode=mode, cap=1.02, floor=0.97, beyond_cap="truncate")
     batch, plan = _old(batch), plan_of("ppo", rollout_correction=correction)
@@ -108,7 +103,7 @@ def test_rollout_correction_weighs_losses_there_as_here(
 
 
 def test_roles_have_losses_of_their_own_in_one_optimiser_step(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], monkeypatch: pytest.MonkeyPatch
+    connection: Any, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of("ppo", judge="cross_entropy")
     there, _ = _after(connection, batch, plan, num_minibatches=1)
@@ -120,17 +115,13 @@ def test_roles_have_losses_of_their_own_in_one_optimiser_step(
 
 
 @pytest.mark.parametrize("loss", ["sapo", "gmpo", "kl_cov", {"name": "ppo", "clip_ratio_c": 3.0}], ids=str)
-def test_other_losses_are_computed_here(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: Any
-) -> None:
+def test_other_losses_are_computed_here(connection: Any, batch: TokenBatch, loss: Any) -> None:
     after, metrics = _after(connection, batch, plan_of(loss))
     assert np.abs(after - batch.sampling_logprobs * batch.loss_mask).max() > 1e-3
     assert np.isfinite(list(metrics.values())).all()
 
 
-def test_the_kl_term_pulls_towards_the_reference(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_the_kl_term_pulls_towards_the_reference(connection: Any, batch: TokenBatch) -> None:
     reference = (batch.sampling_logprobs + 0.5) * batch.loss_mask
     still = batch.with_columns(advantages=np.zeros_like(batch.sampling_logprobs), ref_logprobs=reference)
     plan = plan_of("ppo", kl=KlTerm(beta=1.0, estimator="k2"))
@@ -139,9 +130,7 @@ def test_the_kl_term_pulls_towards_the_reference(
     assert metrics["actor/kl_ref"] > 0
 
 
-def test_the_entropy_bonus_flattens_the_policy(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_the_entropy_bonus_flattens_the_policy(connection: Any, batch: TokenBatch) -> None:
     still = batch.with_columns(advantages=np.zeros_like(batch.sampling_logprobs))
     after, _ = _after(connection, still, plan_of("ppo", entropy_coeff=1.0), learning_rate=0.05, num_epochs=4)
     likely = batch.loss_mask & (batch.sampling_logprobs > np.median(batch.sampling_logprobs[batch.loss_mask]))
@@ -151,9 +140,7 @@ def test_the_entropy_bonus_flattens_the_policy(
 
 
 @pytest.mark.parametrize("loss", ["ppo", "dro", "sapo"])
-def test_gradient_and_step_asked_for_at_once_are_the_same_step(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: str
-) -> None:
+def test_gradient_and_step_asked_for_at_once_are_the_same_step(connection: Any, batch: TokenBatch, loss: str) -> None:
     apart, _ = _after(connection, batch, plan_of(loss))
     trainer = connection.trainer()
     settings = TrainingSection(learning_rate=0.01, eps=1.0, num_minibatches=2)
@@ -162,7 +149,7 @@ def test_gradient_and_step_asked_for_at_once_are_the_same_step(
     np.testing.assert_array_equal(_logprobs(connection, trainer, batch), apart)
 
 
-def test_the_adam_settings_are_sent(connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]) -> None:
+def test_the_adam_settings_are_sent(connection: Any, batch: TokenBatch) -> None:
     plain, metrics = _after(connection, batch, plan_of("ppo"))
     assert metrics["actor/lr"] == 0.01
     changed = [{"eps": 0.1}, {"beta1": 0.1}, {"beta2": 0.1}, {"max_grad_norm": 1e-3}, {"weight_decay": 5.0}]
@@ -171,16 +158,12 @@ def test_the_adam_settings_are_sent(connection: Any, batch: TokenBatch, plan_of:
         assert np.abs(other - plain).max() > 1e-7, setting
 
 
-def test_the_learning_rate_rises_from_a_positive_value(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_the_learning_rate_rises_from_a_positive_value(connection: Any, batch: TokenBatch) -> None:
     _, metrics = _after(connection, batch, plan_of("ppo"), warmup_steps_ratio=0.5)
     assert metrics["actor/lr"] == pytest.approx(0.01 / 5)
 
 
-def test_nan_advantages_are_refused_and_nothing_is_trained(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_nan_advantages_are_refused_and_nothing_is_trained(connection: Any, batch: TokenBatch) -> None:
     assert batch.advantages is not None
     broken = batch.with_columns(advantages=np.full_like(batch.advantages, np.nan))
     trainer = connection.trainer()
@@ -190,9 +173,7 @@ def test_nan_advantages_are_refused_and_nothing_is_trained(
     np.testing.assert_array_equal(_logprobs(connection, trainer, batch), before)
 
 
-def test_update_huge_advantages_are_named_with_reward(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_update_huge_advantages_are_named_with_reward(connection: Any, batch: TokenBatch) -> None:
     huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
     with expect_error(BackendError, "gradient-not-finite", "advantages", "1e+22", "reward"):
         connection.ask(_updater().update(connection.trainer(), huge, plan_of("ppo")))
@@ -200,7 +181,7 @@ def test_update_huge_advantages_are_named_with_reward(
 
 @pytest.mark.parametrize("kind", ["snapshot", "inflight"])
 def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], kind: Any
+    connection: Any, batch: TokenBatch, kind: Any
 ) -> None:
     trainer = connection.trainer()
     sampler = connection.ask(trainer.sampler(kind))
@@ -213,7 +194,7 @@ def test_a_snapshot_keeps_its_weights_and_an_inflight_sampler_gets_newer_ones(
 
 
 def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
-    connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], monkeypatch: pytest.MonkeyPatch
+    connection: Any, batch: TokenBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update_module, "native_loss", lambda choice: NativeLoss(name="stable_reinforce"))
     with expect_error(BackendError, "service-rejected-request", "stable_reinforce"):

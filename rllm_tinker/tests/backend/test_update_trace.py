@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tinker_plans import plan_of
 
 from rllm_backend_kit.loss import RoleLosses
 from rllm_backend_kit.minibatches import minibatch_weights
@@ -61,7 +61,7 @@ def moved(batch: TokenBatch) -> TokenBatch:
 
 @pytest.mark.parametrize("loss", NATIVE, ids=str)
 def test_losses_of_the_service_are_traced_as_those_that_are_computed_here(
-    connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan], loss: Any, monkeypatch: pytest.MonkeyPatch
+    connection: Any, moved: TokenBatch, loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(loss, trace=True)
     there = updated(connection, moved, plan)
@@ -75,9 +75,7 @@ def test_losses_of_the_service_are_traced_as_those_that_are_computed_here(
         assert one.loss == (None if loss == "dro" else pytest.approx(one.policy_loss, abs=1e-6))
 
 
-def test_the_parts_add_up_to_what_is_sent_to_the_service(
-    connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_the_parts_add_up_to_what_is_sent_to_the_service(connection: Any, moved: TokenBatch) -> None:
     plan = plan_of("ppo", trace=True, **EVERYTHING)
     trace = traced(updated(connection, moved, plan, num_minibatches=1, num_epochs=1))
 
@@ -97,9 +95,7 @@ def test_the_parts_add_up_to_what_is_sent_to_the_service(
     assert np.isnan(trace.entropy).all()
 
 
-def test_optimiser_steps_have_the_norms_that_the_service_says(
-    connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_optimiser_steps_have_the_norms_that_the_service_says(connection: Any, moved: TokenBatch) -> None:
     result = updated(connection, moved, plan_of("ppo", trace=True), max_grad_norm=1e-3)
 
     norms = [each.grad_norm or 0.0 for each in result.optimizer_steps]
@@ -108,7 +104,7 @@ def test_optimiser_steps_have_the_norms_that_the_service_says(
     assert [each.clip_factor for each in result.optimizer_steps] == [pytest.approx(1e-3 / norm) for norm in norms]
 
 
-def test_a_trace_changes_no_figure(connection: Any, moved: TokenBatch, plan_of: Callable[..., UpdatePlan]) -> None:
+def test_a_trace_changes_no_figure(connection: Any, moved: TokenBatch) -> None:
     plan = plan_of("ppo", **EVERYTHING)
 
     plain = updated(connection, moved, plan)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 from expecting import check_error, check_printed, check_values, expect_error
 from tinker_in_process import RunningServer, running_server
+from tinker_plans import plan_of
 
 from rllm.runs.checkpoint import find_damage
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -47,7 +46,7 @@ def test_a_prompt_that_is_longer_than_the_context(train: Rllm, server: RunningSe
     assert metrics_of(RUN)[0]["batch/ended_max_prompt_length_exceeded"] == 1.0
 
 
-def test_a_row_that_is_longer_than_the_model_takes(connection: Any, plan_of: Callable[..., UpdatePlan]) -> None:
+def test_a_row_that_is_longer_than_the_model_takes(connection: Any) -> None:
     tokens = np.full(600, 5, np.int32)
     trajectory = Trajectory("solver", reward=1.0)
     trajectory.add_step(tokens[:1], tokens, np.full(600, -1.0, np.float32), weight_version=0)
@@ -58,7 +57,7 @@ def test_a_row_that_is_longer_than_the_model_takes(connection: Any, plan_of: Cal
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_nan_advantages(connection: Any, batch: TokenBatch, plan_of: Callable[..., UpdatePlan], fused: bool) -> None:
+def test_nan_advantages(connection: Any, batch: TokenBatch, fused: bool) -> None:
     assert batch.advantages is not None
     advantages = batch.advantages.copy()
     advantages[-1] = np.nan

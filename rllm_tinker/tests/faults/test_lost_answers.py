@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from expecting import check_error
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tinker_in_process import RunningServer
+from tinker_plans import plan_of
 
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import SamplingParams
@@ -97,10 +98,7 @@ def proxies(server: RunningServer, request: pytest.FixtureRequest) -> Iterator[d
 
 @pytest.fixture(scope="module")
 def trained(
-    server: RunningServer,
-    proxies: dict[Fault | None, FaultyProxy],
-    batch: TokenBatch,
-    plan_of: Callable[..., UpdatePlan],
+    server: RunningServer, proxies: dict[Fault | None, FaultyProxy], batch: TokenBatch
 ) -> dict[Fault | None, Trained]:
     """Of every proxy; all at once, as most of the time is spent waiting to ask again."""
     # One loss is the service's, the other is computed here, with a forward pass before it.
@@ -156,9 +154,7 @@ async def _endless(url: str, batch: TokenBatch, plan: UpdatePlan, proxy: FaultyP
         await service.close()
 
 
-def test_a_fault_that_never_ends_ends_the_wait_when_time_is_up(
-    server: RunningServer, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
-) -> None:
+def test_a_fault_that_never_ends_ends_the_wait_when_time_is_up(server: RunningServer, batch: TokenBatch) -> None:
     async def all_of_them(proxies: list[FaultyProxy]) -> list[BackendError]:
         plan = plan_of("ppo")
         return await asyncio.gather(
@@ -179,7 +175,7 @@ def test_a_fault_that_never_ends_ends_the_wait_when_time_is_up(
 
 
 def test_a_server_behind_a_proxy_that_answers_nothing_any_more_is_given_up_in_time(
-    server: RunningServer, batch: TokenBatch, plan_of: Callable[..., UpdatePlan]
+    server: RunningServer, batch: TokenBatch
 ) -> None:
     async def update(proxy: FaultyProxy) -> Any:
         service = await Service.connect(proxy.url, KEY, Waiting(HttpHealth(proxy.url), patience=1.0, longest=60.0))

@@ -191,15 +191,6 @@ def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(compose_rows:
 
 
 @every_row
-def test_both_on_the_command_line_and_equal_is_deprecated(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows(
-        "equal", row, lambda each: [word(each.native, each.in_verl(each.value)), word(each.rllm, each.value)]
-    )
-    said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
-    assert [line.rpartition(", ")[2] for line in said_of(row, composed)] == said
-
-
-@every_row
 def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(compose_rows: Any, row: Row) -> None:
     composed = compose_rows(
         "verl over a file",
@@ -271,37 +262,6 @@ def test_verls_vanilla_is_our_ppo(run: Any, native: str, ours: str) -> None:
     assert composed.value(f"{ALGORITHM}.loss_fn") == ours
 
 
-# The family of clip ratios.
-
-
-def clips(composed: Composed) -> list[float]:
-    return [composed.value(f"{ACTOR}.{name}") for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high")]
-
-
-def test_eps_clip_sets_all_three_clip_ratios(run: Any) -> None:
-    assert clips(run(f"{ALGORITHM}.eps_clip=0.1")) == [0.1, 0.1, 0.1]
-
-
-def test_eps_clip_high_sets_the_upper_bound_alone(run: Any) -> None:
-    assert clips(run(f"{ALGORITHM}.eps_clip_high=0.28")) == [0.2, 0.2, 0.28]
-    assert clips(run(f"{ALGORITHM}.eps_clip=0.1", f"{ALGORITHM}.eps_clip_high=0.28")) == [0.1, 0.1, 0.28]
-
-
-@pytest.mark.parametrize("name", ["clip_ratio", "clip_ratio_low"])
-def test_verls_clip_ratios_backfill_the_core_and_move_the_upper_bound(run: Any, name: str) -> None:
-    composed = run(f"{ACTOR}.{name}=0.1")
-    assert clips(composed) == [0.1, 0.1, 0.1]
-    assert composed.value(f"{ALGORITHM}.eps_clip") == 0.1
-    assert composed.value(f"{ALGORITHM}.eps_clip_high") is None
-
-
-def test_verls_upper_clip_ratio_backfills_the_core(run: Any) -> None:
-    composed = run(f"{ACTOR}.clip_ratio_high=0.28")
-    assert clips(composed) == [0.2, 0.2, 0.28]
-    assert composed.value(f"{ALGORITHM}.eps_clip_high") == 0.28
-    assert composed.value(f"{ALGORITHM}.eps_clip") == 0.2
-
-
 # The length of training.
 
 
@@ -334,10 +294,6 @@ def test_steps_of_verl_end_the_run_as_those_of_the_core_do(run: Any) -> None:
 )
 def test_use_kl_loss_follows_from_kl_beta_unless_it_is_set(run: Any, words: tuple[str, ...], used: bool) -> None:
     assert run(*words).value(f"{ACTOR}.use_kl_loss") is used
-
-
-def test_kl_beta_mirrors_into_kl_loss_coef(run: Any) -> None:
-    assert run(f"{ALGORITHM}.kl_beta=0.01").value(f"{ACTOR}.kl_loss_coef") == 0.01
 
 
 def test_the_generated_batch_follows_from_the_batch_and_the_multiplier(run: Any) -> None:

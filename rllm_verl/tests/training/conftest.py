@@ -25,6 +25,7 @@ os.environ["VERL_PLATFORM"] = "cpu"
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny
 from numpy.typing import NDArray
 
 from rllm_core.contracts.backend import UpdatePlan
@@ -170,26 +171,11 @@ class Together(Group):
 
 
 @pytest.fixture(scope="session")
-def build_tiny() -> Callable[[], Any]:
-    """The tiny model, with weights so large that every token matters to it."""
-
-    def build() -> Any:
-        model = tiny.build_model(len(tiny.build_tokenizer()), 0)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim == 2:
-                    parameter.mul_(0.12 / parameter.std())
-        return model.eval()
-
-    return build
-
-
-@pytest.fixture(scope="session")
-def model_directory(build_tiny: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        build_tiny().save_pretrained(directory)
+        build_tiny(0).save_pretrained(directory)
         tiny.build_tokenizer().save_pretrained(directory)
     return directory
 
@@ -237,44 +223,39 @@ def fused(model_directory: Path) -> Iterator[Together]:
 Turns = Sequence[Sequence[tuple[int, int]]]
 
 
-@pytest.fixture(scope="session")
-def random_batch(build_tiny: Callable[[], Any]) -> Callable[..., TokenBatch]:
+def random_batch(
+    turns: Turns, *, roles: Sequence[str] = ("agent",), temperature: float = 1.0, seed: int = 0
+) -> TokenBatch:
     """A batch of random tokens, given the (prompt, response) lengths of the turns of each trajectory.
 
     Old log-probs are those of the tiny model and noise, so that some ratios are clipped and some are not; sampling and
     reference log-probs are near them. Trajectories have `roles` in turn.
     """
-    model = build_tiny()
+    generator = np.random.default_rng(seed)
+    groups: dict[str, TrajectoryGroup] = {}
+    for index, lengths in enumerate(turns):
+        role = roles[index % len(roles)]
+        trajectory = Trajectory(role, reward=0.0)
+        history: list[int] = []
+        for prompt, response in lengths:
+            history += generator.integers(0, 70, prompt).tolist()
+            sampled = generator.integers(0, 70, response)
+            trajectory.add_step(history, sampled, np.zeros(response, np.float32))
+            history += sampled.tolist()
+        group = groups.setdefault(role, TrajectoryGroup(group_id=f"task:{role}", trajectories=[]))
+        group.trajectories.append(trajectory)
+    batch = build_batch(list(groups.values()))
+    near = _logprobs(build_tiny(0), batch, temperature)
 
-    def make(turns: Turns, *, roles: Sequence[str] = ("agent",), temperature: float = 1.0, seed: int = 0) -> TokenBatch:
-        generator = np.random.default_rng(seed)
-        groups: dict[str, TrajectoryGroup] = {}
-        for index, lengths in enumerate(turns):
-            role = roles[index % len(roles)]
-            trajectory = Trajectory(role, reward=0.0)
-            history: list[int] = []
-            for prompt, response in lengths:
-                history += generator.integers(0, 70, prompt).tolist()
-                sampled = generator.integers(0, 70, response)
-                trajectory.add_step(history, sampled, np.zeros(response, np.float32))
-                history += sampled.tolist()
-            groups.setdefault(role, TrajectoryGroup(group_id=f"task:{role}", trajectories=[])).trajectories.append(
-                trajectory
-            )
-        batch = build_batch(list(groups.values()))
-        near = _logprobs(model, batch, temperature)
+    def noisy(spread: float) -> NDArray[np.float32]:
+        return (near + generator.normal(0, spread, near.shape)).astype(np.float32) * batch.loss_mask
 
-        def noisy(spread: float) -> NDArray[np.float32]:
-            return (near + generator.normal(0, spread, near.shape)).astype(np.float32) * batch.loss_mask
-
-        return batch.with_columns(
-            advantages=generator.normal(0, 1, near.shape).astype(np.float32) * batch.loss_mask,
-            old_logprobs=noisy(0.3),
-            sampling_logprobs=noisy(0.3),
-            ref_logprobs=noisy(0.5),
-        )
-
-    return make
+    return batch.with_columns(
+        advantages=generator.normal(0, 1, near.shape).astype(np.float32) * batch.loss_mask,
+        old_logprobs=noisy(0.3),
+        sampling_logprobs=noisy(0.3),
+        ref_logprobs=noisy(0.5),
+    )
 
 
 @torch.no_grad()
@@ -288,16 +269,11 @@ def _logprobs(model: Any, batch: TokenBatch, temperature: float) -> NDArray[np.f
     return logprobs
 
 
-@pytest.fixture(scope="session")
-def make_plan() -> Callable[..., UpdatePlan]:
+def make_plan(losses: str | Mapping[str, str] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any) -> UpdatePlan:
     """An update plan; `losses` are names by role, or of one loss for every role."""
-
-    def make(losses: str | Mapping[str, str] = "ppo", roles: Sequence[str] = ("agent",), **changes: Any) -> UpdatePlan:
-        by_role = dict.fromkeys(roles, losses) if isinstance(losses, str) else losses
-        values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 3} | changes
-        return UpdatePlan(losses={role: _choice(name) for role, name in by_role.items()}, **values)
-
-    return make
+    by_role = dict.fromkeys(roles, losses) if isinstance(losses, str) else losses
+    values = {"global_step": 0, "aggregation": "token-mean", "entropy_coeff": 0.0, "seed": 3} | changes
+    return UpdatePlan(losses={role: _choice(name) for role, name in by_role.items()}, **values)
 
 
 def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
@@ -305,22 +281,18 @@ def _choice(name: str) -> PluginChoice[LossPlugin[Any]]:
     return PluginChoice(registered=found, params=found.plugin.params())
 
 
-@pytest.fixture(scope="session")
-def make_updater() -> Callable[..., Updater]:
-    def make(*, rows: int | None = None, tokens: int | None = None, **changes: Any) -> Updater:
-        values: dict[str, Any] = {
-            "learning_rate": LEARNING_RATE,
-            "lr_schedule": "constant",
-            "warmup_steps_ratio": 0.0,
-            "num_epochs": 1,
-            "num_minibatches": 1,
-            "temperature": 1.0,
-            "calculate_entropy": True,
-            "micro_batching": MicroBatching(rows=rows or 1, max_tokens=tokens),
-        }
-        return Updater(UpdateSettings(**values | changes), total_steps=10, max_response_length=MAX_RESPONSE_LENGTH)
-
-    return make
+def make_updater(*, rows: int | None = None, tokens: int | None = None, **changes: Any) -> Updater:
+    values: dict[str, Any] = {
+        "learning_rate": LEARNING_RATE,
+        "lr_schedule": "constant",
+        "warmup_steps_ratio": 0.0,
+        "num_epochs": 1,
+        "num_minibatches": 1,
+        "temperature": 1.0,
+        "calculate_entropy": True,
+        "micro_batching": MicroBatching(rows=rows or 1, max_tokens=tokens),
+    }
+    return Updater(UpdateSettings(**values | changes), total_steps=10, max_response_length=MAX_RESPONSE_LENGTH)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
 from rllm_core.data.batch import TokenBatch
@@ -17,7 +18,8 @@ from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater as LocalUpdater
 from rllm_verl.columns import ColumnSettings, fill_columns
 from rllm_verl.rows import MicroBatching
-from rllm_verl.update import Updater
+
+from .conftest import make_plan, make_updater, random_batch
 
 AGGREGATIONS = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 LOSSES = [registered.qualified_name for registered in Registry.load(allow={"rllm-core", "rllm-estimators"}).all("loss")]
@@ -25,13 +27,13 @@ TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)
 
 
 @pytest.fixture
-def local(build_tiny: Callable[[], Any]) -> Callable[..., tuple[dict[str, float], torch.Tensor]]:
+def local() -> Callable[..., tuple[dict[str, float], torch.Tensor]]:
     """Metrics and weights after an update on the local backend."""
 
     def update(
         batch: TokenBatch, plan: UpdatePlan, *, temperature: float = 1.0, **settings: Any
     ) -> tuple[dict[str, float], torch.Tensor]:
-        model = build_tiny()
+        model = build_tiny(0)
         section = TrainingSection(
             learning_rate=1e-3, beta1=0.9, beta2=0.95, eps=1e-4, max_grad_norm=1.0, weight_decay=0.0, **settings
         )
@@ -43,9 +45,7 @@ def local(build_tiny: Callable[[], Any]) -> Callable[..., tuple[dict[str, float]
 
 
 @pytest.fixture
-def check(
-    alone: Any, make_updater: Callable[..., Updater], local: Callable[..., tuple[dict[str, float], torch.Tensor]]
-) -> Callable[..., dict[str, float]]:
+def check(alone: Any, local: Callable[..., tuple[dict[str, float], torch.Tensor]]) -> Callable[..., dict[str, float]]:
     def compare(batch: TokenBatch, plan: UpdatePlan, **settings: Any) -> dict[str, float]:
         expected, weights = local(batch, plan, **settings)
         metrics = make_updater(tokens=90, **settings).update(alone.begin_anew(tokens=90), batch, plan).metrics
@@ -64,68 +64,37 @@ def _same_metrics(metrics: Mapping[str, float], expected: Mapping[str, float]) -
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss(
-    loss: str,
-    check: Callable[..., dict[str, float]],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_every_loss(loss: str, check: Callable[..., dict[str, float]]) -> None:
     metrics = check(random_batch(TURNS), make_plan(loss))
     assert metrics["actor/grad_norm"] > 1e-3
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("loss", ["ppo", "reinforce", "gspo"])
-def test_every_aggregation(
-    loss: str,
-    aggregation: str,
-    check: Callable[..., dict[str, float]],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_every_aggregation(loss: str, aggregation: str, check: Callable[..., dict[str, float]]) -> None:
     check(random_batch(TURNS), make_plan(loss, aggregation=aggregation))
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_the_divergence_from_the_reference_model(
-    estimator: Any,
-    check: Callable[..., dict[str, float]],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_the_divergence_from_the_reference_model(estimator: Any, check: Callable[..., dict[str, float]]) -> None:
     metrics = check(random_batch(TURNS), make_plan("ppo", kl=KlTerm(beta=0.5, estimator=estimator)))
     assert metrics["actor/kl_ref"] != 0
 
 
-def test_use_kl_loss_set_to_false_leaves_the_divergence_out(
-    alone: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_use_kl_loss_set_to_false_leaves_the_divergence_out(alone: Any) -> None:
     batch, with_kl = random_batch(TURNS), make_plan(kl=KlTerm(beta=0.5, estimator="k3"))
     left_out = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, with_kl).metrics
     assert left_out == make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
     assert left_out != make_updater(rows=1).update(alone.begin_anew(rows=1), batch, with_kl).metrics
 
 
-def test_the_entropy_bonus(
-    check: Callable[..., dict[str, float]],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_the_entropy_bonus(check: Callable[..., dict[str, float]]) -> None:
     check(random_batch(TURNS), make_plan("ppo", entropy_coeff=0.7))
 
 
 @pytest.mark.parametrize("mode", ["token", "sequence"])
 @pytest.mark.parametrize("beyond_cap", ["truncate", "mask"])
-def test_rollout_correction(
-    mode: Any,
-    beyond_cap: Any,
-    check: Callable[..., dict[str, float]],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_rollout_correction(mode: Any, beyond_cap: Any, check: Callable[..., dict[str, float]]) -> None:
     correction = RolloutCorrection(mode=mode, cap=1.2, floor=0.7, beyond_cap=beyond_cap)
     metrics = check(random_batch(TURNS), make_plan("ppo", rollout_correction=correction))
     assert 0 < metrics["actor/rollout_masked"] < 1
@@ -133,8 +102,6 @@ def test_rollout_correction(
 
 def test_a_loss_for_each_role_with_several_minibatches_and_epochs_at_another_temperature(
     check: Callable[..., dict[str, float]],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
 ) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"), temperature=0.7)
     plan = make_plan({"solver": "gspo", "judge": "clip_cov"}, entropy_coeff=0.1, global_step=4)
@@ -142,15 +109,10 @@ def test_a_loss_for_each_role_with_several_minibatches_and_epochs_at_another_tem
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_columns(
-    temperature: float,
-    alone: Any,
-    build_tiny: Callable[[], Any],
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_columns(temperature: float, alone: Any) -> None:
     batch = random_batch(TURNS)
     filler = ColumnFiller(
-        build_tiny(), temperature=temperature, max_tokens_per_microbatch=1000, recompute_old_logprobs=True
+        build_tiny(0), temperature=temperature, max_tokens_per_microbatch=1000, recompute_old_logprobs=True
     )
     expected = batch.with_columns(**filler.columns(batch, frozenset({"sum_pi_squared"})))
     settings = ColumnSettings(

@@ -10,21 +10,15 @@ import pytest
 import torch
 from expecting import expect_error
 
-from rllm_core.contracts.backend import UpdatePlan
-from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError, LossError
-from rllm_verl.update import Updater
+
+from .conftest import make_plan, make_updater, random_batch
 
 TURNS = [[(5, 3)], [(2, 4)], [(1, 1)]]
 
 
 @pytest.fixture
-def update(
-    alone: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> Callable[..., dict[str, float]]:
+def update(alone: Any) -> Callable[..., dict[str, float]]:
     """An update in which the second of two roles has the loss of this name."""
 
     def run(name: str, group: Any = alone) -> dict[str, float]:
@@ -85,12 +79,7 @@ def test_a_group_whose_loss_failed_goes_on_to_work(
     assert update("ppo", two_ranks)["actor/grad_norm"] > 0
 
 
-def test_update_huge_advantages_are_named_with_reward(
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    alone: Any,
-) -> None:
+def test_update_huge_advantages_are_named_with_reward(alone: Any) -> None:
     batch = random_batch(TURNS)
     huge = batch.with_columns(advantages=np.where(batch.loss_mask, 1e22, 0).astype(np.float32))
     with expect_error(BackendError, "gradient-not-finite", "advantages", "float32", "1e+22", "reward"):

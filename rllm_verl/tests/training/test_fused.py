@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ import torch
 import transformers
 from omegaconf import OmegaConf
 
-from rllm_core.contracts.backend import KlTerm, UpdatePlan
-from rllm_core.data.batch import TokenBatch
+from rllm_core.contracts.backend import KlTerm
 from rllm_core.notices import forget_warnings
 from rllm_verl.columns import ColumnSettings, fill_columns
 from rllm_verl.fused import PLAIN_HEADS, settle_fused
 from rllm_verl.rows import MicroBatching
-from rllm_verl.update import Updater
+
+from .conftest import make_plan, make_updater, random_batch
 
 RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(8, 25)], [(2, 2)], [(7, 9)]]
 SMALL: dict[str, Any] = {
@@ -64,14 +64,7 @@ def test_fused_log_probs_are_those_of_the_model_where_they_are_used(model_type: 
 
 
 @pytest.mark.parametrize("cut", [{"rows": 2}, {"tokens": 100}], ids=str)
-def test_updates_and_columns_are_those_without_fused_kernels(
-    cut: dict[str, int],
-    alone: Any,
-    fused: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int], alone: Any, fused: Any) -> None:
     batch = random_batch(RAGGED, temperature=0.7)
     plan = make_plan(entropy_coeff=0.1, kl=KlTerm(beta=0.1, estimator="k3"))
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
@@ -89,12 +82,7 @@ def test_updates_and_columns_are_those_without_fused_kernels(
 
 @pytest.mark.slow
 def test_adapters_are_trained_as_without_fused_kernels(
-    model_directory: Path,
-    fused_adapter: Any,
-    with_adapter: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
+    model_directory: Path, fused_adapter: Any, with_adapter: Any
 ) -> None:
     batch = random_batch(RAGGED)
     for group in (with_adapter, fused_adapter):

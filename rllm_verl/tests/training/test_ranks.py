@@ -16,6 +16,8 @@ from rllm_verl.columns import ColumnSettings, fill_columns, without_adapter
 from rllm_verl.rows import MicroBatching
 from rllm_verl.update import Updater
 
+from .conftest import make_plan, make_updater, random_batch
+
 RAGGED = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
 """Seven rows of 2 to 54 tokens."""
 
@@ -33,7 +35,7 @@ def _updated(
 
 
 @pytest.fixture
-def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
+def plan() -> UpdatePlan:
     """Something of everything: two roles, one with a loss that looks at whole rows and draws at random."""
     return make_plan(
         {"solver": "gspo", "judge": "clip_cov"},
@@ -46,12 +48,7 @@ def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
-    cut: dict[str, int],
-    alone: Any,
-    two_ranks: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    plan: UpdatePlan,
+    cut: dict[str, int], alone: Any, two_ranks: Any, plan: UpdatePlan
 ) -> None:
     batch = random_batch(RAGGED, roles=("solver", "judge"))
     expected, weights = _updated(alone, make_updater, batch, plan, {"tokens": 2000})
@@ -62,9 +59,7 @@ def test_one_rank_and_two_make_the_same_updates_however_micro_batches_are_cut(
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_columns_are_the_same_on_one_rank_and_on_two(
-    cut: dict[str, int], alone: Any, two_ranks: Any, random_batch: Callable[..., TokenBatch]
-) -> None:
+def test_columns_are_the_same_on_one_rank_and_on_two(cut: dict[str, int], alone: Any, two_ranks: Any) -> None:
     batch = random_batch(RAGGED)
     micro = MicroBatching(rows=cut.get("rows", 1), max_tokens=cut.get("tokens"))
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=True, micro_batching=micro)
@@ -77,34 +72,21 @@ def test_columns_are_the_same_on_one_rank_and_on_two(
         assert (getattr(on_one, name)[~batch.loss_mask] == 0).all()
 
 
-def test_one_row_is_enough_for_two_ranks(
-    alone: Any,
-    two_ranks: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_one_row_is_enough_for_two_ranks(alone: Any, two_ranks: Any) -> None:
     batch = random_batch([[(4, 6)]])
     expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
     metrics = make_updater(rows=3).update(two_ranks.begin_anew(rows=3), batch, make_plan()).metrics
     assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_sampling_logprobs_are_the_old_ones_unless_they_are_recomputed(
-    alone: Any, random_batch: Callable[..., TokenBatch]
-) -> None:
+def test_sampling_logprobs_are_the_old_ones_unless_they_are_recomputed(alone: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(temperature=1.0, recompute_old_logprobs=False, micro_batching=MicroBatching())
     filled = fill_columns(alone, batch, frozenset(), settings)
     assert filled.old_logprobs is batch.sampling_logprobs
 
 
-def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_tokens(
-    alone: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_tokens(alone: Any) -> None:
     batch = random_batch(RAGGED)
     exact = make_updater().update(alone.begin_anew(rows=1), batch, make_plan()).metrics
     estimated = make_updater(calculate_entropy=False).update(alone.begin_anew(rows=1), batch, make_plan()).metrics
@@ -112,13 +94,7 @@ def test_where_entropies_are_not_computed_they_are_estimated_from_the_sampled_to
     assert estimated == pytest.approx(exact | {"actor/entropy": estimated["actor/entropy"]}, rel=1e-6)
 
 
-def test_nothing_but_notes_comes_back_from_an_update(
-    alone: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_but_notes_comes_back_from_an_update(alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-probs of a minibatch would be kept until its end and sent to the driver, which does not look at them."""
     answers = []
     forward_backward = alone.forward_backward
@@ -127,12 +103,7 @@ def test_nothing_but_notes_comes_back_from_an_update(
     assert [set(answer.keys()) for answer in answers] == [{"metrics"}]
 
 
-def test_the_reference_of_a_lora_model_is_the_model_without_its_adapter(
-    with_adapter: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_the_reference_of_a_lora_model_is_the_model_without_its_adapter(with_adapter: Any) -> None:
     batch = random_batch(RAGGED)
     settings = ColumnSettings(
         temperature=1.0, recompute_old_logprobs=True, micro_batching=MicroBatching(), reference=without_adapter

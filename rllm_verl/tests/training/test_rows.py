@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,8 @@ import torch
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import BackendError
 from rllm_verl.rows import PADDING, DealtRows, MicroBatching
+
+from .conftest import random_batch
 
 TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 2), (2, 5)], [(8, 25)]]
 ALL = np.arange(len(TURNS))
@@ -27,7 +27,7 @@ def _without_tail(batch: TokenBatch, row: int) -> TokenBatch:
     return batch.with_columns(loss_mask=mask)
 
 
-def test_every_row_stands_there_whole_with_its_columns(random_batch: Callable[..., TokenBatch]) -> None:
+def test_every_row_stands_there_whole_with_its_columns() -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     dealt = _deal(batch)
     data = dealt.tensordict({"advantages": batch.advantages}, temperature=0.5)
@@ -43,9 +43,7 @@ def test_every_row_stands_there_whole_with_its_columns(random_batch: Callable[..
         assert role == batch.role[row]
 
 
-def test_what_an_engine_says_of_the_next_token_goes_back_to_that_token(
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_what_an_engine_says_of_the_next_token_goes_back_to_that_token() -> None:
     batch = random_batch(TURNS)
     dealt = _deal(batch, 2)
     said = dealt.tensordict({})["input_ids"].float() * 10
@@ -54,7 +52,7 @@ def test_what_an_engine_says_of_the_next_token_goes_back_to_that_token(
     assert column.tolist() == np.where(batch.loss_mask, before, 0).tolist()
 
 
-def test_a_row_ends_at_its_last_sampled_token(random_batch: Callable[..., TokenBatch]) -> None:
+def test_a_row_ends_at_its_last_sampled_token() -> None:
     batch = _without_tail(random_batch(TURNS), 4)
     assert batch.row_lengths[4] == 33
     dealt = _deal(batch, rows=np.array([4]))
@@ -62,7 +60,7 @@ def test_a_row_ends_at_its_last_sampled_token(random_batch: Callable[..., TokenB
     assert dealt.sampled.sum() == 22
 
 
-def test_rows_without_a_sampled_token_are_left_out(random_batch: Callable[..., TokenBatch]) -> None:
+def test_rows_without_a_sampled_token_are_left_out() -> None:
     batch = random_batch(TURNS)
     mask = batch.loss_mask.copy()
     mask[batch.row_offsets[1] : batch.row_offsets[3]] = False
@@ -72,9 +70,7 @@ def test_rows_without_a_sampled_token_are_left_out(random_batch: Callable[..., T
 
 
 @pytest.mark.parametrize(("ranks", "rows", "expected"), [(1, 1, 5), (2, 1, 6), (2, 4, 8), (1, 3, 6), (8, 1, 8)])
-def test_rows_of_one_token_fill_up_to_whole_micro_batches_on_every_rank(
-    ranks: int, rows: int, expected: int, random_batch: Callable[..., TokenBatch]
-) -> None:
+def test_rows_of_one_token_fill_up_to_whole_micro_batches_on_every_rank(ranks: int, rows: int, expected: int) -> None:
     dealt = DealtRows.deal(random_batch(TURNS), ALL, ranks, MicroBatching(rows=rows))
     padding = dealt.rows == PADDING
     assert len(dealt) == expected
@@ -85,16 +81,14 @@ def test_rows_of_one_token_fill_up_to_whole_micro_batches_on_every_rank(
     assert not data["loss_mask"].values()[of_padding].any()
 
 
-def test_ranks_are_given_about_equally_many_tokens(random_batch: Callable[..., TokenBatch]) -> None:
+def test_ranks_are_given_about_equally_many_tokens() -> None:
     lengths = np.random.default_rng(0).integers(5, 60, 64)
     dealt = _deal(random_batch([[(2, int(length))] for length in lengths]), 4, np.arange(64))
     of_ranks = np.add.reduceat(np.diff(dealt.offsets), range(0, 64, 16))
     assert of_ranks.max() - of_ranks.min() < 60
 
 
-def test_a_row_longer_than_a_micro_batch_is_an_error_that_names_the_key(
-    random_batch: Callable[..., TokenBatch],
-) -> None:
+def test_a_row_longer_than_a_micro_batch_is_an_error_that_names_the_key() -> None:
     with pytest.raises(BackendError, match=r"(?s)54 tokens, .* 53\..*ppo_max_token_len_per_gpu"):
         _deal(random_batch(TURNS), max_tokens=53)
     assert len(_deal(random_batch(TURNS), max_tokens=54)) == 5

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from local_models import build_tiny
 
 from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan, UpdateResult
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.record import TokenTrace
 from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater as LocalUpdater
-from rllm_verl.update import Updater
+
+from .conftest import make_plan, make_updater, random_batch
 
 TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
 SETTINGS = {"num_minibatches": 2, "num_epochs": 2}
@@ -25,7 +27,7 @@ COLUMNS = (
 
 
 @pytest.fixture
-def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
+def plan() -> UpdatePlan:
     made = make_plan(
         {"solver": "gspo", "judge": "ppo"},
         aggregation="seq-mean-token-mean",
@@ -37,11 +39,11 @@ def plan(make_plan: Callable[..., UpdatePlan]) -> UpdatePlan:
 
 
 @pytest.fixture
-def local(build_tiny: Callable[[], Any]) -> Callable[..., UpdateResult]:
+def local() -> Callable[..., UpdateResult]:
     def update(batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
         optimiser = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-4, "weight_decay": 0.0}
         section = TrainingSection(**optimiser, max_grad_norm=1.0, **SETTINGS)
-        updater = LocalUpdater(build_tiny(), section, total_steps=10, temperature=1.0, max_response_length=50)
+        updater = LocalUpdater(build_tiny(0), section, total_steps=10, temperature=1.0, max_response_length=50)
         return updater.update(batch, plan)
 
     return update
@@ -57,13 +59,7 @@ def in_order(result: UpdateResult) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("cut", [{"rows": 1}, {"rows": 5}, {"tokens": 90}], ids=str)
 def test_every_token_is_traced_as_on_the_local_backend(
-    cut: dict[str, int],
-    alone: Any,
-    two_ranks: Any,
-    make_updater: Callable[..., Updater],
-    random_batch: Callable[..., TokenBatch],
-    local: Callable[..., UpdateResult],
-    plan: UpdatePlan,
+    cut: dict[str, int], alone: Any, two_ranks: Any, local: Callable[..., UpdateResult], plan: UpdatePlan
 ) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     expected = local(batch, plan)
@@ -76,9 +72,7 @@ def test_every_token_is_traced_as_on_the_local_backend(
             assert vars(one) == pytest.approx(vars(other), rel=1e-5, abs=1e-5)
 
 
-def test_entropies_that_were_not_computed_are_unknown(
-    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], make_plan: Any
-) -> None:
+def test_entropies_that_were_not_computed_are_unknown(alone: Any) -> None:
     plan = replace(make_plan("ppo"), trace=True)
     updater = make_updater(calculate_entropy=False)
 
@@ -88,9 +82,7 @@ def test_entropies_that_were_not_computed_are_unknown(
     assert np.abs(trace["policy_part"]).max() > 0
 
 
-def test_of_losses_of_verl_itself_there_are_log_probs_and_no_coefficients(
-    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], make_plan: Any
-) -> None:
+def test_of_losses_of_verl_itself_there_are_log_probs_and_no_coefficients(alone: Any) -> None:
     plan = replace(make_plan("vanilla"), trace=True)
 
     result = make_updater().update(alone.begin_anew(rows=1), random_batch(TURNS), plan)
@@ -103,9 +95,7 @@ def test_of_losses_of_verl_itself_there_are_log_probs_and_no_coefficients(
     assert (step.policy_loss, step.kl_loss, step.entropy_loss) == (None, None, None)
 
 
-def test_a_term_that_the_settings_leave_out_is_not_in_the_trace(
-    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], plan: UpdatePlan
-) -> None:
+def test_a_term_that_the_settings_leave_out_is_not_in_the_trace(alone: Any, plan: UpdatePlan) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     result = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, plan)
 
@@ -114,9 +104,7 @@ def test_a_term_that_the_settings_leave_out_is_not_in_the_trace(
     assert not in_order(result)["kl_part"].any()
 
 
-def test_a_trace_changes_no_figure(
-    alone: Any, make_updater: Callable[..., Updater], random_batch: Callable[..., TokenBatch], plan: UpdatePlan
-) -> None:
+def test_a_trace_changes_no_figure(alone: Any, plan: UpdatePlan) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     plain = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, replace(plan, trace=False))
     weights = alone.weights()

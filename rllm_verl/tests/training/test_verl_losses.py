@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from expecting import expect_error
+from local_models import build_tiny
 
 from rllm_backend_kit.loss import rollout_weights
-from rllm_core.contracts.backend import KlTerm, RolloutCorrection, UpdatePlan
+from rllm_core.contracts.backend import KlTerm, RolloutCorrection
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.errors import LossError
-from rllm_verl.update import Updater
 from rllm_verl.verl_policy_loss import VerlPolicyLoss
+
+from .conftest import make_plan, make_updater, random_batch
 
 TURNS = [[(5, 3), (2, 4)], [(1, 1)], [(30, 12), (1, 1), (4, 6)], [(3, 0), (2, 5)], [(8, 25)], [(2, 2)], [(7, 9)]]
 AGGREGATIONS = ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -75,17 +76,10 @@ def _direct(
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("name", ["vanilla", "gpg", "geo_mean"])
 def test_loss_and_gradient_are_those_of_a_direct_call(
-    name: str,
-    aggregation: str,
-    correction: RolloutCorrection | None,
-    alone: Any,
-    build_tiny: Callable[[], Any],
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
+    name: str, aggregation: str, correction: RolloutCorrection | None, alone: Any
 ) -> None:
     batch = random_batch(TURNS)
-    loss, norm = _direct(build_tiny(), batch, name, aggregation, correction)
+    loss, norm = _direct(build_tiny(0), batch, name, aggregation, correction)
     plan = make_plan(name, aggregation=aggregation, rollout_correction=correction)
     metrics = make_updater(rows=2).update(alone.begin_anew(rows=2), batch, plan).metrics
     assert metrics["actor/loss"] == pytest.approx(loss, rel=1e-5, abs=1e-5)
@@ -93,14 +87,7 @@ def test_loss_and_gradient_are_those_of_a_direct_call(
 
 
 @pytest.mark.parametrize("name", ["vanilla", "geo_mean"])
-def test_beside_a_loss_of_ours_for_another_role_ranks_change_nothing(
-    name: str,
-    alone: Any,
-    two_ranks: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_beside_a_loss_of_ours_for_another_role_ranks_change_nothing(name: str, alone: Any, two_ranks: Any) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     plan = make_plan({"solver": name, "judge": "ppo"}, kl=KlTerm(beta=0.1, estimator="k3"), entropy_coeff=0.1)
     expected = make_updater(rows=1).update(alone.begin_anew(rows=1), batch, plan).metrics
@@ -109,12 +96,7 @@ def test_beside_a_loss_of_ours_for_another_role_ranks_change_nothing(
     assert 0 < metrics["actor/pg_clipfrac"] < 1
 
 
-def test_vanilla_with_clipping_as_ours_is_our_ppo(
-    alone: Any,
-    random_batch: Callable[..., TokenBatch],
-    make_updater: Callable[..., Updater],
-    make_plan: Callable[..., UpdatePlan],
-) -> None:
+def test_vanilla_with_clipping_as_ours_is_our_ppo(alone: Any) -> None:
     batch = random_batch(TURNS)
     ours = make_updater().update(alone.begin_anew(rows=1), batch, make_plan("ppo")).metrics
     of_verl = make_updater().update(alone.begin_anew(rows=1), batch, make_plan("vanilla")).metrics

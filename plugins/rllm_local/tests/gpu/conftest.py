@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from local_models import random_batch
 
 from rllm_core.data.batch import TokenBatch
 from rllm_local.adapter_files import BaseModel
@@ -76,5 +77,5 @@ def make_trained(sizes: dict[str, int]) -> Callable[..., Trained]:
 
 
 @pytest.fixture
-def batch(sizes: dict[str, int], random_batch: Callable[..., TokenBatch]) -> TokenBatch:
+def batch(sizes: dict[str, int]) -> TokenBatch:
     return random_batch([(8 + 5 * row, 40 + 7 * row) for row in range(8)], vocabulary=sizes["vocab_size"])

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import fill_columns, make_plan, random_batch
 
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Trajectory, TrajectoryGroup
@@ -63,12 +63,7 @@ def test_samples_are_drawn_from_the_models_distribution(
 @pytest.mark.parametrize("rank", [0, 8])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradients_are_those_of_the_cpu(
-    dtype: str,
-    rank: int,
-    device: torch.device,
-    make_trained: Callable[..., Any],
-    batch: TokenBatch,
-    make_plan: Callable[..., UpdatePlan],
+    dtype: str, rank: int, device: torch.device, make_trained: Callable[..., Any], batch: TokenBatch
 ) -> None:
     found = []
     for where in (torch.device("cpu"), device):
@@ -89,7 +84,6 @@ def test_the_trainer_sees_the_log_probs_that_the_sampler_recorded(
     device: torch.device,
     make_trained: Callable[..., Any],
     make_engine: Callable[..., LocalEngine],
-    fill_columns: Callable[..., TokenBatch],
 ) -> None:
     """On average over tokens: a cache adds up in another order, which bfloat16 rounds to another number."""
     model = make_trained(device, dtype, rank).model
@@ -114,8 +108,6 @@ def test_peak_memory_is_what_the_dry_run_announces(
     device: torch.device,
     sizes: dict[str, int],
     make_trained: Callable[..., Any],
-    random_batch: Callable[..., TokenBatch],
-    make_plan: Callable[..., UpdatePlan],
 ) -> None:
     """Bytes per parameter and per token together, within a quarter."""
     trained = make_trained(device, dtype, rank, gradient_checkpointing=recompute, max_tokens_per_microbatch=1024)

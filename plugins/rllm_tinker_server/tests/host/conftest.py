@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from local_models import build_tiny, sharpen, tiny_tokenizer
 
-from rllm_local import tiny
 from rllm_local.model import LoadedModel
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec
@@ -19,33 +18,17 @@ torch.set_num_threads(1)
 STEP = AdamStep(learning_rate=1e-2, beta1=0.9, beta2=0.95, eps=1e-8)
 
 
-def _sharpened(model: Any) -> Any:
-    """With small weights, as at first, every token is much alike; with larger ones each of them matters."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(0.12 / parameter.std())
-    return model.eval()
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Any:
-    return tiny.build_tokenizer()
-
-
-@pytest.fixture(scope="session")
-def build_tied(tokenizer: Any) -> Callable[[], Any]:
+def build_tied() -> Any:
     """The tiny Llama: its output layer is its input embedding."""
-    return lambda: _sharpened(tiny.build_model(len(tokenizer), 0))
+    return build_tiny(0)
 
 
-@pytest.fixture(scope="session")
-def build_untied(tokenizer: Any) -> Callable[[], Any]:
+def build_untied() -> Any:
     """A Qwen3 with an output layer of its own."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=len(tokenizer),
+        vocab_size=len(tiny_tokenizer()),
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -58,102 +41,69 @@ def build_untied(tokenizer: Any) -> Callable[[], Any]:
         pad_token_id=0,
         eos_token_id=2,
     )
-
-    def build() -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            return _sharpened(Qwen3ForCausalLM(config))
-
-    return build
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return sharpen(Qwen3ForCausalLM(config))
 
 
-@pytest.fixture(scope="session")
-def make_host(build_tied: Callable[[], Any], tokenizer: Any) -> Callable[..., Host]:
+def make_host(model: Any = None, *, name: str = "tiny", **settings: Any) -> Host:
     """A host on a model of its own, the tied one unless another is given."""
-
-    def make(model: Any = None, *, name: str = "tiny", **settings: Any) -> Host:
-        model = build_tied() if model is None else model
-        context = int(model.config.max_position_embeddings)
-        loaded = LoadedModel(model=model, tokenizer=tokenizer, stop_ids=frozenset({2}), max_context=context)
-        return Host(loaded, name=name, tokenizer=name, **settings)
-
-    return make
+    model = build_tied() if model is None else model
+    context = int(model.config.max_position_embeddings)
+    loaded = LoadedModel(model=model, tokenizer=tiny_tokenizer(), stop_ids=frozenset({2}), max_context=context)
+    return Host(loaded, name=name, tokenizer=name, **settings)
 
 
 @pytest.fixture
-def host(make_host: Callable[..., Host]) -> Host:
+def host() -> Host:
     """With one LoRA model, ``m``."""
     made = make_host()
     made.create("m", LoraSpec(rank=8, seed=1))
     return made
 
 
-@pytest.fixture(scope="session")
-def make_examples() -> Callable[..., tuple[Example, ...]]:
+def make_examples(
+    lengths: tuple[int, ...], loss: str = "ppo", *, seed: int = 0, many: int | None = None
+) -> tuple[Example, ...]:
     """Random examples of these lengths, with all inputs that any policy loss reads, or the weights of cross_entropy."""
-
-    def make(lengths: tuple[int, ...], loss: str = "ppo", *, seed: int = 0, many: int | None = None) -> tuple[Any, ...]:
-        generator = np.random.default_rng(seed)
-        examples = []
-        for length in lengths:
-            shape = (length,) if many is None else (length, many)
-            columns = {
-                "weights": generator.normal(0, 1, shape),
-                "logprobs": generator.normal(-4.4, 0.4, shape),
-                "advantages": generator.normal(0, 1, shape),
-                "sequence_ratio_mask": np.arange(length) >= length // 2,
-            }
-            names = {
-                "cross_entropy": ("weights",),
-                "gspo": ("logprobs", "advantages", "sequence_ratio_mask"),
-            }.get(loss, ("logprobs", "advantages"))
-            examples.append(
-                Example(
-                    tokens=generator.integers(0, 70, length),
-                    targets=generator.integers(0, 70, shape),
-                    inputs={name: columns[name].astype(np.float32) for name in names},
-                )
+    generator = np.random.default_rng(seed)
+    examples = []
+    for length in lengths:
+        shape = (length,) if many is None else (length, many)
+        columns = {
+            "weights": generator.normal(0, 1, shape),
+            "logprobs": generator.normal(-4.4, 0.4, shape),
+            "advantages": generator.normal(0, 1, shape),
+            "sequence_ratio_mask": np.arange(length) >= length // 2,
+        }
+        of_losses = {"cross_entropy": ("weights",), "gspo": ("logprobs", "advantages", "sequence_ratio_mask")}
+        names = of_losses.get(loss, ("logprobs", "advantages"))
+        examples.append(
+            Example(
+                tokens=generator.integers(0, 70, length),
+                targets=generator.integers(0, 70, shape),
+                inputs={name: columns[name].astype(np.float32) for name in names},
             )
-        return tuple(examples)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_request(make_examples: Callable[..., tuple[Example, ...]]) -> Callable[..., ForwardBackward]:
-    def make(
-        loss: str = "ppo", lengths: tuple[int, ...] = (9, 4, 17), *, forward_only: bool = False, **options: Any
-    ) -> ForwardBackward:
-        config = options.pop("config", {})
-        examples = make_examples(lengths, loss, **options)
-        return ForwardBackward(loss=loss, config=config, examples=examples, forward_only=forward_only)
-
-    return make
+        )
+    return tuple(examples)
 
 
-@pytest.fixture(scope="session")
-def train() -> Callable[..., None]:
-    """Some steps, each on the request given."""
-
-    def steps(host: Host, model_id: str, request: ForwardBackward, count: int = 1, step: AdamStep = STEP) -> None:
-        for _ in range(count):
-            host.forward_backward(model_id, request)
-            host.optim_step(model_id, step)
-
-    return steps
+def make_request(
+    loss: str = "ppo", lengths: tuple[int, ...] = (9, 4, 17), *, forward_only: bool = False, **options: Any
+) -> ForwardBackward:
+    config = options.pop("config", {})
+    examples = make_examples(lengths, loss, **options)
+    return ForwardBackward(loss=loss, config=config, examples=examples, forward_only=forward_only)
 
 
-@pytest.fixture(scope="session")
-def adam_step() -> AdamStep:
-    return STEP
+def train(host: Host, model_id: str, request: ForwardBackward, count: int = 1, step: AdamStep = STEP) -> None:
+    """Make some steps, each on the request given."""
+    for _ in range(count):
+        host.forward_backward(model_id, request)
+        host.optim_step(model_id, step)
 
 
-@pytest.fixture(scope="session")
-def weights_of() -> Callable[[Host, str], torch.Tensor]:
+def weights_of(host: Host, model_id: str) -> torch.Tensor:
     """All weights of an adapter as one vector."""
-
-    def flat(host: Host, model_id: str) -> torch.Tensor:
-        factors = host.weights(model_id).factors.values()
-        return torch.cat([tensor.flatten() for each in factors for tensor in (each.down, each.up)])
-
-    return flat
+    factors = host.weights(model_id).factors.values()
+    return torch.cat([tensor.flatten() for each in factors for tensor in (each.down, each.up)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,9 @@ import torch
 from rllm_local.model import load_model
 from rllm_local.settings import TrainedModelSection
 from rllm_tinker_server.host import Host
-from rllm_tinker_server.messages import AdamStep, ForwardBackward, LoraSpec, RequestRefused
+from rllm_tinker_server.messages import ForwardBackward, LoraSpec, RequestRefused
+
+from .conftest import STEP, build_tied, build_untied, make_host, make_request, train, weights_of
 
 Requests = Callable[..., ForwardBackward]
 Train = Callable[..., None]
@@ -21,7 +22,7 @@ Flat = Callable[[Host, str], torch.Tensor]
 
 
 @pytest.fixture
-def saved(host: Host, make_request: Requests, train: Train, tmp_path: Path) -> Path:
+def saved(host: Host, tmp_path: Path) -> Path:
     """A model after two steps, with its optimiser."""
     train(host, "m", make_request(), 2)
     directory = tmp_path / "saved"
@@ -30,9 +31,7 @@ def saved(host: Host, make_request: Requests, train: Train, tmp_path: Path) -> P
     return directory
 
 
-def test_a_resumed_model_learns_bit_for_bit_what_the_uninterrupted_one_does(
-    host: Host, saved: Path, make_host: Any, make_request: Requests, train: Train, weights_of: Flat
-) -> None:
+def test_a_resumed_model_learns_bit_for_bit_what_the_uninterrupted_one_does(host: Host, saved: Path) -> None:
     fresh = make_host()
     fresh.load_state("again", saved, optimizer=True)
     assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
@@ -41,23 +40,19 @@ def test_a_resumed_model_learns_bit_for_bit_what_the_uninterrupted_one_does(
     assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
 
 
-def test_loading_goes_back_in_a_model_that_exists_and_drops_its_gradient(
-    host: Host, saved: Path, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep
-) -> None:
+def test_loading_goes_back_in_a_model_that_exists_and_drops_its_gradient(host: Host, saved: Path) -> None:
     at_saving = weights_of(host, "m")
     train(host, "m", make_request(seed=4))
     after = weights_of(host, "m")
     host.forward_backward("m", make_request(seed=8))
     host.load_state("m", saved, optimizer=True)
     assert torch.equal(weights_of(host, "m"), at_saving)
-    assert host.optim_step("m", adam_step) == {"grad_norm": 0.0}
+    assert host.optim_step("m", STEP) == {"grad_norm": 0.0}
     train(host, "m", make_request(seed=4))
     assert torch.equal(weights_of(host, "m"), after)
 
 
-def test_without_the_optimiser_adamw_starts_anew(
-    host: Host, saved: Path, make_host: Any, make_request: Requests, train: Train, weights_of: Flat
-) -> None:
+def test_without_the_optimiser_adamw_starts_anew(host: Host, saved: Path) -> None:
     fresh = make_host()
     fresh.load_state("again", saved, optimizer=False)
     assert torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
@@ -66,7 +61,7 @@ def test_without_the_optimiser_adamw_starts_anew(
     assert not torch.equal(weights_of(fresh, "again"), weights_of(host, "m"))
 
 
-def test_a_model_that_was_never_stepped_can_be_saved_and_loaded(host: Host, tmp_path: Path, weights_of: Flat) -> None:
+def test_a_model_that_was_never_stepped_can_be_saved_and_loaded(host: Host, tmp_path: Path) -> None:
     host.save_state("m", tmp_path, optimizer=True)
     host.load_state("n", tmp_path, optimizer=True)
     assert torch.equal(weights_of(host, "n"), weights_of(host, "m"))
@@ -81,7 +76,7 @@ def test_weights_for_sampling_are_those_that_were_saved(host: Host, saved: Path)
         assert torch.equal(loaded.factors[name].up, factors.up)
 
 
-def test_no_file_is_a_pickle_and_peft_loads_the_folder(host: Host, saved: Path, build_tied: Any) -> None:
+def test_no_file_is_a_pickle_and_peft_loads_the_folder(host: Host, saved: Path) -> None:
     from peft import PeftModel
 
     assert {path.suffix for path in saved.iterdir()} <= {".safetensors", ".json", ".md"}
@@ -98,9 +93,7 @@ def test_no_file_is_a_pickle_and_peft_loads_the_folder(host: Host, saved: Path, 
 @pytest.mark.parametrize(
     "spec", [LoraSpec(rank=4), LoraSpec(rank=8, train_mlp=False), LoraSpec(rank=8, train_unembed=False)]
 )
-def test_a_state_of_another_shape_is_refused_and_changes_nothing(
-    spec: LoraSpec, host: Host, saved: Path, weights_of: Flat
-) -> None:
+def test_a_state_of_another_shape_is_refused_and_changes_nothing(spec: LoraSpec, host: Host, saved: Path) -> None:
     host.create("other", spec)
     before = weights_of(host, "other")
     with pytest.raises(RequestRefused, match=r"saved .*LoRA model.* rank"):
@@ -108,9 +101,7 @@ def test_a_state_of_another_shape_is_refused_and_changes_nothing(
     assert torch.equal(weights_of(host, "other"), before)
 
 
-def test_the_state_of_another_base_model_is_refused(
-    make_host: Any, saved: Path, build_tied: Any, build_untied: Any
-) -> None:
+def test_the_state_of_another_base_model_is_refused(saved: Path) -> None:
     other_weights = build_tied()
     with torch.no_grad():
         other_weights.model.norm.weight[0] += 0.5
@@ -125,7 +116,7 @@ def test_the_state_of_another_base_model_is_refused(
             other.weights("m")
 
 
-def test_the_base_model_may_have_another_name(host: Host, make_host: Any, saved: Path, weights_of: Flat) -> None:
+def test_the_base_model_may_have_another_name(host: Host, saved: Path) -> None:
     renamed = make_host(name="./tiny")
     renamed.load_state("m", saved, optimizer=True)
     assert torch.equal(weights_of(renamed, "m"), weights_of(host, "m"))

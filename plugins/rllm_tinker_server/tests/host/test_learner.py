@@ -19,6 +19,8 @@ from rllm_tinker_server.host import Host
 from rllm_tinker_server.losses import LOSSES
 from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec, RequestRefused
 
+from .conftest import STEP, build_tied, build_untied, make_examples, make_host, make_request, train, weights_of
+
 Requests = Callable[..., ForwardBackward]
 Train = Callable[..., None]
 Flat = Callable[[Host, str], torch.Tensor]
@@ -45,9 +47,7 @@ def _with(request: ForwardBackward, index: int, **changes: Any) -> ForwardBackwa
 
 
 @pytest.mark.parametrize("many", [None, 3])
-def test_log_probs_are_those_of_a_plain_forward_pass(
-    many: int | None, host: Host, make_request: Requests, train: Train
-) -> None:
+def test_log_probs_are_those_of_a_plain_forward_pass(many: int | None, host: Host) -> None:
     request = make_request("cross_entropy", (5, 30, 1, 12), many=many)
     train(host, "m", request)
     result = host.forward_backward("m", request)
@@ -61,14 +61,14 @@ def test_log_probs_are_those_of_a_plain_forward_pass(
     assert result.metrics["loss:sum"] == pytest.approx(total, rel=1e-4)
 
 
-def test_examples_with_different_numbers_of_targets_go_together(host: Host, make_examples: Any) -> None:
+def test_examples_with_different_numbers_of_targets_go_together(host: Host) -> None:
     examples = (*make_examples((4,), "cross_entropy", many=2), *make_examples((9,), "cross_entropy", many=5))
     result = host.forward_backward("m", ForwardBackward(loss="cross_entropy", config={}, examples=examples))
     assert [logprobs.shape for logprobs in result.logprobs] == [(4, 2), (9, 5)]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_results_do_not_depend_on_how_examples_are_cut(loss: str, make_host: Any, make_request: Requests) -> None:
+def test_results_do_not_depend_on_how_examples_are_cut(loss: str) -> None:
     request = make_request(loss, (3, 40, 7, 7, 22, 1, 15))
     results = []
     for max_tokens in (100_000, 50, 1):
@@ -85,13 +85,12 @@ def test_results_do_not_depend_on_how_examples_are_cut(loss: str, make_host: Any
             np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("build", ["build_tied", "build_untied"])
+@pytest.mark.parametrize("build", [build_tied, build_untied])
 @pytest.mark.parametrize("many", [None, 3])
 def test_logits_of_a_long_example_are_never_there_at_once(
-    build: str, many: int | None, make_host: Any, make_request: Requests, request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    base, asked = request.getfixturevalue(build)(), make_request("cross_entropy", (40, 3, 22), many=many)
+    build: Callable[[], Any], many: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, asked = build(), make_request("cross_entropy", (40, 3, 22), many=many)
     results = []
     for most in (learner.MAX_LOGITS, 7 * base.get_input_embeddings().num_embeddings + 1):
         monkeypatch.setattr(learner, "MAX_LOGITS", most)
@@ -113,14 +112,14 @@ def test_logits_of_a_long_example_are_never_there_at_once(
         np.testing.assert_allclose(one, other, atol=1e-5, rtol=0)
 
 
-def test_an_example_with_many_targets_is_not_padded_to_the_length_of_another(make_examples: Any) -> None:
+def test_an_example_with_many_targets_is_not_padded_to_the_length_of_another() -> None:
     long, deep = make_examples((512,), "cross_entropy"), make_examples((1,), "cross_entropy", many=100_000)
     batches = list(example_batches((*long, *deep, *long), 4096, torch.device("cpu")))
     assert [batch.members for batch in batches] == [(1,), (0, 2)]
     assert [batch.targets.shape for batch in batches] == [(1, 1, 100_000), (2, 512, 1)]
 
 
-def test_gradients_of_requests_add_up_until_a_step(host: Host, make_request: Requests, adam_step: AdamStep) -> None:
+def test_gradients_of_requests_add_up_until_a_step(host: Host) -> None:
     first, second = make_request("ppo"), make_request("cross_entropy", seed=9)
     gradients = []
     for request in (first, second):
@@ -132,12 +131,12 @@ def test_gradients_of_requests_add_up_until_a_step(host: Host, make_request: Req
     total = _gradient(host)
     assert total is not None
     torch.testing.assert_close(total, gradients[0] + gradients[1])
-    norm = host.optim_step("m", adam_step)["grad_norm"]
+    norm = host.optim_step("m", STEP)["grad_norm"]
     assert norm == pytest.approx(total.norm().item(), rel=1e-5)
     assert _gradient(host) is None
 
 
-def test_a_forward_pass_alone_leaves_no_gradient(host: Host, make_request: Requests) -> None:
+def test_a_forward_pass_alone_leaves_no_gradient(host: Host) -> None:
     expected = host.forward_backward("m", make_request(seed=3))
     gradient = _gradient(host)
     result = host.forward_backward("m", make_request(seed=3, forward_only=True))
@@ -146,7 +145,7 @@ def test_a_forward_pass_alone_leaves_no_gradient(host: Host, make_request: Reque
     torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
 
 
-def test_a_step_is_one_of_adamw_on_the_clipped_gradient(host: Host, make_request: Requests, weights_of: Flat) -> None:
+def test_a_step_is_one_of_adamw_on_the_clipped_gradient(host: Host) -> None:
     host.forward_backward("m", make_request())
     gradient, before = _gradient(host), weights_of(host, "m")
     assert gradient is not None
@@ -160,15 +159,13 @@ def test_a_step_is_one_of_adamw_on_the_clipped_gradient(host: Host, make_request
     torch.testing.assert_close(weights_of(host, "m"), expected, atol=1e-6, rtol=1e-4)
 
 
-def test_a_step_without_a_gradient_changes_nothing(
-    host: Host, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep
-) -> None:
+def test_a_step_without_a_gradient_changes_nothing(host: Host) -> None:
     train(host, "m", make_request())
     before, state = (
         weights_of(host, "m"),
         {key: value.clone() for key, value in host._learners["m"].adam.state().items()},
     )
-    assert host.optim_step("m", adam_step) == {"grad_norm": 0.0}
+    assert host.optim_step("m", STEP) == {"grad_norm": 0.0}
     assert torch.equal(weights_of(host, "m"), before)
     assert all(torch.equal(value, state[key]) for key, value in host._learners["m"].adam.state().items())
 
@@ -186,18 +183,16 @@ def test_a_step_without_a_gradient_changes_nothing(
     ],
 )
 def test_settings_no_step_can_be_made_with_are_refused_and_the_gradient_stays(
-    changes: dict[str, float], message: str, host: Host, make_request: Requests, adam_step: AdamStep
+    changes: dict[str, float], message: str, host: Host
 ) -> None:
     host.forward_backward("m", make_request())
     gradient = _gradient(host)
     with pytest.raises(RequestRefused, match=message):
-        host.optim_step("m", replace(adam_step, **changes))
+        host.optim_step("m", replace(STEP, **changes))
     torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
 
 
-def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(
-    host: Host, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep
-) -> None:
+def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(host: Host) -> None:
     train(host, "m", make_request())
     before = weights_of(host, "m")
     huge = make_request("cross_entropy", (6,))
@@ -205,23 +200,21 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(
     huge = _with(huge, 0, inputs={"weights": np.array([1e37, -1e37] * 3, np.float32)})
     host.forward_backward("m", huge)
     with pytest.raises(RequestRefused, match="gradient"):
-        host.optim_step("m", adam_step)
+        host.optim_step("m", STEP)
     assert _gradient(host) is None
     assert torch.equal(weights_of(host, "m"), before)
     train(host, "m", make_request())
     assert torch.isfinite(weights_of(host, "m")).all()
 
 
-def test_weights_that_a_huge_step_made_infinite_are_not_saved(
-    host: Host, make_request: Requests, train: Train, weights_of: Flat, adam_step: AdamStep, tmp_path: Path
-) -> None:
+def test_weights_that_a_huge_step_made_infinite_are_not_saved(host: Host, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.mkdir(), bad.mkdir()
     train(host, "m", make_request())
     host.save_state("m", good, optimizer=True)
     before = weights_of(host, "m")
     host.forward_backward("m", make_request())
-    host.optim_step("m", replace(adam_step, learning_rate=3.4e38, weight_decay=1.0, beta1=0.0))
+    host.optim_step("m", replace(STEP, learning_rate=3.4e38, weight_decay=1.0, beta1=0.0))
     assert not torch.isfinite(weights_of(host, "m")).all()
     with pytest.raises(RequestRefused, match=r"step 2 with learning_rate=3\.4e\+38"):
         host.save_state("m", bad, optimizer=True)
@@ -231,7 +224,7 @@ def test_weights_that_a_huge_step_made_infinite_are_not_saved(
     host.save_state("m", bad, optimizer=True)
 
 
-def test_a_loss_that_is_not_finite_adds_nothing(make_host: Any, make_request: Requests) -> None:
+def test_a_loss_that_is_not_finite_adds_nothing() -> None:
     host = make_host(max_tokens_per_microbatch=10)
     host.create("m", LoraSpec(rank=8, seed=1))
     host.forward_backward("m", make_request())
@@ -244,9 +237,7 @@ def test_a_loss_that_is_not_finite_adds_nothing(make_host: Any, make_request: Re
     torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
 
 
-def test_an_exception_in_the_middle_leaves_the_gradient_as_it_was(
-    make_host: Any, make_request: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_in_the_middle_leaves_the_gradient_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     host = make_host(max_tokens_per_microbatch=10)
     host.create("m", LoraSpec(rank=8, seed=1))
     host.forward_backward("m", make_request())
@@ -279,9 +270,7 @@ IDS = np.array([5, 6, 7])
         ({"inputs": {"advantages": np.array([0, np.nan, np.inf], np.float32)}}, "advantages.* 2 values.* NaN"),
     ],
 )  # fmt: skip
-def test_bad_data_is_refused_with_the_datum_named(
-    changes: dict[str, Any], message: str, host: Host, make_request: Requests
-) -> None:
+def test_bad_data_is_refused_with_the_datum_named(changes: dict[str, Any], message: str, host: Host) -> None:
     request = make_request("ppo", (4, 3))
     full = {**request.examples[1].inputs}
     if "inputs" in changes and len(changes["inputs"]) == 1 and "missing" not in message:
@@ -292,14 +281,14 @@ def test_bad_data_is_refused_with_the_datum_named(
 
 
 @pytest.mark.parametrize("key", ["mask", "weights", "clip_low_threshold"])
-def test_an_input_the_loss_does_not_read_is_refused_by_name(key: str, host: Host, make_request: Requests) -> None:
+def test_an_input_the_loss_does_not_read_is_refused_by_name(key: str, host: Host) -> None:
     request = make_request("ppo", (3,))
     inputs = {**request.examples[0].inputs, key: np.ones(3, np.float32)}
     with pytest.raises(RequestRefused, match=f"ppo.*'{key}'.*target_tokens, advantages, logprobs"):
         host.forward_backward("m", _with(request, 0, inputs=inputs))
 
 
-def test_a_sequence_without_a_marked_position_is_refused(host: Host, make_request: Requests) -> None:
+def test_a_sequence_without_a_marked_position_is_refused(host: Host) -> None:
     request = make_request("gspo", (3,))
     inputs = {**request.examples[0].inputs, "sequence_ratio_mask": np.zeros(3, np.float32)}
     with pytest.raises(RequestRefused, match="Datum 0: sequence_ratio_mask marks no position"):
@@ -311,7 +300,7 @@ def test_a_request_without_data_is_refused(host: Host) -> None:
         host.forward_backward("m", ForwardBackward(loss="ppo", config={}, examples=()))
 
 
-def test_the_context_can_be_made_smaller_than_the_models(make_host: Any, make_request: Requests) -> None:
+def test_the_context_can_be_made_smaller_than_the_models() -> None:
     host = make_host(max_context=10)
     host.create("m", LoraSpec(rank=2))
     host.forward_backward("m", make_request(lengths=(10,)))
@@ -321,7 +310,7 @@ def test_the_context_can_be_made_smaller_than_the_models(make_host: Any, make_re
         make_host(max_context=513)
 
 
-def test_ids_of_lora_models_are_taken_and_free(host: Host, make_request: Requests) -> None:
+def test_ids_of_lora_models_are_taken_and_free(host: Host) -> None:
     with pytest.raises(RequestRefused, match="a LoRA model 'm' already"):
         host.create("m", LoraSpec(rank=2))
     host.release("m")
@@ -331,9 +320,7 @@ def test_ids_of_lora_models_are_taken_and_free(host: Host, make_request: Request
     host.create("m", LoraSpec(rank=2))
 
 
-def test_adapters_of_a_bfloat16_model_move_as_float32_weights_under_torchs_adamw(
-    make_host: Callable[..., Host], build_tied: Callable[[], Any], make_request: Requests
-) -> None:
+def test_adapters_of_a_bfloat16_model_move_as_float32_weights_under_torchs_adamw() -> None:
     """With gradients of two requests, added up in float32, and a learning rate that bfloat16 weights would not feel."""
     host = make_host(build_tied().to(torch.bfloat16))
     host.create("m", LoraSpec(rank=4, seed=1))

@@ -11,7 +11,9 @@ from torch import nn
 
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import ALPHA, LoraModel, merged_copy, target_names
-from rllm_tinker_server.messages import ForwardBackward, LoraSpec, RequestRefused
+from rllm_tinker_server.messages import LoraSpec, RequestRefused
+
+from .conftest import build_tied, build_untied, make_host, make_request, train, weights_of
 
 IDS = torch.tensor([[5, 9, 31, 4, 4, 60, 12]])
 ALL = LoraSpec(rank=4, seed=0)
@@ -40,7 +42,7 @@ def _randomised(base: Any, spec: LoraSpec, seed: int = 0) -> LoraModel:
         ("train_unembed", ("lm_head",)),
     ],
 )
-def test_each_flag_adapts_the_layers_it_speaks_of(flag: str, ending: tuple[str, ...], build_untied: Any) -> None:
+def test_each_flag_adapts_the_layers_it_speaks_of(flag: str, ending: tuple[str, ...]) -> None:
     flags = {"train_attn": False, "train_mlp": False, "train_unembed": False, flag: True}
     names = target_names(build_untied(), LoraSpec(rank=4, **flags))
     assert {name.rpartition(".")[2] for name in names} == set(ending)
@@ -67,7 +69,7 @@ def test_other_families_are_told_by_their_structure(family: str, attention: set[
         assert {name.rpartition(".")[2] for name in names} == leaves
 
 
-def test_a_choice_that_matches_nothing_is_refused(build_tied: Any) -> None:
+def test_a_choice_that_matches_nothing_is_refused() -> None:
     with pytest.raises(RequestRefused, match="train_unembed"):
         target_names(build_tied(), LoraSpec(rank=4, train_attn=False, train_mlp=False, train_unembed=False))
     model = build_tied()
@@ -93,17 +95,17 @@ def test_experts_that_are_one_tensor_are_refused_and_the_rest_can_be_trained() -
 
 
 @pytest.mark.parametrize("rank", [0, -3, 100_000])
-def test_a_rank_that_cannot_be_is_refused(rank: int, build_tied: Any) -> None:
+def test_a_rank_that_cannot_be_is_refused(rank: int) -> None:
     with pytest.raises(RequestRefused, match=f"rank of {rank}.*1 to 1024"):
         LoraModel(build_tied(), LoraSpec(rank=rank))
 
 
-def test_a_new_lora_model_answers_as_the_base_model_does(build_tied: Any) -> None:
+def test_a_new_lora_model_answers_as_the_base_model_does() -> None:
     base = build_tied()
     assert torch.equal(_logits(LoraModel(base, ALL).model), _logits(base))
 
 
-def test_the_initial_weights_are_those_of_the_seed(build_tied: Any) -> None:
+def test_the_initial_weights_are_those_of_the_seed() -> None:
     base = build_tied()
     first, again, other, unseeded = (LoraModel(base, LoraSpec(rank=4, seed=seed)) for seed in (7, 7, 8, None))
     a = [name for name in first.parameters() if "lora_A" in name]
@@ -118,14 +120,14 @@ def test_the_initial_weights_are_those_of_the_seed(build_tied: Any) -> None:
     assert all(not parameter.any() for name, parameter in first.parameters().items() if "lora_B" in name)
 
 
-def test_making_a_lora_model_leaves_the_global_random_numbers_alone(build_tied: Any) -> None:
+def test_making_a_lora_model_leaves_the_global_random_numbers_alone() -> None:
     base, before = build_tied(), torch.get_rng_state()
     LoraModel(base, ALL)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_adapters_are_float32_and_alone_are_trained(dtype: torch.dtype, build_tied: Any) -> None:
+def test_adapters_are_float32_and_alone_are_trained(dtype: torch.dtype) -> None:
     base = build_tied().to(dtype).requires_grad_(False)
     lora = LoraModel(base, ALL)
     assert {parameter.dtype for parameter in lora.parameters().values()} == {torch.float32}
@@ -135,7 +137,7 @@ def test_adapters_are_float32_and_alone_are_trained(dtype: torch.dtype, build_ti
     assert all(parameter.grad is not None for parameter in lora.parameters().values())
 
 
-def test_the_change_of_a_layer_is_alpha_over_rank_times_b_a(build_untied: Any) -> None:
+def test_the_change_of_a_layer_is_alpha_over_rank_times_b_a() -> None:
     base = build_untied()
     lora = _randomised(base, LoraSpec(rank=4, seed=0, train_attn=False, train_mlp=False))
     hidden = torch.randn(3, 32)
@@ -144,19 +146,17 @@ def test_the_change_of_a_layer_is_alpha_over_rank_times_b_a(build_untied: Any) -
     torch.testing.assert_close(lora.model.lm_head(hidden), expected)
 
 
-@pytest.mark.parametrize("build", ["build_tied", "build_untied"])
+@pytest.mark.parametrize("build", [build_tied, build_untied])
 @pytest.mark.parametrize("train_unembed", [True, False])
-def test_a_merged_model_answers_as_the_adapted_one(
-    build: str, train_unembed: bool, request: pytest.FixtureRequest
-) -> None:
-    base = request.getfixturevalue(build)()
+def test_a_merged_model_answers_as_the_adapted_one(build: Callable[[], Any], train_unembed: bool) -> None:
+    base = build()
     lora = _randomised(base, LoraSpec(rank=4, seed=0, train_unembed=train_unembed))
     merged = merged_copy(base, lora.weights())
     torch.testing.assert_close(_logits(merged), _logits(lora.model), atol=1e-4, rtol=1e-5)
     assert not torch.allclose(_logits(merged), _logits(base), atol=0.1)
 
 
-def test_small_changes_reach_the_merged_model_of_a_bfloat16_base(build_untied: Any) -> None:
+def test_small_changes_reach_the_merged_model_of_a_bfloat16_base() -> None:
     base = build_untied().to(torch.bfloat16)
     lora = _randomised(base, ALL)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_small_changes_reach_the_merged_model_of_a_bfloat16_base(build_untied: A
     assert (found.float() - expected.float()).norm() < 0.02 * expected.float().norm()
 
 
-def test_a_merged_model_in_the_type_of_a_bfloat16_base_is_half_as_large_and_answers_alike(build_untied: Any) -> None:
+def test_a_merged_model_in_the_type_of_a_bfloat16_base_is_half_as_large_and_answers_alike() -> None:
     base = build_untied().to(torch.bfloat16)
     lora = _randomised(base, ALL)
     merged = merged_copy(base, lora.weights(), torch.bfloat16)
@@ -181,7 +181,7 @@ def test_a_merged_model_in_the_type_of_a_bfloat16_base_is_half_as_large_and_answ
     assert (found - expected).norm() < 0.05 * expected.norm()
 
 
-def test_a_merged_model_shares_all_tensors_that_are_not_adapted(build_untied: Any) -> None:
+def test_a_merged_model_shares_all_tensors_that_are_not_adapted() -> None:
     base = build_untied()
     lora = _randomised(base, LoraSpec(rank=4, seed=0, train_mlp=False, train_unembed=False))
     merged = dict(merged_copy(base, lora.weights()).named_parameters())
@@ -189,7 +189,7 @@ def test_a_merged_model_shares_all_tensors_that_are_not_adapted(build_untied: An
         assert (merged[name] is parameter) == ("self_attn" not in name or "norm" in name)
 
 
-def test_adapting_a_tied_output_layer_leaves_the_input_embedding_alone(build_tied: Any) -> None:
+def test_adapting_a_tied_output_layer_leaves_the_input_embedding_alone() -> None:
     base = build_tied()
     embedding = base.get_input_embeddings().weight
     before = embedding.detach().clone()
@@ -203,9 +203,7 @@ def test_adapting_a_tied_output_layer_leaves_the_input_embedding_alone(build_tie
     assert base.config.tie_word_embeddings
 
 
-def test_training_leaves_the_base_model_as_it_was(
-    make_host: Callable[..., Host], make_request: Callable[..., ForwardBackward], train: Callable[..., None]
-) -> None:
+def test_training_leaves_the_base_model_as_it_was() -> None:
     host = make_host()
     before = {name: tensor.clone() for name, tensor in host.model.state_dict().items()}
     expected = _logits(host.model)
@@ -216,12 +214,7 @@ def test_training_leaves_the_base_model_as_it_was(
     assert torch.equal(_logits(host.model), expected)
 
 
-def test_two_lora_models_in_turns_learn_what_each_learns_alone(
-    make_host: Callable[..., Host],
-    make_request: Callable[..., ForwardBackward],
-    train: Callable[..., None],
-    weights_of: Callable[..., torch.Tensor],
-) -> None:
+def test_two_lora_models_in_turns_learn_what_each_learns_alone() -> None:
     specs = {"a": LoraSpec(rank=8, seed=1), "b": LoraSpec(rank=3, seed=2, train_mlp=False)}
     requests = {"a": make_request("ppo"), "b": make_request("cross_entropy", seed=5)}
     together = make_host()
@@ -237,9 +230,7 @@ def test_two_lora_models_in_turns_learn_what_each_learns_alone(
         assert torch.equal(weights_of(alone, name), weights_of(together, name))
 
 
-def test_a_snapshot_does_not_follow_later_steps(
-    host: Host, make_request: Callable[..., ForwardBackward], train: Callable[..., None]
-) -> None:
+def test_a_snapshot_does_not_follow_later_steps(host: Host) -> None:
     train(host, "m", make_request())
     snapshot = host.weights("m")
     before = {name: (factors.down.clone(), factors.up.clone()) for name, factors in snapshot.factors.items()}

@@ -21,6 +21,8 @@ from rllm_tinker_server.messages import LoraSpec, SampleSettings
 from rllm_tinker_server.samplers import Samplers
 from rllm_tinker_server.service import Service
 
+from .conftest import make_host, make_request, train, weights_of
+
 DEADLINE = 60.0
 """Seconds after which something hangs, however busy the machine is."""
 FREE = SampleSettings(max_tokens=40, seed=3, temperature=1.0, top_k=-1, top_p=1.0, stop_ids=frozenset())
@@ -48,9 +50,7 @@ def _trained_beside(host: Host, train: Callable[[], None], work: Callable[[], Fo
 
 
 @pytest.mark.parametrize("of_base", [False, True], ids=["adapter", "base"])
-def test_a_version_samples_the_same_while_the_model_is_trained(
-    host: Host, make_request: Any, train: Any, of_base: bool
-) -> None:
+def test_a_version_samples_the_same_while_the_model_is_trained(host: Host, of_base: bool) -> None:
     train(host, "m", make_request())
     weights = None if of_base else host.weights("m")
     alone = _sampled(host, weights)
@@ -58,9 +58,7 @@ def test_a_version_samples_the_same_while_the_model_is_trained(
     assert all(found == alone for found in beside)
 
 
-def test_training_makes_the_same_weights_while_others_sample(
-    make_host: Callable[..., Host], make_request: Any, train: Any, weights_of: Any
-) -> None:
+def test_training_makes_the_same_weights_while_others_sample() -> None:
     alone, beside = make_host(), make_host()
     for host in (alone, beside):
         host.create("m", LoraSpec(rank=8, seed=1))
@@ -71,7 +69,7 @@ def test_training_makes_the_same_weights_while_others_sample(
     assert torch.equal(weights_of(alone, "m"), weights_of(beside, "m"))
 
 
-def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(host: Host, train: Any) -> None:
+def test_a_model_that_is_made_during_a_pass_of_the_base_model_attends_as_others(host: Host) -> None:
     with over_slots(host.merged(None), None):
         host.create("n", LoraSpec(rank=8, seed=1))
         host.merged(host.weights("m"))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from local_models import tiny_tokenizer
 
 from rllm_core.seeding import derive_seed
 from rllm_local import engine
@@ -18,6 +19,8 @@ from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.messages import Example, ForwardBackward, LoraSpec, RequestRefused, Sampled, SampleSettings
 from rllm_tinker_server.samplers import Samplers
+
+from .conftest import make_host, make_request, train
 
 FREE = SampleSettings(max_tokens=20, seed=3, temperature=1.0, top_k=-1, top_p=1.0, stop_ids=frozenset())
 PROMPT = np.array([5, 9, 31, 4, 60, 12], np.int32)
@@ -38,7 +41,7 @@ def make_samplers(host: Host, executor: ThreadPoolExecutor) -> Callable[..., Sam
 
 
 @pytest.fixture
-def snapshots(host: Host, make_request: Any, train: Any) -> list[AdapterWeights]:
+def snapshots(host: Host) -> list[AdapterWeights]:
     """Weights after one, two, three and four steps."""
     made = []
     for _ in range(4):
@@ -78,9 +81,7 @@ def test_log_probs_of_samples_are_those_of_the_training_forward_pass(
         np.testing.assert_allclose(sampled.logprobs, logprobs[len(PROMPT) - 1 :], atol=1e-5, rtol=0)
 
 
-def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(
-    make_host: Callable[..., Host], executor: ThreadPoolExecutor, make_request: Any, train: Any
-) -> None:
+def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(executor: ThreadPoolExecutor) -> None:
     # Prompts are computed in pieces of at most this many tokens.
     host = make_host(max_tokens_per_microbatch=7)
     host.create("m", LoraSpec(rank=8, seed=1))
@@ -179,7 +180,7 @@ def test_temperature_0_is_greedy_and_log_probs_are_before_top_k(
 
 
 def test_a_reply_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
-    make_samplers: Callable[..., Samplers], tokenizer: Any
+    make_samplers: Callable[..., Samplers],
 ) -> None:
     samplers = make_samplers()
     ((free,),) = _run(samplers.sample(None, [PROMPT], replace(FREE, max_tokens=60)))
@@ -190,7 +191,7 @@ def test_a_reply_ends_with_a_stop_token_or_with_the_text_of_a_stop_string(
     assert at_token.stop_reason == "stop"
 
     # A string that begins in one token and ends in the next.
-    decode = lambda count: tokenizer.decode(tokens[:count], skip_special_tokens=False)  # noqa: E731
+    decode = lambda count: tiny_tokenizer().decode(tokens[:count], skip_special_tokens=False)  # noqa: E731
     wanted = decode(42)[len(decode(40)) :]
     ((at_string,),) = _run(samplers.sample(None, [PROMPT], replace(FREE, max_tokens=60, stop_strings=(wanted,))))
     ends = next(count for count in range(1, 61) if wanted in decode(count))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from rllm_estimators import losses_sequence, losses_weighted
 from rllm_estimators.loss_options import CispoParams, DroParams, GspoParams
 from rllm_local.settings import TrainingSection
 from rllm_local.update import Updater
-from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import LoraModel
 from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec
+
+from .conftest import build_tied, make_host
 
 SPEC = LoraSpec(rank=8, seed=1)
 SETTINGS = TrainingSection(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.01, max_grad_norm=1.0)
@@ -78,12 +78,7 @@ def _examples(batch: TokenBatch, loss: str) -> tuple[Example, ...]:
 
 @pytest.mark.parametrize(("name", "function", "params", "config"), SHARED, ids=[name for name, *_ in SHARED])
 def test_steps_equal_those_of_the_local_backend(
-    name: str,
-    function: PolicyLoss,
-    params: Any,
-    config: dict[str, float],
-    build_tied: Callable[[], Any],
-    make_host: Callable[..., Host],
+    name: str, function: PolicyLoss, params: Any, config: dict[str, float]
 ) -> None:
     # The service's dro counts prompts as well; there is none but the first token here.
     prompts = (1, 1, 1, 1) if name == "dro" else (5, 1, 12, 3)
