@@ -24,7 +24,7 @@ LIMITS = {
     ("E", "messages"): 0,
     ("E", "docstrings"): 1,
     ("E", "comments"): 0,
-    ("W", "pages"): 676,
+    ("W", "pages"): 690,
     ("W", "messages"): 190,
     ("W", "docstrings"): 1_210,
     ("W", "comments"): 147,
