@@ -93,6 +93,7 @@ PLAYED: dict[str, Any] = {
     "rllm.trainer.val_before_train": False,
     "rllm.trainer.seed": 3,
     "rllm.reward": ["even"],
+    "rllm.sampler": "drop_solved",
     "rllm.renderer": "rllm-core/template",
     "rllm.disable_thinking": True,
     "rllm.accumulate_reasoning": True,
