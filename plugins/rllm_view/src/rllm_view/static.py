@@ -137,7 +137,9 @@ def write_page(
         runs = library.runs()
         if not runs:
             raise ConfigError(
-                "run-not-found", f"{', '.join(map(str, folders))}: there is no run.", "Use a run folder. `rllm runs list` lists them."
+                "run-not-found",
+                f"{', '.join(map(str, folders))}: there is no run.",
+                "Use a run folder. `rllm runs list` lists them.",
             )
         contents = contents_of(Answers(library), episodes)
         if given is not None:
