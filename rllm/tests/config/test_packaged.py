@@ -13,11 +13,12 @@ import pytest
 from expecting import expect_error
 from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
+from pydantic import BaseModel, Field
 
 from rllm.config import packaged
 from rllm.config.compose import Composed
 from rllm.config.layers import Layer, Tier
-from rllm.config.packaged import base_layer, packaged_layers, search_path_entries
+from rllm.config.packaged import base_layer, fill_defaults, packaged_layers, search_path_entries
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
 from rllm_core.plugins.registry import Registry
@@ -210,3 +211,29 @@ def test_composing_leaves_the_hydra_of_a_script_under_way_alone(
         assert GlobalHydra.instance().hydra is under_way
         assert str(version.getbase()) == "1.2"
     assert not GlobalHydra.instance().is_initialized()
+
+
+class _Inner(BaseModel):
+    rate: float = 0.5
+    place: Path = Path("here")
+
+
+class _Outer(BaseModel):
+    needed: int
+    inner: _Inner
+    either: _Inner | dict[str, int] | None = None
+    given: int = Field(3, alias="class")
+
+
+def test_fill_defaults_adds_missing_keys_and_returns_their_paths() -> None:
+    tree: dict[str, Any] = {"inner": {"rate": 1.0}, "either": {"place": "there"}}
+    assert set(fill_defaults(tree, _Outer)) == {("inner", "place"), ("either", "rate"), ("class",)}
+    assert tree == {"inner": {"rate": 1.0, "place": "here"}, "either": {"place": "there", "rate": 0.5}, "class": 3}
+
+
+def test_fill_defaults_adds_nothing_to_a_section_with_several_models() -> None:
+    class Either(BaseModel):
+        one: _Inner | _Outer | None = None
+
+    tree: dict[str, Any] = {"one": {"needed": 1}}
+    assert fill_defaults(tree, Either) == []

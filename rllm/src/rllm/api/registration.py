@@ -15,17 +15,15 @@ from rllm.api.as_classic import AsClassic
 from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
 from rllm.api.classic_call import NORM, reads
 from rllm.api.offering import NONE, ThingT, find_plugin, frozen, offering, plain_name, read_summary, registering
-from rllm.planning.unused_keys import shared_options
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import Grouping, GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
 from rllm_core.errors import PluginError
-from rllm_core.plugins.choice import choose
+from rllm_core.plugins.choice import choose, shared_options
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
-from rllm_core.schema.run_config import RllmSection, RunConfig
 
 
 def register_rllm_adv_estimator(
@@ -101,7 +99,7 @@ def get_rllm_adv_estimator(name: str) -> ClassicEstimator:
     def params_of(algorithm_config: AlgorithmSection | None, options: Mapping[str, Any]) -> BaseModel:
         shared: dict[str, Any] = {}
         if algorithm_config is not None:
-            shared = shared_options(RunConfig(rllm=RllmSection(algorithm=algorithm_config)), "estimator")
+            shared = shared_options(algorithm_config, "estimator")
         where = f"get_rllm_adv_estimator({name!r})"
         params: BaseModel = choose(registry, "estimator", {"name": name, **options}, where, shared).params
         return params

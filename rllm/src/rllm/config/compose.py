@@ -11,6 +11,7 @@ get the same values as the core's, and derived keys are set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import getitem
@@ -25,11 +26,11 @@ from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.config.merge import MISSING, Merged, Origin, merge_layers
 from rllm.config.needed import require_packages
 from rllm.config.options_as_keys import option_hints
-from rllm.config.packaged import DEFAULT, base_layer, packaged_layers
+from rllm.config.packaged import DEFAULT, base_layer, fill_defaults, packaged_layers
 from rllm.config.packaged_keys import unlike_packaged
-from rllm.config.paths import KeyPath, leaves, picked, put_at, split_key, value_at, without
+from rllm.config.paths import ABSENT, KeyPath, leaves, picked, split_key, value_at
 from rllm.config.problems import ConfigLine, as_config_error, describe, parse, wrong_value
-from rllm.config.resolve import environment_hidden, escape, from_environment, resolve, resolve_interpolations
+from rllm.config.resolve import environment_hidden, format_tree, from_environment, resolve, resolve_interpolations
 from rllm.config.sharing import put_shared, share_keys
 from rllm.config.unused import idle_reason
 from rllm.config.whole import UNUSED, as_whole, changed_since, given_layers, is_whole
@@ -60,8 +61,8 @@ class Composed:
     tiers: dict[str, Tier]
     """How every value of `tree` came about, by dotted key."""
     warnings: tuple[str, ...] = ()
-    in_force: Mapping[str, Any] = field(default_factory=dict)
-    """Tree of the values that the backend's unused keys have without the user's settings."""
+    unused_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Tree of the values that the backend's unused keys would have if the user did not set them."""
     from_environment: Mapping[KeyPath, tuple[Any, Any]] = field(default_factory=dict)
     """Values that contain environment variables, and so perhaps secrets: as the user wrote them, and resolved."""
     unused: tuple[KeyPath, ...] = ()
@@ -81,13 +82,8 @@ class Composed:
 
     @property
     def printable_tree(self) -> dict[str, Any]:
-        """`tree` as it may be saved and shown. Values from environment variables appear as the user wrote them, such as
-        ``${oc.env:KEY}``. Other text that looks like an interpolation is escaped."""
-        tree: dict[str, Any] = escape(self.tree)
-        for path, (text, value) in self.from_environment.items():
-            if value_at(self.tree, path) == value:
-                put_at(tree, path, text)
-        return tree
+        """`tree` as it may be saved and shown, see `format_tree`."""
+        return format_tree(self.tree, self.from_environment)
 
     def build_saved_config(self) -> dict[str, Any]:
         """Return `printable_tree` and the layers it was made from, for ``config.yaml`` and `build_train_config`."""
@@ -120,10 +116,44 @@ def compose(registry: Registry, user_layers: Sequence[Layer] = ()) -> Composed:
 
     Raises ConfigError for everything that is wrong with a value, a key or a file, and with the choice of a plugin.
     """
-    return _compose(registry, [part for layer in user_layers for part in _opened(layer, registry)])
+    layers = [part for layer in user_layers for part in _open_whole(layer, registry)]
+    settled = _settle(registry, layers)
+    with environment_hidden(settled.from_environment):
+        if problems := unlike_packaged(settled.tree, settled.merged, settled.backend, settled.profile):
+            raise as_config_error(problems)
+        composed = _validate(registry, settled)
+    unused = [split_key(key) for key in composed.by_user if idle_reason(settled.backend, key)]
+    return replace(
+        composed,
+        unused_defaults=_values_without_user(settled, layers, unused) if unused else {},
+        from_environment=settled.from_environment,
+        user_layers=tuple(layers),
+    )
 
 
-def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
+@dataclass(frozen=True)
+class _Settled:
+    """The values of a run before validation, with the plugins that the user's layers choose."""
+
+    backend: Any
+    """Its plugin spec."""
+    profile: str | None
+    lower: Sequence[Layer]
+    """Layers of the packages and of the environment."""
+    merged: Merged
+    tree: dict[str, Any]
+    """Values of `merged`, resolved."""
+    from_environment: Mapping[KeyPath, tuple[Any, Any]]
+    warnings: tuple[str, ...]
+
+    @property
+    def schemas(self) -> tuple[type[BaseModel], type[BaseModel]]:
+        """The core's schema and the backend's."""
+        return RunConfig, self.backend.params
+
+
+def _settle(registry: Registry, user_layers: Sequence[Layer]) -> _Settled:
+    """Merge the user's layers over the layers of the plugins that they choose, and resolve the values."""
     chosen = merge_layers([base_layer(), *user_layers], [RunConfig])
     require_packages(registry, lambda key: _selected(chosen, key))
     backend_name, environment_name = _name(BACKEND_KEY, chosen), _name(ENVIRONMENT_KEY, chosen)
@@ -152,35 +182,34 @@ def _compose(registry: Registry, user_layers: Sequence[Layer]) -> Composed:
     _require_unchanged(merged, decided)
     _require_own_sections(merged, backend, registry)
     tree = resolve(merged)
-    kept = from_environment(merged, tree)
-    with environment_hidden(kept):
-        if problems := unlike_packaged(tree, merged, backend, profile):
-            raise as_config_error(problems)
-        composed = _validated(registry, merged, tree, backend.params, tuple(warnings))
-    unused = [split_key(key) for key in composed.by_user if idle_reason(backend, key)]
-    in_force = _in_force(registry, user_layers, unused) if unused else {}
-    return replace(composed, in_force=in_force, from_environment=kept, user_layers=tuple(user_layers))
+    merged.marks |= dict.fromkeys(fill_defaults(tree, backend.params), Origin(DEFAULT, Tier.PACKAGED))
+    return _Settled(backend, profile, lower, merged, tree, from_environment(merged, tree), tuple(warnings))
 
 
-def _in_force(registry: Registry, user_layers: Sequence[Layer], unused: Sequence[KeyPath]) -> Mapping[str, Any]:
-    others = [
-        replace(layer, tree=without(layer.tree, *unused)) if layer.tier >= Tier.USER else layer for layer in user_layers
-    ]
-    try:
-        return picked(_compose(registry, others).tree, unused)
-    except ConfigError:
-        return {}  # another key points to one of these, which has no value without the user's
+def _values_without_user(settled: _Settled, layers: Sequence[Layer], keys: Sequence[KeyPath]) -> dict[str, Any]:
+    """Return the values that keys of the backend would have if the user did not set them, with all others unchanged."""
+    backend = settled.backend
+    lower = merge_layers([*settled.lower, *(each for each in layers if each.tier < Tier.USER)], settled.schemas)
+    fill_defaults(lower.tree, backend.params)
+    derived = {split_key(row.native) for row in backend.derived_keys}
+    known = [path for path in keys if path in derived or value_at(lower.tree, path) is not ABSENT]
+    merged = Merged(deepcopy(settled.merged.tree), dict(settled.merged.marks))
+    for path in known:
+        value = value_at(lower.tree, path)
+        merged.put(path, None if value is ABSENT else value, DEFAULT, lower.tier(path))
+    derive_keys(merged, backend.derived_keys, backend.params)
+    return picked(resolve_interpolations(merged), known)
 
 
-def _opened(layer: Layer, registry: Registry) -> list[Layer]:
+def _open_whole(layer: Layer, registry: Registry) -> list[Layer]:
     """Split a whole configuration into its user's layers and a layer of later changes. Other layers stay unchanged."""
     if not is_whole(layer):
         return [layer]
     stored = given_layers(layer)
     given = [each for each in stored if each.origin != UNUSED]
-    now = _compose(registry, given)
+    now = _settle(registry, given)
     # If a caller resolved the interpolations of a whole configuration, it contains values instead of interpolations.
-    same = [now.printable_tree, now.tree, *(each.tree for each in stored if each not in given)]
+    same = [format_tree(now.tree, now.from_environment), now.tree, *(each.tree for each in stored if each not in given)]
     return [*given, changed_since(layer, same)]
 
 
@@ -213,19 +242,13 @@ def chosen_backend(registry: Registry, user_layers: Sequence[Layer]) -> Any:
     return _plugin(registry, "backend", _name(BACKEND_KEY, merged), BACKEND_KEY, merged)
 
 
-def _validated(
-    registry: Registry,
-    merged: Merged,
-    tree: dict[str, Any],
-    backend_schema: type[BaseModel],
-    warnings: tuple[str, ...],
-) -> Composed:
-    core, rest = _split(tree, RunConfig, backend_schema)
-    keys = tuple(dict.fromkeys(known_keys(RunConfig) + known_keys(backend_schema)))
+def _validate(registry: Registry, settled: _Settled) -> Composed:
+    tree, merged = settled.tree, settled.merged
+    keys = tuple(dict.fromkeys(key for schema in settled.schemas for key in known_keys(schema)))
     instances: list[BaseModel] = []
     problems: list[ConfigLine] = []
     meant: list[str] = []
-    for schema, values in ((RunConfig, core), (backend_schema, rest)):
+    for schema, values in zip(settled.schemas, _split(tree, *settled.schemas), strict=True):
         try:
             instances.append(parse(schema, values))
         except ValidationError as error:
@@ -235,11 +258,10 @@ def _validated(
         raise as_config_error(problems, " ".join(meant))
     config, backend_config = instances
     assert isinstance(config, RunConfig)
-    _fill(tree, backend_config.model_dump(mode="json", by_alias=True), merged, ())
     paths = [path for path, _ in leaves(tree)]
     origins = {".".join(path): merged.origin(path) for path in paths}
     tiers = {".".join(path): merged.tier(path) for path in paths}
-    return Composed(config, backend_config, tree, origins, tiers, warnings)
+    return Composed(config, backend_config, tree, origins, tiers, settled.warnings)
 
 
 def _split(
@@ -272,17 +294,6 @@ def _settle_length_of_training(merged: Merged, shared: Sequence[SharedKey]) -> N
         put_shared(merged, shared, batches, -1, merged.origin(split_key(epochs)), by_epochs)
     elif by_batches > by_epochs:
         put_shared(merged, shared, epochs, RunConfig().rllm.trainer.total_epochs, DEFAULT, Tier.PACKAGED)
-
-
-def _fill(tree: dict[str, Any], defaults: Mapping[str, Any], merged: Merged, at: KeyPath) -> None:
-    """Add what the backend's YAML leaves to the defaults of its schema, so that a saved configuration is complete."""
-    for key, value in defaults.items():
-        path = (*at, key)
-        if key not in tree:
-            tree[key] = value
-            merged.marks[path] = Origin(DEFAULT, Tier.PACKAGED)
-        elif isinstance(value, dict) and isinstance(tree[key], dict):
-            _fill(tree[key], value, merged, path)
 
 
 def _selected(merged: Merged, key: str) -> Any:

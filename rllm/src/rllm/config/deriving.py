@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
 
-from rllm.config.keys import find_section
 from rllm.config.layers import Tier
 from rllm.config.merge import MISSING, Merged
-from rllm.config.packaged import DEFAULT
-from rllm.config.paths import ABSENT, KeyPath, put_at, split_key, value_at
+from rllm.config.packaged import DEFAULT, fill_defaults
+from rllm.config.paths import ABSENT, put_at, split_key, value_at
 from rllm.config.problems import wrong_value
 from rllm.config.resolve import escape, resolved_at
 from rllm_core.contracts.backend import DerivedKey
@@ -31,16 +29,18 @@ def derive_keys(merged: Merged, derived: Sequence[DerivedKey], schema: type[Base
     if not derived:
         return
     tree = resolved_at(merged, {split_key(key) for row in derived for key in (row.native, *row.of)})
+    fill_defaults(tree, schema)
     for row in derived:
         path = split_key(row.native)
         if merged.tier(path) < Tier.SAVED:
-            value = _derived(merged, tree, schema, row)
+            value = _derived(merged, tree, row)
             merged.put(path, escape(value), f"{' and '.join(row.of)}, by derivation", Tier.PACKAGED)
             put_at(tree, path, value)
 
 
-def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row: DerivedKey) -> Any:
-    sources = {split_key(key): _value(tree, schema, split_key(key)) for key in row.of}
+def _derived(merged: Merged, tree: dict[str, Any], row: DerivedKey) -> Any:
+    sources = {split_key(key): value_at(tree, split_key(key)) for key in row.of}
+    sources = {path: None if value in (ABSENT, MISSING) else value for path, value in sources.items()}
     try:
         return row.derive(*sources.values())
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -52,23 +52,3 @@ def _derived(merged: Merged, tree: dict[str, Any], schema: type[BaseModel], row:
             for path, value in sources.items()
         )
         raise ConfigError("wrong-value", f"`{row.native}` cannot be derived, as {given}: {error}.") from error
-
-
-def _value(tree: dict[str, Any], schema: type[BaseModel], path: KeyPath) -> Any:
-    """Return the value of a key, or the backend schema's default if no layer sets it. None if neither exists."""
-    value = value_at(tree, path)
-    if value is ABSENT:
-        value = _default(tree, schema, path)
-    return None if value in (ABSENT, MISSING) else value
-
-
-def _default(tree: Any, schema: type[BaseModel], path: KeyPath) -> Any:
-    """Return the value that validation will set for a key missing in `tree`. `ABSENT` if the schema has no default."""
-    head, rest = path[0], path[1:]
-    if isinstance(tree, dict) and head in tree:
-        section = find_section(schema, head)
-        return _default(tree[head], section, rest) if section is not None and rest else ABSENT
-    field = schema.model_fields.get(head)
-    if not isinstance(tree, dict) or field is None or field.is_required():
-        return ABSENT
-    return value_at(to_jsonable_python(field.get_default(call_default_factory=True)), rest)

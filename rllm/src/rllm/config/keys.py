@@ -92,10 +92,10 @@ def where_acts(schema: type[BaseModel], path: KeyPath) -> Literal["training", "r
 
 
 def find_section(schema: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """The model of a section of a schema; None when the key is no section of it."""
+    """Return the model of a section of a schema. None if the key is no section, or may have several models."""
     field = schema.model_fields.get(key)
-    variants = _variants(field.annotation) if field else ()
-    return next(filter(_is_section, variants), None)
+    models = list(filter(_is_section, _variants(field.annotation))) if field else []
+    return models[0] if len(models) == 1 else None
 
 
 def matches(path: KeyPath, patterns: frozenset[KeyPath]) -> bool:

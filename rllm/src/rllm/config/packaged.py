@@ -1,4 +1,4 @@
-"""Defaults of the core's schema and of the backends' YAML files, composed by Hydra.
+"""Defaults of the schemas and of the backends' YAML files, which Hydra composes.
 
 Each backend has ``rllm/backend/<name>.yaml`` in a folder of its package. Hydra resolves the references in that file
 (a defaults list, other groups, packages). ``rllm.config.compose`` merges all other layers over it.
@@ -16,10 +16,14 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
 from rllm.config.backend_files import profile_file, search_directory
+from rllm.config.keys import find_section
 from rllm.config.layers import Layer, Tier
 from rllm.config.overrides import BACKEND_GROUP
-from rllm.config.paths import split_by
+from rllm.config.paths import KeyPath, split_by
 from rllm.config.yaml_text import yaml_error
 from rllm_core.contracts.chosen import Registered
 from rllm_core.errors import ConfigError
@@ -42,6 +46,20 @@ _composing_with: ContextVar[list[tuple[str, str]] | None] = ContextVar("composin
 def base_layer() -> Layer:
     """The defaults of the core's schema."""
     return Layer(DEFAULT, RunConfig().model_dump(mode="json"), Tier.PACKAGED)
+
+
+def fill_defaults(tree: dict[str, Any], schema: type[BaseModel], at: KeyPath = ()) -> list[KeyPath]:
+    """Add the defaults of the keys of a schema that a tree lacks, and return the paths of the added values."""
+    added: list[KeyPath] = []
+    for name, field in schema.model_fields.items():
+        key = field.alias or name
+        if key in tree:
+            if (section := find_section(schema, name)) is not None and isinstance(tree[key], dict):
+                added += fill_defaults(tree[key], section, (*at, key))
+        elif not field.is_required():
+            tree[key] = to_jsonable_python(field.get_default(call_default_factory=True), by_alias=True)
+            added.append((*at, key))
+    return added
 
 
 def store_base_config() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rllm.config.layers import require_plain
 from rllm.config.merge import MISSING, Merged
-from rllm.config.paths import KeyPath, leaves, value_at
+from rllm.config.paths import KeyPath, leaves, put_at, value_at
 from rllm_core.errors import ConfigError, RllmError
 
 SHORTEST_SECRET = 4
@@ -96,6 +96,19 @@ def escape(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     return value
+
+
+def format_tree(tree: Mapping[str, Any], from_environment: Mapping[KeyPath, tuple[Any, Any]]) -> dict[str, Any]:
+    """Return a resolved tree as it may be saved and shown.
+
+    Values from environment variables appear as the user wrote them, such as ``${oc.env:KEY}``. Other text that looks
+    like an interpolation is escaped.
+    """
+    written: dict[str, Any] = escape(tree)
+    for path, (text, value) in from_environment.items():
+        if value_at(tree, path) == value:
+            put_at(written, path, text)
+    return written
 
 
 def _is_open(tree: Any, path: KeyPath) -> bool:

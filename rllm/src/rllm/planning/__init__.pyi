@@ -4,4 +4,4 @@ from .preflight import (
     check_to_train as check_to_train,
     load_plugins as load_plugins,
 )
-from .unused_keys import acting_plugins as acting_plugins, core_key as core_key, shared_options as shared_options
+from .unused_keys import acting_plugins as acting_plugins, core_key as core_key

@@ -15,7 +15,7 @@ from rllm.planning.dataset_of_file import dataset_of_file
 from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
-from rllm.planning.unused_keys import settle_effects, shared_options
+from rllm.planning.unused_keys import settle_effects
 from rllm_core.contracts.chosen import FAMILY, PluginChoice
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.estimator import EstimatorPlugin
@@ -23,7 +23,7 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
-from rllm_core.plugins.choice import choose
+from rllm_core.plugins.choice import choose, shared_options
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.scoring import WeightedReward

@@ -158,7 +158,7 @@ def _idle_keys_of_backends(composed: Composed, chosen: Sequence[Registered[Any]]
             if instead := idle_reason(backend, key, profile):
                 given = composed.describe(key)
                 of_profile = idle_reason(backend, key) is None
-                without_user = packaged_values(backend, profile) if of_profile else composed.in_force
+                without_user = packaged_values(backend, profile) if of_profile else composed.unused_defaults
                 if same_value(composed.value(key), value_at(without_user, split_key(key))):
                     text = (
                         f"{given}, which is the default: it has no effect, because backend {backend.name} does not "
@@ -176,12 +176,6 @@ def config_keys(plugin: Any, key: str) -> bool:
 
 def _lists(plugin: Any, key: str) -> bool:
     return any(covers(name, key) for name in plugin.config_keys)
-
-
-def shared_options(config: RunConfig, kind: str) -> dict[str, Any]:
-    """Return the core's values that plugins of a kind use as options, by name. Null keeps the plugin's default."""
-    keys = core_keys(config)
-    return {key.path[-1]: key.value for key in keys if kind in key.options_of and key.value is not None}
 
 
 def acting_plugins(registry: Registry, key: Key) -> list[Registered[Any]]:

@@ -13,6 +13,7 @@ from rllm_core.contracts.chosen import FAMILY, PluginChoice, Registered
 from rllm_core.errors import ConfigError, PluginError, did_you_mean
 from rllm_core.notices import warn_once
 from rllm_core.plugins.registry import Registry
+from rllm_core.schema.section import ReadBy
 
 
 def choose(
@@ -28,8 +29,8 @@ def choose(
 
     Args:
         where: the full config path of the choice, such as ``rllm.algorithm.adv_estimator``.
-        shared: values of config keys that several plugins read, such as ``kl_beta``. An option that the choice does not
-            set takes the value of the same name. Without such a value, the plugin's own default applies.
+        shared: the result of `shared_options`. An option that the choice does not set takes the value of the same name.
+            Without such a value, the plugin's own default applies.
         options_at: the config path of the options, if they are not in the same mapping as the name.
 
     Raises:
@@ -61,6 +62,21 @@ def choose(
             raise ConfigError(explained.code, explained.message, f"Write {wanted} instead of {name}.") from error
         raise explained from error
     return PluginChoice(registered=registered, params=params, own=frozenset(options))
+
+
+def shared_options(config: BaseModel, kind: str) -> dict[str, Any]:
+    """Return the values of a config section that plugins of a kind use as options (`ReadBy.options_of`), by name.
+
+    A null is missing: the plugin's own default applies.
+    """
+    options: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            options |= shared_options(value, kind)
+        elif value is not None and any(isinstance(mark, ReadBy) and kind in mark.options_of for mark in field.metadata):
+            options[name] = value
+    return options
 
 
 def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rllm.planning import ByRole, shared_options
+from rllm.planning import ByRole
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.choice import choose
+from rllm_core.plugins.choice import choose, shared_options
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import ROLE_LOSS, Choice
