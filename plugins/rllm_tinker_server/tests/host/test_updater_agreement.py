@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rllm.supervised.loss import cross_entropy
 from rllm_core.algorithms.options import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
@@ -30,7 +31,7 @@ SETTINGS = TrainingSection(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, 
 STEP = AdamStep(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.01, grad_clip_norm=1.0)
 CLIP = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.15}
 SHARED: list[tuple[str, PolicyLoss, Any, dict[str, float]]] = [
-    ("cross_entropy", losses_weighted.cross_entropy, NoParams(), {}),
+    ("cross_entropy", cross_entropy, NoParams(), {}),
     ("importance_sampling", core_losses.importance_sampling, NoParams(), {}),
     ("ppo", core_losses.ppo, PpoParams(eps_clip=0.1, eps_clip_high=0.15), CLIP),
     ("cispo", losses_weighted.cispo, CispoParams(eps_clip=0.1, eps_clip_high=0.15), CLIP),
