@@ -12,6 +12,7 @@ from scripted_world import ScriptedBackend
 from rllm.planning.plan import RunPlan
 from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import load_tasks, open_runner
+from rllm.training.task_draws import TaskDraws
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.stage import Stage
 from rllm_core.contracts.stage_context import StageContext
@@ -50,7 +51,8 @@ class InARow:
 
     async def fit(self) -> None:
         plan, config = self._plan, self._plan.config
-        schedule = TaskSchedule(load_tasks(plan, "train"), plan.tasks_per_step, config.rllm.trainer.seed)
+        tasks = load_tasks(plan, "train")
+        schedule, draws = TaskSchedule(tasks, plan.tasks_per_step), TaskDraws(plan, tasks)
         context = RunContext(
             config=config, backend_config=plan.composed.backend_config, seed=config.rllm.trainer.seed, total_steps=STEPS
         )
@@ -71,14 +73,14 @@ class InARow:
             )
             made = [(chosen.plugin.always, chosen.registered.load()(stages, chosen.params)) for chosen in plan.stages]
             for _ in range(STEPS):
-                await self._step(made, schedule)
+                await self._step(made, schedule, draws)
 
-    async def _step(self, stages: Sequence[tuple[bool, Stage]], schedule: TaskSchedule) -> None:
+    async def _step(self, stages: Sequence[tuple[bool, Stage]], schedule: TaskSchedule, draws: TaskDraws) -> None:
         step = TrainStep(
             global_step=len(self.steps),
             epoch=schedule.epoch_of(self.drawn),
             total_steps=STEPS,
-            tasks=schedule.batch(self.drawn),
+            tasks=draws.draw(self.drawn)[0],
             task_batch=self.drawn,
             weight_version=len(self.backend.updates),
         )
@@ -92,7 +94,7 @@ class InARow:
             if step.asks_for_more:
                 step.go_on()
                 step.asks_for_more = False
-                step.tasks, step.task_batch = schedule.batch(self.drawn), self.drawn
+                step.tasks, step.task_batch = draws.draw(self.drawn)[0], self.drawn
                 step.later_batches.append(len(step.generated))
                 step.episodes, step.trajectory_groups = [], []
                 self.drawn += 1

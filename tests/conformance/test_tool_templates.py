@@ -53,4 +53,4 @@ class Misreading(TemplateRenderer):
 )
 def test_what_is_wrong_is_seen_in_a_played_conversation(kind: Any, problem: str | None) -> None:
     renderer = renderer_of(BY_NAME["qwen3"])
-    assert tool_templates.played(kind(renderer.tokenizer, renderer.stop_ids)) == problem
+    assert tool_templates.find_problem(kind(renderer.tokenizer, renderer.stop_ids)) == problem

@@ -64,7 +64,11 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
     assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
     assert any("guess guesses" in line and "3.375" in line for line in lines)
     assert "\x1b" not in result.stdout
-    assert lines[-1].endswith(": rllm eval guess --model runs/rllm-training/default/checkpoints/latest")
+    assert [line.rpartition(": ")[2] for line in lines[-3:]] == [
+        "rllm eval guess --model runs/rllm-training/default/checkpoints/latest",
+        "rllm view runs/rllm-training/default",
+        "rllm why runs/rllm-training/default",
+    ]
 
 
 def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,10 +10,12 @@ from rllm_estimators.mixture import Mixture
 from rllm_estimators.options import MixParams, SpoParams
 from rllm_estimators.running import TaskBaseline
 
+from .conftest import call, make_inputs
+
 GROUPS = [[1.0, 0.0, 0.5], [0.0, 1.0]]
 
 
-def test_mix_is_the_weighted_sum_of_its_parts(make_inputs: Any, call: Any) -> None:
+def test_mix_is_the_weighted_sum_of_its_parts() -> None:
     inputs, solo, mixture = make_inputs(GROUPS), TaskBaseline(), Mixture()
     params = MixParams(
         parts=["rllm-estimators/dr_grpo", {"name": "rllm-estimators/spo", "retention": 0.5}], weights=[0.75, -2.0]
@@ -26,7 +26,7 @@ def test_mix_is_the_weighted_sum_of_its_parts(make_inputs: Any, call: Any) -> No
         assert mixture(inputs, params).values == pytest.approx(expected)
 
 
-def test_mix_restores_the_states_of_its_parts(make_inputs: Any) -> None:
+def test_mix_restores_the_states_of_its_parts() -> None:
     params = MixParams(parts=["rllm-estimators/rae", "rllm-estimators/spo", "rllm-core/grpo"])
     whole, resumed = Mixture(), Mixture()
     whole(make_inputs(GROUPS), params)

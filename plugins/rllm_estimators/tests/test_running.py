@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,10 +9,12 @@ from rllm_core.algorithms.normalisation import whiten
 from rllm_estimators.options import RaeParams, SpoParams
 from rllm_estimators.running import RoleBaseline, TaskBaseline
 
+from .conftest import make_inputs
+
 STEPS = [[[1.0, 0.0], [0.0]], [[1.0, 1.0], [1.0]], [[0.0, 1.0], [0.0]]]
 
 
-def test_rae_is_its_formula_for_one_trajectory_per_step(make_inputs: Any) -> None:
+def test_rae_is_its_formula_for_one_trajectory_per_step() -> None:
     estimator, mean = RoleBaseline(), 0.0
     for reward in (1.0, 0.0, 0.5, 1.0):
         mean = 0.9 * mean + 0.1 * reward
@@ -22,7 +22,7 @@ def test_rae_is_its_formula_for_one_trajectory_per_step(make_inputs: Any) -> Non
         assert found.values == pytest.approx([reward - mean])
 
 
-def test_rae_of_equal_rewards_does_not_depend_on_batch_size(make_inputs: Any) -> None:
+def test_rae_of_equal_rewards_does_not_depend_on_batch_size() -> None:
     together, alone = RoleBaseline(), RoleBaseline()
     together(make_inputs([[1.0, 1.0], [1.0]]), RaeParams())
     for _ in range(3):
@@ -30,7 +30,7 @@ def test_rae_of_equal_rewards_does_not_depend_on_batch_size(make_inputs: Any) ->
     assert together.state_dict()["mean"] == pytest.approx(alone.state_dict()["mean"])
 
 
-def test_spo_is_its_formula(make_inputs: Any) -> None:
+def test_spo_is_its_formula() -> None:
     params = SpoParams(retention=0.8, prior=0.25, prior_weight=4.0)
     estimator = TaskBaseline()
     counts = [[1.0, 3.0], [1.0, 3.0]]

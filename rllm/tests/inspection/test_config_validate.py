@@ -43,11 +43,11 @@ BAD = [
     ("training: 3", "`training` is 3 (from my.yaml): expected a mapping."),
     # keys
     ("rllm: {rollout: {m: 3}}", "`m` is not a key of rllm.rollout (`rllm.rollout.m` from my.yaml)."),
-    ("rllm: {algoritm: {seed: 1}}", "Did you mean `rllm.algorithm`?"),
+    ("rllm: {algoritm: {seed: 1}}", "Write `rllm.algorithm`."),
     ("traner: {seed: 1}", "`traner` is not a section of the configuration (from my.yaml)."),
     ("trainer: {nnodes: 1}", "`trainer` (from my.yaml) belongs to backend verl, and this run has backend local."),
     ("rllm.rollout.n: 4", "Write it as nested mappings"),
-    ("training: {learning_rat: 1}", "Did you mean `training.learning_rate`?"),
+    ("training: {learning_rat: 1}", "Write `training.learning_rate`."),
     ("rllm: {rollout: {m: 3, k: 4}}", "2 problems in the configuration:"),
     # values
     ("rllm: {rollout: {n: many}}", '`rllm.rollout.n` is "many" (from my.yaml): expected a whole number.'),
@@ -87,10 +87,13 @@ BAD = [
     # what does not fit together
     ("rllm: {pipeline: {remove: [advantages]}}", "Stage 'update' reads 'batch.advantages'"),
     ("rllm: {pipeline: {insert: [{stage: log}]}}", "Write {stage: NAME, after: NAME}"),
-    ("rllm: {workflow: {workflow_args: {env_cls: guess}}}", "Set one of the two."),
+    (
+        "rllm: {workflow: {workflow_args: {env_cls: guess}}}",
+        "env_cls or rllm.env.name.",
+    ),
     (
         "rllm: {algorithm: {estimator_map: {a: {name: grpo, loss_fn: ppo}}, loss_map: {a: reinforce}}}",
-        "Set one of the two.",
+        "Remove rllm.algorithm.loss_map.a.",
     ),
     # tasks
     ("data: {train_dataset: {name: jsonl, path: absent.jsonl}}", "absent.jsonl cannot be read"),

@@ -147,7 +147,7 @@ def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rll
     check_printed(other_model.error, "run-changed", "model.name was tiny", "other")
     to_local = rllm("train", "guess", "rllm/backend=local", "--resume")
     assert to_local.code == 2
-    check_printed(to_local.error, "section-of-other-backend", "rllm/backend=tinker")
+    check_printed(to_local.error, "section-of-other-backend", "--backend tinker")
     assert find_damage(CHECKPOINTS / "latest") is None
 
 

@@ -24,9 +24,9 @@ ROLLOUT = "actor_rollout_ref.rollout"
 @pytest.mark.parametrize(
     ("word", "value"),
     [
-        (f"{ACTOR}.ppo_epoch=2", f"`{ACTOR}.ppo_epochs`"),
+        (f"{ACTOR}.ppo_epoch=2", f"`{ACTOR}.ppo_epochs=2`"),
         (f"{ACTOR}.optim.learning_rate=1e-6", f"`{ACTOR}.optim.learning_rate`"),
-        ("+trainer.n_gpus_per_nodes=2", "`trainer.n_gpus_per_node`"),
+        ("+trainer.n_gpus_per_nodes=2", "`trainer.n_gpus_per_node=2`"),
         ("data.prompts=2", "`prompts`"),
         ("actor_rollout_reff.actor.optim.lr=1e-6", "`actor_rollout_ref`"),
     ],

@@ -54,6 +54,7 @@ from .estimator import (
     EstimatorPlugin as EstimatorPlugin,
     Level as Level,
     Scope as Scope,
+    StatefulEstimator as StatefulEstimator,
 )
 from .finding import (
     Finding as Finding,
