@@ -65,7 +65,6 @@ def test_a_full_disk_is_an_error_of_the_attempt_and_loses_no_answer(benchmark: d
     asyncio.run(fill())
     with CallReader.open(store) as reader:
         stored = [f"{row.prompt_digest}{int(row.id.rpartition('-')[2]):x}" for row in reader.calls("full")]
-        assert reader.check() == []
         assert [(each.session.id, each.calls) for each in reader.sessions()] == [
             ("full", len(answered)),
             ("bystander", 1),

@@ -71,11 +71,11 @@ def shared_options(config: BaseModel, kind: str) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        if isinstance(value, BaseModel):
-            options |= shared_options(value, kind)
-        elif value is not None and any(isinstance(mark, ReadBy) and kind in mark.options_of for mark in field.metadata):
-            options[name] = value
+        if any(isinstance(mark, ReadBy) and kind in mark.options_of for mark in field.metadata):
+            if (value := getattr(config, name)) is not None:
+                options[name] = value
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            options |= shared_options(getattr(config, name), kind)
     return options
 
 
