@@ -39,13 +39,13 @@ def test_the_first_screen_says_what_it_is_why_and_what_has_run() -> None:
 def test_the_numbers_and_names_of_plugins_are_those_of_the_registry() -> None:
     registry = Registry.load()
     # Other tests of this process may have registered estimators.
-    estimators = [each.plugin.name for each in registry.all("estimator") if each.distribution.startswith("rllm-")]
+    estimators = [each.plugin.name for each in registry.all("estimator") if each.distribution.startswith("rllm")]
     algorithms = README.partition("\n## Algorithms\n")[2]
     of_verl = re.findall(r"`(\w+)`", algorithms.partition("verl's own ")[2].partition("\n")[0])
     losses = [
         each.plugin.name
         for each in registry.all("loss")
-        if each.plugin.name not in of_verl and each.distribution.startswith("rllm-")
+        if each.plugin.name not in of_verl and each.distribution.startswith("rllm")
     ]
 
     assert f"{len(estimators) - 3} more advantage estimators" in README
