@@ -20,9 +20,9 @@ DOCS = ROOT / "docs"
 NOT_PAGES = {"generate", "site"}
 QUESTIONS = {
     "How do I train my model on my data?": {"how-to/own-data.md", "how-to/real-models.md"},
-    "What does this key do?": {"reference/config.md"},
+    "How do I find the meaning of a key?": {"reference/config.md"},
     "How do I write a plugin?": {"how-to/plugin.md"},
-    "What does this error mean?": {"reference/errors.md"},
+    "How do I find the meaning of an error?": {"reference/errors.md"},
 }
 
 
