@@ -36,6 +36,7 @@ SUMS: dict[str, Any] = {
     "data.train_batch_size": 4,
 }
 NEEDED: dict[str, dict[str, Any]] = {
+    "mix": {"rllm.algorithm.adv_estimator": {"name": "mix", "parts": ["grpo", "rloo"]}},
     # It follows whatever is sampled, so what was wrong must not be among it.
     "cross_entropy": {"rllm.pipeline.insert": [{"stage": "only_solved", "after": "check_rewards"}]},
 }
