@@ -1,4 +1,4 @@
-"""Every sampler of ours is held to the contract of samplers."""
+"""Every sampler of this repository is held to the contract of samplers."""
 
 from __future__ import annotations
 

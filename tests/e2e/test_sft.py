@@ -67,7 +67,7 @@ def test_loss_is_equal_on_tinker(forked_rllm: Any, tmp_path: Path) -> None:
         done = forked_rllm(*WORDS, *words, *terms, f"rllm.trainer.experiment_name={words[1]}")
         assert done.returncode == 0, done.stderr
     local, tinker = tmp_path / RUNS / "local", tmp_path / RUNS / "tinker"
-    # New LoRA weights change nothing, so the first losses are those of the same model.
+    # New LoRA weights change nothing, so both backends start from the same model.
     for name in ("actor/loss", "val/val/loss"):
         assert losses(tinker, name)[0] == pytest.approx(losses(local, name)[0], rel=0, abs=1e-6)
         assert losses(tinker, name)[1] < losses(tinker, name)[0]

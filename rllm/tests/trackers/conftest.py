@@ -1,4 +1,4 @@
-"""What a tracker is told of a run."""
+"""Runs and steps that the tests of trackers report."""
 
 from __future__ import annotations
 

@@ -145,8 +145,8 @@ def test_a_batch_of_more_tasks_than_there_are_is_said(make: MakePlan, read_warni
     (line,) = read_warnings(make({"data.train_batch_size": 5}), TASKS, TASKS)
     check_values(line, "`data.train_batch_size` is 5 (from my.yaml)", "4 training tasks")
     assert read_warnings(make({"data.train_batch_size": 4}), TASKS, TASKS) == []
-    assert read_warnings(make({}), TASKS, TASKS) == []  # nobody asked for 64
-    assert read_warnings(make({"data.train_batch_size": 5}), None, None) == []  # nobody knows
+    assert read_warnings(make({}), TASKS, TASKS) == []  # 64 is the default
+    assert read_warnings(make({"data.train_batch_size": 5}), None, None) == []  # the tasks are unknown
 
 
 @pytest.mark.parametrize(("tasks", "n", "lines"), [(TASKS, 2, 0), (TASKS[:2], 2, 1), (TASKS, 1, 1), (None, 1, 0)])
