@@ -22,6 +22,8 @@ from rllm_core.plugins.kinds import KINDS
 INDEX = Path(__file__).parents[1] / "plugins.toml"
 FIELDS = {"name": str, "kinds": list, "summary": str, "repository": str, "api": int}
 LONGEST = 100
+MOST_NAMES = 10
+"""Maximum number of plugins of one kind that a row lists by name."""
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 HEAD = """# Plugins
 
@@ -96,7 +98,13 @@ def _check(entry: Mapping[str, Any], ours: Sequence[str]) -> None:
 
 
 def _kinds(offers: Mapping[str, Mapping[str, str]]) -> str:
-    return ", ".join(f"{kind} {', '.join(f'`{name}`' for name in names)}" for kind, names in offers.items())
+    return ", ".join(_names(kind, list(names)) for kind, names in offers.items())
+
+
+def _names(kind: str, names: list[str]) -> str:
+    if len(names) > MOST_NAMES:
+        return f"[{len(names)} plugins](reference/{kind}.md) of kind {kind}"
+    return f"{kind} {', '.join(f'`{name}`' for name in names)}"
 
 
 if __name__ == "__main__":

@@ -13,14 +13,20 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def runs() -> None:
-    """List runs, and compare them."""
+    """List runs, and compare them.
+
+    \b
+    Examples:
+      rllm runs list
+      rllm runs compare runs/rllm-training/first runs/rllm-training/second
+    """
 
 
 @runs.command("list")
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs in and below each FOLDER (default: runs), with how far they came.
+    """List the runs in and below each FOLDER (default: runs), with their progress.
 
     \b
     Examples:
