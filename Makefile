@@ -142,7 +142,8 @@ test: lint
 	  { $(MAKE) --no-print-directory types; exit 1; }
 
 test-nightly: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "nightly and not gpu"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "(nightly or hypothesis) and not gpu" \
+	  --hypothesis-profile thorough
 
 test-long: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"

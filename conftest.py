@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 from forked import CommandServer, running
+from hypothesis import HealthCheck, settings
 
 # Each test process keeps one core busy: threads of torch and NumPy would wait for each other's cores. Read at import.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+# Property tests: `make test-nightly` draws more examples (`--hypothesis-profile`).
+settings.register_profile("quick", deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
+settings.load_profile("quick")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
