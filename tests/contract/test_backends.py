@@ -20,8 +20,10 @@ globals().update(BackendContract.for_each("rllm-tinker", tinker={"options": (OFF
 
 
 class TestLocalInAsynchronousRuns(BackendContract):
+    """In the process that samples. Other tests start the training process of `local`."""
+
     name = "rllm-local/local"
-    options = (TINY,)
+    options = ({**TINY, "local": {"training_process": False}},)
     config: ClassVar[Mapping[str, Any]] = {
         "rllm": {"async_training": {"enable": True, "staleness_threshold": 1, "partial_rollout": True}}
     }

@@ -126,7 +126,7 @@ def test_few_slots_and_shared_beginnings_change_no_token(
         return turns
 
     async def play() -> list[list[tuple[list[int], SamplingParams, Completion]]]:
-        return await asyncio.gather(*(conversation(number) for number in range(10)))
+        return await asyncio.gather(*(conversation(number) for number in range(5)))
 
     for turns in asyncio.run(asyncio.wait_for(play(), 200)):
         for turn in turns:
