@@ -33,6 +33,7 @@ WORDS = (
     "rllm.rollout.n=2",
     "rllm.rollout.n_val=1",
     "rllm.record=tokens",
+    "data.train_batch_size=8",
 )
 WITHOUT_REPORT = {"RLLM_BLOCK_PLUGINS": "rllm-view"}
 Start = Callable[..., Any]

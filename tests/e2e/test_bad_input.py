@@ -16,7 +16,13 @@ from expecting import check_printed, check_values
 from written_distribution import write_distribution
 
 STEPS = "rllm.trainer.total_batches=4"
-FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_before_train=false")
+FAST = (
+    STEPS,
+    "rllm.rollout.n=2",
+    "rllm.rollout.n_val=1",
+    "rllm.trainer.val_before_train=false",
+    "data.train_batch_size=8",
+)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ FEW_STEPS = (
     "rllm.trainer.test_freq=2",
     "rllm.rollout.n=2",
     "rllm.rollout.n_val=2",
+    "data.train_batch_size=8",
 )
 LOG_EPISODES = "rllm.episode_logging.log_episodes=true"
 
