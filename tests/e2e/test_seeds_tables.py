@@ -1,4 +1,4 @@
-"""rLLM's tables of keys: names and defaults are those of the tables, and a run has the length that its keys say.
+"""rLLM's tables of keys: rllm has the same names and defaults, and a run has the length that its keys say.
 
 `test_every_key.py` shows of each key that code reads it, or that it is rejected.
 """

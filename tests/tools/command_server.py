@@ -72,7 +72,7 @@ class Command:
             opened = os.open(file, os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(opened, descriptor)
             os.close(opened)
-        # Moved out of the way first: a number may be that of another received one.
+        # Moved out of the way first, because a received descriptor may have the number that the next one needs.
         moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, ABOVE) for descriptor in received]
         for descriptor, number in zip(moved, self.descriptors, strict=True):
             os.dup2(descriptor, number)

@@ -130,7 +130,7 @@ def registry() -> Registry:
 
 
 def main() -> None:
-    """Make all runs and print what came of them. The first one trains in a process of its own, the others do not."""
+    """Make all runs and print what came of them. Only the first run has a training process."""
     found = registry()
     made = {"first": run(found, "first", {}, steps=STEPS, resume=False)}
     made["second"] = run(found, "second", ONE_PROCESS | _slots(7), steps=STEPS, resume=False)

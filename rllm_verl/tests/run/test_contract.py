@@ -26,7 +26,7 @@ class TestVerl(BackendContract):
     options = (CHOSEN,)
 
     def params_from(self, options: Mapping[str, Any]) -> Any:
-        """Validate the whole configuration with the profile `cpu`, because verl's sections have no defaults of ours."""
+        """Validate the whole configuration with the profile `cpu`, because rllm has no defaults for verl's sections."""
         layer = layer_from_dotted(dict(options), "the contract", Tier.USER)
         return super().params_from(compose(Registry.load(), [layer]).backend_config.model_dump())
 
