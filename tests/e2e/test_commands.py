@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ FEW_STEPS = (
     "rllm.trainer.test_freq=2",
     "rllm.rollout.n=2",
     "rllm.rollout.n_val=2",
+    "data.train_batch_size=8",
 )
+LOG_EPISODES = "rllm.episode_logging.log_episodes=true"
 
 
 @pytest.fixture
@@ -27,11 +30,43 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
 
 
+def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
+    result = forked_rllm("train", "guess", *FEW_STEPS)
+    lines = result.stdout.splitlines()
+    check_values(lines[0], "guess", "backend local", "runs/rllm-training/default")
+    check_values(lines[1], "rllm.record=fates", "rllm view runs/rllm-training/default")
+    check_values(lines[2], "step 0", "guess: pass@1 ")
+    assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
+    assert any("guess guesses" in line and "3.375" in line for line in lines)
+    assert "\x1b" not in result.stdout
+    assert [line.rpartition(": ")[2] for line in lines[-3:]] == [
+        "rllm eval guess --model runs/rllm-training/default/checkpoints/latest",
+        "rllm view runs/rllm-training/default",
+        "rllm why runs/rllm-training/default",
+    ]
+
+
 @pytest.mark.usefixtures("with_view")
-def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any, run: Path) -> None:
-    result = rllm("train", "guess", *FEW_STEPS, "rllm.episode_logging.log_episodes=true")
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict[str, str]) -> None:
+    """The run leaves behind everything that is needed to repeat and to continue it."""
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", *FEW_STEPS, LOG_EPISODES]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environ | {"TERM": "xterm"}, stdout=terminal, stderr=terminal, stdin=terminal
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while chunk := os.read(controller, 4096):
+            shown += chunk
+    except OSError:
+        pass  # the terminal is closed when the process ends
+    assert process.wait(timeout=200) == 0, shown.decode()
+    text = shown.decode()
+    assert "\x1b[" in text, "colours and cursor movements"
+    assert "4/4" in text
+    assert "solved" in text
+    assert "tokens/s" in text
     names = {path.name for path in run.iterdir()}
     assert {
         "config.yaml",
@@ -53,43 +88,6 @@ def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any,
     assert used["backend", "local"] == "rllm-local"
     assert used["environment", "guess"] == "rllm"
     assert used["estimator", "grpo"] == "rllm-core"
-
-
-def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
-    result = forked_rllm("train", "guess", *FEW_STEPS)
-    lines = result.stdout.splitlines()
-    check_values(lines[0], "guess", "backend local", "runs/rllm-training/default")
-    check_values(lines[1], "rllm.record=fates", "rllm view runs/rllm-training/default")
-    check_values(lines[2], "step 0", "guess: pass@1 ")
-    assert any(line.startswith("step 4/4  solved ") and "tokens/s" in line and "left" in line for line in lines)
-    assert any("guess guesses" in line and "3.375" in line for line in lines)
-    assert "\x1b" not in result.stdout
-    assert [line.rpartition(": ")[2] for line in lines[-3:]] == [
-        "rllm eval guess --model runs/rllm-training/default/checkpoints/latest",
-        "rllm view runs/rllm-training/default",
-        "rllm why runs/rllm-training/default",
-    ]
-
-
-def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str]) -> None:
-    controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", *FEW_STEPS]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environ | {"TERM": "xterm"}, stdout=terminal, stderr=terminal, stdin=terminal
-    )
-    os.close(terminal)
-    shown = b""
-    try:
-        while chunk := os.read(controller, 4096):
-            shown += chunk
-    except OSError:
-        pass  # the terminal is closed when the process ends
-    assert process.wait(timeout=200) == 0, shown.decode()
-    text = shown.decode()
-    assert "\x1b[" in text, "colours and cursor movements"
-    assert "4/4" in text
-    assert "solved" in text
-    assert "tokens/s" in text
 
 
 @pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
@@ -202,10 +200,12 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, ru
 
 
 def test_two_processes_cannot_train_in_one_folder(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
-    first = start_forked_rllm("train", "guess", "rllm.trainer.total_batches=1000")
+    words = ("rllm.trainer.total_batches=1000", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
+    first = start_forked_rllm("train", "guess", *words)
     try:
         while not (run / "metrics.jsonl").exists():
             assert first.poll() is None
+            time.sleep(0.02)
         second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
         assert second.returncode == 1
         check_printed(second.stderr, "locked-directory", "runs/rllm-training/default")

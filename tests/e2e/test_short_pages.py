@@ -58,7 +58,7 @@ def test_the_metrics_show_which_run_has_a_signal(
 
 
 def test_the_metrics_of_the_page_exist(forked_rllm: Any, tmp_path: Path) -> None:
-    assert forked_rllm("train", "guess", "rllm.trainer.total_batches=1", "rllm.trainer.test_freq=-1").returncode == 0
+    assert forked_rllm("train", "guess", "rllm.trainer.total_batches=1", "data.train_batch_size=8").returncode == 0
     lines = (tmp_path / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     step = json.loads(lines[1])
     rows = [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rllm_core.data.version_spans import VersionSpan
@@ -81,7 +81,6 @@ SHARED = "calls of all examples"
 _examples = count()
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     # One store: each that is made is synced to disk.

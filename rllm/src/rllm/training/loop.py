@@ -153,6 +153,7 @@ class TrainingLoop:
         """Train to the end, or until `stop`; returns the last validation's figures."""
         for line in self.plan.warnings:
             self._warn(line)
+        frozen = gc.get_freeze_count()
         backend: Backend = self.plan.backend.load()()
         trackers = self._trackers = Trackers(self.plan.trackers, self.directory, self._tracked, self._warn)
         try:
@@ -189,7 +190,8 @@ class TrainingLoop:
         except _StoppedError:
             return self.last_validation
         finally:
-            gc.unfreeze()
+            if not frozen:  # Objects that the caller has frozen stay frozen.
+                gc.unfreeze()
             trackers.close()
             await backend.close()
         return self.last_validation
