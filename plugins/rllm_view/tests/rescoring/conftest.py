@@ -130,8 +130,6 @@ def group() -> Callable[..., ScoredGroup]:
         values = np.array(advantages, np.float64).reshape(len(advantages), len(rewards))
         fields: dict[str, Any] = {
             "lengths": np.full(len(rewards), 4),
-            "turns": np.ones(len(rewards), np.int64),
-            "deviations": np.zeros_like(values),
             "signal": (values != 0).any(axis=1),
         }
         return ScoredGroup(

@@ -1,4 +1,4 @@
-"""`rllm rescore`: stored episodes under other estimators, groupings and losses; evaluations under other rewards."""
+"""`rllm rescore`: stored episodes under other estimators and groupings; evaluations under other rewards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from rllm.cli import ROLE_FLAG, require_roles
 
 if TYPE_CHECKING:
     from rllm_view.rescoring.rescore import Request
+
+SCHEMA_VERSION = 2
+"""Version of the output of ``--json``. It is raised whenever a name changes."""
 
 
 @click.command()
@@ -36,13 +39,6 @@ if TYPE_CHECKING:
     "--on-missing-reward",
     type=click.Choice(["error", "drop", "zero"]),
     help="Action for a missing reward, instead of the run's.",
-)
-@click.option(
-    "--loss",
-    "losses",
-    multiple=True,
-    metavar="NAME",
-    help="Also show this policy loss's effect on the tokens. May be repeated. Needs torch.",
 )
 @click.option(
     "--import-module",
@@ -98,12 +94,11 @@ def rescore(
     if save is not None:
         raise click.UsageError("--save goes with --reward.")
     import asyncio
-    import json
 
     from rllm.evaluation.progress import ProgressReport
-    from rllm_view.rescoring.as_json import result_to_json
+    from rllm_view.api.as_json import as_json as to_json
     from rllm_view.rescoring.rescore import rescore
-    from rllm_view.rescoring.summary import summaries_of
+    from rllm_view.rescoring.summary import applied_to, reproduction_of, summaries_of
     from rllm_view.rescoring.terminal_report import print_report
 
     request = _request(episodes, **options)
@@ -111,7 +106,16 @@ def rescore(
         result = asyncio.run(rescore(request, progress=progress))
     summaries = summaries_of(result)
     if as_json:
-        click.echo(json.dumps(result_to_json(result, summaries), indent=1, allow_nan=False))
+        data = {
+            "schema_version": SCHEMA_VERSION,
+            "applied": applied_to(result),
+            "setups": [setup.label for setup in result.setups],
+            "reproduction": reproduction_of(result),
+            "roles": summaries,
+            "steps": result.steps,
+            "groups": result.groups,
+        }
+        click.echo(to_json(data).decode())
     else:
         print_report(result, summaries, groups)
 
@@ -147,7 +151,6 @@ def _request(
     grouping: str | None,
     rejection: str | None,
     on_missing_reward: Any,
-    losses: tuple[str, ...],
     modules: tuple[str, ...],
 ) -> Request:
     from rllm.config import read_override
@@ -167,7 +170,6 @@ def _request(
         role_estimators=by_role,
         grouping=None if grouping is None else choice("grouping", grouping),
         rejection=None if rejection is None else choice("rejection", rejection),
-        losses=[choice("loss", word) for word in losses],
         on_missing_reward=on_missing_reward,
         import_modules=modules,
     )

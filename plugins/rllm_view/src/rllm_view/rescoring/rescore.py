@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice
 from rllm_view.rescoring.replay import Replay, Rules
-from rllm_view.rescoring.scores import LossTallies, ScoredGroup, TokenTally, scored_groups, tally_tokens
-from rllm_view.rescoring.setups import Picker, Setup, label_of, setups_of
+from rllm_view.rescoring.scores import ScoredGroup, scored_groups
+from rllm_view.rescoring.setups import Picker, Setup, setups_of
 from rllm_view.rescoring.source import (
     EpisodesError,
     StoredEpisodes,
@@ -30,9 +30,6 @@ from rllm_view.rescoring.source import (
     stored_registry,
     third_party_stages,
 )
-
-if TYPE_CHECKING:
-    from rllm_view.rescoring.gradients import LossProbe
 
 NO_REJECTION = "none"
 
@@ -48,7 +45,6 @@ class Request:
     grouping: Choice | None = None
     rejection: Choice | None = None
     """None: no group is rejected, whatever the run did."""
-    losses: Sequence[Choice] = ()
     on_missing_reward: Literal["error", "drop", "zero"] | None = None
     import_modules: Sequence[str] = ()
     """To import besides those the run imported, for plugins that no installed package offers."""
@@ -83,9 +79,6 @@ class Rescored:
     """Why the run's own estimators are not the reference though they should be; empty otherwise."""
     steps: tuple[ReplayedStep, ...]
     groups: tuple[ScoredGroup, ...]
-    tokens: Mapping[str, TokenTally]
-    """By role."""
-    losses: LossTallies
 
 
 async def rescore(
@@ -101,7 +94,7 @@ async def rescore(
     Raises:
         EpisodesError: there are no episodes, or they cannot be read.
         ConfigError: a name or option is unknown, or a plugin needs what episodes do not hold.
-        AdvantageError, LossError, RewardError: see `rllm_core.errors`.
+        AdvantageError, RewardError: see `rllm_core.errors`.
     """
     source = find_episodes(request.path)
     config = _config(source, request)
@@ -119,14 +112,13 @@ async def rescore(
         left_out=left_out_stages(config.rllm.pipeline),
         played_greedily=picker.played_greedily(),
     )
-    probe = _probe(picker, request.losses)
     replay = Replay(rules, setups, registry)
     collected = _Collected()
     progress = progress or ProgressReport()
     progress.begin("rescored steps", len(source.files))
     for done, (number, file) in enumerate(source.files, 1):
         content = read_file(file)
-        await collected.add(replay, number, content.rounds, content.skipped, setups, probe)
+        await collected.add(replay, number, content.rounds, content.skipped, setups)
         progress.show(done)
     if not any(step.episodes for step in collected.steps):
         raise EpisodesError(
@@ -144,8 +136,6 @@ async def rescore(
         own_left_out=own_left_out,
         steps=tuple(collected.steps),
         groups=tuple(collected.groups),
-        tokens=collected.tokens,
-        losses=collected.losses,
     )
 
 
@@ -168,8 +158,6 @@ class _Collected:
 
     steps: list[ReplayedStep] = field(default_factory=list)
     groups: list[ScoredGroup] = field(default_factory=list)
-    tokens: dict[str, TokenTally] = field(default_factory=dict)
-    losses: LossTallies = field(default_factory=dict)
 
     async def add(
         self,
@@ -178,7 +166,6 @@ class _Collected:
         rounds: Sequence[Sequence[Episode]],
         skipped_lines: int,
         setups: Sequence[Setup],
-        probe: LossProbe | None,
     ) -> None:
         """Replay one step, whose tokens are forgotten afterwards."""
         step = await replay.batch(number, rounds)
@@ -186,16 +173,12 @@ class _Collected:
         columns = []
         for setup in () if step.skip_reason else setups:
             estimated = await replay.estimate(step, setup)
-            batch = estimated.filled_batch
-            assert batch.advantages is not None
+            advantages = estimated.filled_batch.advantages
+            assert advantages is not None
             metrics[setup.label] = estimated.metrics
-            columns.append(batch.advantages)
-            if probe is not None:
-                probe.add(batch, number, setup.label, self.losses)
+            columns.append(advantages)
         if columns:
-            stacked = np.stack(columns)
-            self.groups += scored_groups(step, stacked)
-            tally_tokens(step.filled_batch, stacked, self.tokens)
+            self.groups += scored_groups(step, np.stack(columns))
         self.steps.append(
             ReplayedStep(
                 step=number,
@@ -234,15 +217,3 @@ def _as_run(request: Request, config: RunConfig) -> bool:
         and request.on_missing_reward is None
         and (request.rejection or NO_REJECTION) == mode
     )
-
-
-def _probe(picker: Picker, losses: Sequence[Choice]) -> LossProbe | None:
-    if not losses:
-        return None
-    chosen = [picker.pick("loss", choice, "--loss") for choice in losses]
-    for entry in chosen:
-        # First, so that where torch is missing the plugin's own error says so.
-        entry.registered.load()
-    from rllm_view.rescoring.gradients import LossProbe
-
-    return LossProbe(list({label_of(entry): entry for entry in chosen}.values()), picker.config)

@@ -27,8 +27,6 @@ def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: i
     for summary in summaries:
         for metrics in summary.setups:
             _print_differences(summary, metrics)
-    if result.losses:
-        _print_losses(result)
     if n_groups:
         _print_groups(result, n_groups)
 
@@ -101,16 +99,16 @@ def _print_differences(summary: RoleSummary, metrics: SetupMetrics) -> None:
         return
     reference, signs = summary.setups[0].estimator, metrics.agreement.signs
     _say(f"\nRole {summary.role}, {metrics.estimator} instead of {reference}:")
-    if signs.changed or signs.tokens_changed:
+    if signs.changed:
         _say(
             f"{_percent(signs.flipped)} of the trajectories change their sign, {_percent(signs.lost)} change to 0, "
-            f"{_percent(signs.gained)} change from 0; {_percent(signs.tokens_changed)} of the sampled tokens change."
+            f"{_percent(signs.gained)} change from 0."
         )
     rows = [
         (
-            entry.group.name,
-            entry.group.members[entry.member].name,
-            f"{entry.group.rewards[entry.member]:.3f}",
+            entry.group,
+            entry.trajectory,
+            f"{entry.reward:.3f}",
             _signed(entry.reference),
             _signed(entry.other),
         )
@@ -120,30 +118,6 @@ def _print_differences(summary: RoleSummary, metrics: SetupMetrics) -> None:
         print_table(("largest differences: group", "trajectory", "reward", reference, metrics.estimator), rows)
     else:
         _say("no difference")
-
-
-def _print_losses(result: Rescored) -> None:
-    mode = result.rules.config.rllm.algorithm.loss_agg_mode
-    _say(
-        "\nLosses at importance ratio 1, where log-probs are those of sampling. The value is the role's part of the "
-        f"step's loss ({mode}), mean of all steps; the gradient is d loss / d log-prob of a token, before aggregation, "
-        "mean of all tokens; silenced tokens have none though their advantage is not 0:"
-    )
-    estimators = {setup.label: setup.estimators for setup in result.setups}
-    rows = [
-        (
-            role,
-            label_of(estimators[setup].get(role)),
-            loss,
-            f"{tally.loss:+.4f}",
-            f"{tally.mean_gradient:.4f}",
-            _percent(tally.zero / tally.tokens),
-            _percent(tally.silenced / tally.tokens),
-        )
-        for (role, setup, loss), tally in sorted(result.losses.items(), key=lambda entry: entry[0][0])
-    ]
-    headings = ("role", "estimator", "loss", "value", "|gradient|", "no gradient", "silenced")
-    print_table(headings, rows, bold=2)
 
 
 def _print_groups(result: Rescored, n_groups: int) -> None:
