@@ -37,7 +37,7 @@ def stranger(tmp_path: Path, environ: dict[str, str]) -> None:
 
 def _train(rllm: Any, *words: str) -> None:
     few = ("rllm.trainer.total_batches=3", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1")
-    result = rllm("train", "guess", "rllm.episode_logging.log_episodes=true", "rllm.rollout.n=8", *few, *words)
+    result = rllm("train", "guess", "rllm.record=tokens", "rllm.rollout.n=8", *few, *words)
     assert result.returncode == 0, result.stderr
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,6 @@ from rllm_core.errors import ConfigError
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_core.schema.run_config import RunConfig
-from rllm_view.rescoring.source import read_file
 
 from .conftest import plan_of
 
@@ -221,7 +222,9 @@ def test_episodes_are_kept_on_disk_in_the_run_s_folder_or_another(train: Any, tm
     assert not (train("sum").directory / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})
     (file,) = (run.directory / "episodes").iterdir()
-    assert [episode.id for episode in read_file(file).rounds[0]] == [episode.id for episode in run.episodes]
+    assert [json.loads(line)["id"] for line in gzip.decompress(file.read_bytes()).splitlines()] == [
+        episode.id for episode in run.episodes
+    ]
     name = "logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}"
     train("sum", {"rllm.episode_logging.log_episodes": True, "rllm.episode_logging.episode_log_dir": name})
     written = {path.name for path in (tmp_path / "logs/rllm-training/default").iterdir()}

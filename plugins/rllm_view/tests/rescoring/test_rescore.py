@@ -205,14 +205,6 @@ def test_rounds_that_rejection_does_not_ask_for_count_all_the_same(rescored: Res
     assert [group.rewards.max() for group in rescored(rejection="group").groups] == [1, 3]
 
 
-def test_lines_skipped_are_counted(rescored: Rescore, keep: Keep) -> None:
-    file = keep(0, {"t": [0, 1, 1]})
-    file.write_bytes(file.read_bytes()[:-20])
-    steps = rescored().steps
-    assert sum(step.skipped_lines for step in steps) == 1
-    assert 0 < sum(step.episodes for step in steps) < 3
-
-
 def test_files_without_a_whole_episode_are_an_error(rescored: Rescore, keep: Keep) -> None:
     keep(0, {})
     with expect_error(EpisodesError, "no-episodes"):

@@ -72,7 +72,7 @@ SCHEMA_VERSION = 2
 def rescore(
     episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any
 ) -> None:
-    """Show stored EPISODES under other estimators: a run folder, its episodes/ folder, or one file.
+    """Show stored EPISODES under other estimators: a run folder, a folder of episodes, or one file.
 
     Nothing is played, trained or written. Each training step is estimated on its own, as in the run, whose
     configuration says everything that is not said here. With fewer than two --estimator the run's own is the reference.
@@ -123,10 +123,9 @@ def rescore(
 def _rescore_by_rewards(
     folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
 ) -> None:
-    from rllm_view.rescoring.source import PARQUET, step_files_in
+    from rllm_view.rescoring.source import step_files_in
 
-    files = [(step, file) for step, file in step_files_in(folder) if file.suffix == PARQUET]
-    if files:
+    if files := step_files_in(folder):
         from rllm_view.rescoring.rewards import SessionFiles, rescore_sessions
 
         rescore_sessions(SessionFiles(folder=folder, files=files), rewards, modules, save, as_json)

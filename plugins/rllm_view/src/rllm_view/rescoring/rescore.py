@@ -21,11 +21,12 @@ from rllm_view.rescoring.replay import Replay, Rules
 from rllm_view.rescoring.scores import ScoredGroup, scored_groups
 from rllm_view.rescoring.setups import Picker, Setup, setups_of
 from rllm_view.rescoring.source import (
+    HOW_TO_KEEP,
     EpisodesError,
     StoredEpisodes,
     find_episodes,
     left_out_stages,
-    read_file,
+    read_batches,
     read_stored_config,
     stored_registry,
     third_party_stages,
@@ -39,7 +40,7 @@ class Request:
     """Episodes to rescore, and settings. The run's settings are the defaults."""
 
     path: Path
-    """A run folder, its ``episodes/`` folder, or one file."""
+    """A run folder, a folder of episodes, or one file."""
     estimators: Sequence[Choice] = ()
     role_estimators: Mapping[str, Choice] = field(default_factory=dict)
     grouping: Choice | None = None
@@ -56,7 +57,6 @@ class ReplayedStep:
 
     step: int
     episodes: int
-    skipped_lines: int
     skip_reason: str
     """Why nothing of it was trained on; empty otherwise."""
     metrics: Mapping[str, Mapping[str, float]]
@@ -117,14 +117,13 @@ async def rescore(
     progress = progress or ProgressReport()
     progress.begin("rescored steps", len(source.files))
     for done, (number, file) in enumerate(source.files, 1):
-        content = read_file(file)
-        await collected.add(replay, number, content.rounds, content.skipped, setups)
+        await collected.add(replay, number, read_batches(file), setups)
         progress.show(done)
     if not any(step.episodes for step in collected.steps):
         raise EpisodesError(
             "no-episodes",
             f"{source.path} contains no complete episode.",
-            "Train again with rllm.episode_logging.log_episodes=true.",
+            HOW_TO_KEEP,
         )
     _require_known_roles(request, collected.groups)
     return Rescored(
@@ -164,7 +163,6 @@ class _Collected:
         replay: Replay,
         number: int,
         rounds: Sequence[Sequence[Episode]],
-        skipped_lines: int,
         setups: Sequence[Setup],
     ) -> None:
         """Replay one step, whose tokens are forgotten afterwards."""
@@ -183,7 +181,6 @@ class _Collected:
             ReplayedStep(
                 step=number,
                 episodes=sum(map(len, rounds)),
-                skipped_lines=skipped_lines,
                 skip_reason=step.skip_reason,
                 metrics=metrics,
             )
@@ -204,7 +201,7 @@ def _of_whole_batches(rejection: PluginChoice[Any], source: StoredEpisodes) -> P
 
     This matters if the run has fewer tasks than one whole batch.
     """
-    first_round = read_file(source.files[0][1]).rounds[0]
+    first_round = read_batches(source.files[0][1])[0]
     tasks = len({episode.task_id for episode in first_round})
     return replace(rejection, params=clamp_tasks_per_batch(rejection.params, tasks)) if tasks else rejection
 

@@ -50,9 +50,6 @@ def _preamble(result: Rescored) -> Iterator[str]:
     )
     if applied.own_left_out:
         yield f"the run's own estimators are left out: {applied.own_left_out}"
-    if skipped := sum(step.skipped_lines for step in result.steps):
-        lines = f"{skipped} unfinished last line{'s' * (skipped > 1)}"
-        yield f"warning: {lines} skipped; groups of these steps are incomplete"
     if applied.run_rejection and result.rules.rejection.plugin.name == NO_REJECTION:
         yield f"the run rejected groups, and here all count; as in the run: --rejection {applied.run_rejection}"
     if applied.stages_not_replayed:
