@@ -98,7 +98,7 @@ def rescore(
     from rllm.evaluation.progress import ProgressReport
     from rllm_view.api.as_json import as_json as to_json
     from rllm_view.rescoring.rescore import rescore
-    from rllm_view.rescoring.summary import applied_to, reproduction_of, summaries_of
+    from rllm_view.rescoring.summary import reproduction_of, summaries_of
     from rllm_view.rescoring.terminal_report import print_report
 
     request = _request(episodes, **options)
@@ -108,7 +108,6 @@ def rescore(
     if as_json:
         data = {
             "schema_version": SCHEMA_VERSION,
-            "applied": applied_to(result),
             "setups": [setup.label for setup in result.setups],
             "reproduction": reproduction_of(result),
             "roles": summaries,

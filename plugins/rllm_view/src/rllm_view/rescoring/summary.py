@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllm.runs.metrics_file import METRICS, read_metrics
-from rllm_core.algorithms.filtering import masked_reasons
 from rllm_core.contracts.estimator import Level, Scope
-from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
+from rllm_view.rescoring.rescore import Rescored
 from rllm_view.rescoring.scores import Floats, ScoredGroup
 from rllm_view.rescoring.setups import label_of
 
@@ -169,28 +168,6 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
-    """The rules of a replay. Plugins are given by their qualified names."""
-
-    grouping: str
-    on_missing_reward: str
-    masked: tuple[str, ...]
-    """Termination reasons whose rollouts were dropped."""
-    mask_truncated: bool
-    """True if trajectories with a truncated last response were dropped."""
-    rejection: str
-    run_rejection: str | None
-    """The run's rejection mode. None if it rejected no groups, or if the mode is unknown."""
-    use_precomputed_advantage: bool
-    """True if groups with precomputed advantages keep them, under every setup."""
-    normalize_by_steps: bool
-    stages_not_replayed: tuple[str, ...]
-    """Stages of the run from other packages than the core."""
-    own_left_out: str | None
-    """Why the run's own estimators are not the reference; None where they are, or others were asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Deviation:
     """One figure that is not what the run logged."""
 
@@ -209,26 +186,6 @@ class Reproduction:
     equal: int
     """Number of steps whose ``advantage/…`` metrics are all equal."""
     first_deviation: Deviation | None
-
-
-def applied_to(result: Rescored) -> Applied:
-    """The rules that a result was made with."""
-    config, rules = result.rules.config.rllm, result.rules
-    filtering = "compact_filter" not in rules.left_out
-    rejection = config.rejection_sample
-    mode = rejection.mode if isinstance(rejection.mode, str) else str(rejection.mode.get("name"))
-    return Applied(
-        grouping=rules.grouping.registered.qualified_name,
-        on_missing_reward=config.algorithm.on_missing_reward,
-        masked=tuple(sorted(reason.value for reason in masked_reasons(config))) if filtering else (),
-        mask_truncated=config.mask_truncated_samples and filtering,
-        rejection=rules.rejection.registered.qualified_name,
-        run_rejection=mode if rejection.enable and mode != NO_REJECTION else None,
-        use_precomputed_advantage=config.algorithm.use_precomputed_advantage,
-        normalize_by_steps=config.stepwise_advantage.enable and config.stepwise_advantage.normalize_by_steps,
-        stages_not_replayed=result.third_party_stages,
-        own_left_out=result.own_left_out or None,
-    )
 
 
 def reproduction_of(result: Rescored) -> Reproduction | None:

@@ -10,10 +10,11 @@ import click
 import numpy as np
 
 from rllm.cli import print_table
+from rllm_core.algorithms.filtering import masked_reasons
 from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
 from rllm_view.rescoring.setups import label_of
-from rllm_view.rescoring.summary import Agreement, Reproduction, RoleSummary, SetupMetrics, applied_to, reproduction_of
+from rllm_view.rescoring.summary import Agreement, Reproduction, RoleSummary, SetupMetrics, reproduction_of
 
 
 def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: int) -> None:
@@ -32,28 +33,33 @@ def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: i
 
 
 def _preamble(result: Rescored) -> Iterator[str]:
-    source, applied = result.source, applied_to(result)
+    source, rules, config = result.source, result.rules, result.rules.config.rllm
     steps = "one step" if len(result.steps) == 1 else f"{len(result.steps)} steps"
     yield f"{sum(step.episodes for step in result.steps)} episodes of {steps} in {source.path}"
-    config = (
+    origin = (
         f"the config of {source.run_folder}"
         if source.run_folder
         else "rllm-core's defaults, for want of a run's config"
     )
-    yield f"estimated step by step with {config}; reference: {result.setups[0].label}"
-    masked = [*applied.masked, *(["truncated answers"] if applied.mask_truncated else [])]
+    yield f"estimated step by step with {origin}; reference: {result.setups[0].label}"
+    masked: list[str] = []
+    if "compact_filter" not in rules.left_out:
+        masked = sorted(reason.value for reason in masked_reasons(config))
+        masked += ["truncated answers"] if config.mask_truncated_samples else []
+    stepwise = config.stepwise_advantage
     yield (
-        f"applied: grouping {applied.grouping}; missing rewards: {applied.on_missing_reward}; "
-        f"masked: {', '.join(masked) or 'nothing'}; rejection: {applied.rejection}"
-        + ("; advantages that came with groups are kept" if applied.use_precomputed_advantage else "")
-        + ("; advantages divided by turns" if applied.normalize_by_steps else "")
+        f"applied: grouping {rules.grouping.registered.qualified_name}; "
+        f"missing rewards: {config.algorithm.on_missing_reward}; "
+        f"masked: {', '.join(masked) or 'nothing'}; rejection: {rules.rejection.registered.qualified_name}"
+        + ("; advantages that came with groups are kept" if config.algorithm.use_precomputed_advantage else "")
+        + ("; advantages divided by turns" if stepwise.enable and stepwise.normalize_by_steps else "")
     )
-    if applied.own_left_out:
-        yield f"the run's own estimators are left out: {applied.own_left_out}"
-    if applied.run_rejection and result.rules.rejection.plugin.name == NO_REJECTION:
-        yield f"the run rejected groups, and here all count; as in the run: --rejection {applied.run_rejection}"
-    if applied.stages_not_replayed:
-        yield f"warning: stages of the run that were not replayed: {', '.join(applied.stages_not_replayed)}"
+    if result.own_left_out:
+        yield f"the run's own estimators are left out: {result.own_left_out}"
+    if config.rejection_sample.enable and NO_REJECTION == rules.rejection.plugin.name != config.rejection_sample.mode:
+        yield f"the run rejected groups, and here all count; as in the run: --rejection {config.rejection_sample.mode}"
+    if result.third_party_stages:
+        yield f"warning: stages of the run that were not replayed: {', '.join(result.third_party_stages)}"
     for step in result.steps:
         if step.skip_reason:
             yield f"step {step.step} has nothing to train on: {step.skip_reason.replace('_', ' ')}"
