@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from rllm_gateway import fields
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid
 from rllm_gateway.structured import find_required_form, schema_of
 
 
@@ -183,18 +183,17 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-class _Messages:
-    """Reads messages. Parts other than text and tool calls are rejected, or counted as ignored."""
+class _Messages(MessageParts):
+    """Reads messages."""
 
-    def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
-        self._unsupported = unsupported
-        self._outcomes = outcomes
+    parameter = "messages"
+    text_keys: ClassVar = {"text": "text", "refusal": "refusal"}
 
     def message(self, found: Mapping[str, Any], where: str) -> dict[str, Any]:
         role = ROLES.get(fields.text(found, "role", where))
         if role is None:
             raise invalid(f"{where}.role is none of {', '.join(ROLES)}.", f"{where}.role")
-        read: dict[str, Any] = {"role": role, "content": self._content(found, where)}
+        read: dict[str, Any] = {"role": role, "content": self.read(found.get("content"), f"{where}.content")}
         if name := fields.optional_text(found, "name", where):
             read["name"] = name
         if role == "tool":
@@ -209,20 +208,6 @@ class _Messages:
             if value and key not in SHOWN:
                 self._outcomes[f"messages.{key:.64}"] = "ignored"
         return read
-
-    def _content(self, found: Mapping[str, Any], where: str) -> str:
-        content = found.get("content")
-        if content is None or isinstance(content, str):
-            return content or ""
-        words = []
-        for at, part in enumerate(fields.objects(found, "content", where)):
-            kind = fields.text(part, "type", f"{where}.content[{at}]")
-            if kind in ("text", "refusal"):
-                words.append(fields.text(part, kind, f"{where}.content[{at}]"))
-            else:
-                refuse_unless_ignored(f"messages.{kind:.64}", self._unsupported)
-                self._outcomes[f"messages.{kind:.64}"] = "ignored"
-        return "".join(words)
 
 
 def _call(call: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from rllm_gateway import fields
 from rllm_gateway.apis.chat import error_body, error_object, must_call, tool_choice, without_known_choice
 from rllm_gateway.exchange import MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
+from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
@@ -59,7 +59,6 @@ RULES = Rules(
 WITH_LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (WITH_LOGPROBS, "reasoning.encrypted_content")
 """Supported values of ``include``. Reasoning is sent as plain text, so encrypted reasoning is never sent."""
-WORDS = ("input_text", "output_text", "text", "refusal")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -123,13 +122,15 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": function | {"parameters": fields.mapping(tool, "parameters", where)}}
 
 
-class _Items:
+class _Items(MessageParts):
     """Reads items. Consecutive reasoning, text and tool calls become one assistant message."""
 
+    parameter = "input"
+    text_keys: ClassVar = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
     def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
+        super().__init__(unsupported, outcomes)
         self.messages = list[dict[str, Any]]()
-        self._unsupported = unsupported
-        self._outcomes = outcomes
         self._open: dict[str, Any] | None = None
         """The assistant's message to which further tool calls belong."""
 
@@ -142,12 +143,12 @@ class _Items:
             case "function_call":
                 self._assistant().setdefault("tool_calls", []).append(_call(item, where))
             case "function_call_output":
-                output = self._words(item, "output", where)
+                output = self.read(item.get("output"), f"{where}.output")
                 self._say({"role": "tool", "tool_call_id": fields.text(item, "call_id", where), "content": output})
             case "item_reference":
                 refuse_held(f"{where}.type")
             case str(kind):
-                self._leave_out(f"input.{kind:.64}")
+                self.leave_out(kind)
             case _:
                 raise invalid(f"{where}.type must be a text.", f"{where}.type")
 
@@ -155,7 +156,7 @@ class _Items:
         role = ROLES.get(fields.text(item, "role", where))
         if role is None:
             raise invalid(f"{where}.role is none of {', '.join(ROLES)}.", f"{where}.role")
-        words = self._words(item, "content", where)
+        words = self.read(item.get("content"), f"{where}.content")
         if role != "assistant":
             self._say({"role": role, "content": words})
         elif self._open is not None and not self._open["content"] and "tool_calls" not in self._open:
@@ -181,23 +182,6 @@ class _Items:
     def _say(self, message: dict[str, Any]) -> None:
         self._open = None
         self.messages.append(message)
-
-    def _words(self, item: Mapping[str, Any], key: str, where: str) -> str:
-        content = item.get(key)
-        if content is None or isinstance(content, str):
-            return content or ""
-        words = []
-        for at, part in enumerate(fields.objects(item, key, where)):
-            kind = fields.text(part, "type", f"{where}.{key}[{at}]")
-            if kind in WORDS:
-                words.append(fields.text(part, "refusal" if kind == "refusal" else "text", f"{where}.{key}[{at}]"))
-            else:
-                self._leave_out(f"input.{kind:.64}")
-        return "".join(words)
-
-    def _leave_out(self, name: str) -> None:
-        refuse_unless_ignored(name, self._unsupported)
-        self._outcomes[name] = "ignored"
 
 
 def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:

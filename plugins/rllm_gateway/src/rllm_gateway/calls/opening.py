@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rllm_core.files import sync_directory, sync_file
 from rllm_gateway.calls import tables
-from rllm_gateway.calls.rows import DamagedError, StoreError
+from rllm_gateway.calls.rows import StoreError
 
 BUSY_SECONDS = 60.0
 """Seconds that a commit waits for commits of other processes."""
@@ -44,12 +44,6 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             f"No store of calls can be created at {path}: {error.strerror}.",
             "Set rllm.sdk.store.path, or --store of `rllm gateway serve`, to a path that you may write.",
         ) from error
-    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
-        raise StoreError(
-            "not-writable",
-            f"You have no permission to write the store of calls {path}.",
-            f"Run: chmod u+rw {path}. Or set rllm.sdk.store.path to a new file.",
-        )
     with failures(path, "opened"):
         connection = _connect(path, "rw")
         with _closed_if_refused(connection):
@@ -72,10 +66,6 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
             "store-not-found",
             f"There is no store of calls at {path}.",
             "Set --store to the folder of a run, or to the file that `rllm gateway serve` prints as `store:`.",
-        )
-    if not os.access(path, os.R_OK, effective_ids=True):
-        raise StoreError(
-            "file-unreadable", f"You have no permission to read the store of calls {path}.", f"Run: chmod u+r {path}"
         )
     with failures(path, "opened"):
         connection = _connect(path, "ro")
@@ -110,7 +100,7 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
     """Return the `StoreError` for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_MALFORMED):
-        return DamagedError(
+        return StoreError(
             "damaged-store",
             f"The store of calls {path} cannot be {done}: {error}.",
             f"Copy {path} back from a backup, or move it to a different path. A run then creates a new store.",
@@ -171,15 +161,9 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _reject_no_file(path: Path) -> None:
-    if path.is_dir():
-        raise StoreError("not-a-file", f"The store of calls {path} is a folder.", "Set the path of a file in it.")
+    # For a pipe, SQLite would wait forever for a program that writes into it.
     if path.exists() and not path.is_file():
-        # SQLite would wait forever for a program that writes into the pipe.
-        raise StoreError(
-            "not-a-file",
-            f"The store of calls {path} is a pipe or a device, not a file.",
-            "Set the path of a store of calls, or of a new file.",
-        )
+        raise StoreError("not-a-file", f"The store of calls {path} is a folder or a pipe.", "Set the path of a file.")
 
 
 @contextmanager

@@ -18,22 +18,6 @@ class StoreError(RllmError):
     """A row could not be written, or the store could not be opened or read. No part of the row is in the store."""
 
 
-class SealedError(StoreError):
-    """The session has ended. It accepts no more calls or rewards."""
-
-
-class UnknownSessionError(StoreError):
-    """The session does not exist, or was pruned."""
-
-
-class DuplicateError(StoreError):
-    """The store already has a row with this id."""
-
-
-class DamagedError(StoreError):
-    """A row differs from the row that was written."""
-
-
 NAME, GROUP = "name", "group"
 """Keys of `CallRow.parameters`."""
 
@@ -196,7 +180,7 @@ class StoredSession:
 
         Raises:
             KeyError: the session has no such call.
-            DamagedError: an ancestor is missing.
+            StoreError: an ancestor is missing.
         """
         return prompt_ids(self._lineage(call))
 
@@ -215,7 +199,7 @@ class StoredSession:
             if call not in self._by_id:
                 raise
             parent = error.args[0]
-            raise DamagedError(
+            raise StoreError(
                 "damaged-store",
                 f"Session {self.session.id!r} lacks call {parent!r}, which call {call!r} continues.",
                 "Copy the store back from a backup. The other sessions can still be read.",
