@@ -18,12 +18,7 @@ from rllm_gateway.calls.reader import CallReader
 from rllm_gateway.calls.rows import DeliveryRow, Row, StoreError
 from rllm_gateway.calls.tables import INSERT, Record, encoded
 
-_REJECTIONS = {
-    "SQLITE_CONSTRAINT_UNIQUE": ("duplicate-row", "is in it already"),
-    "SQLITE_CONSTRAINT_FOREIGNKEY": ("unknown-session", "belongs to a session or call that it lacks"),
-    "SQLITE_CONSTRAINT_TRIGGER": ("session-ended", "belongs to a session that has ended"),
-}
-"""SQLite's name of a violated constraint -> code and reason of the error."""
+_BUG = "This is a bug; please report it."
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
 
 
@@ -141,20 +136,28 @@ class GroupWriter:
         for record in records:
             try:
                 self._connection.execute(INSERT[record.table], record.values)
-            except sqlite3.IntegrityError as error:
-                code, why = _REJECTIONS.get(error.sqlite_errorname, ("store-failed", str(error)))
-                return self._rejection(code, record, why)
-            except (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError) as error:
-                return self._rejection("store-failed", record, str(error))
+            except (
+                sqlite3.IntegrityError,
+                sqlite3.DataError,
+                sqlite3.InterfaceError,
+                OverflowError,
+                UnicodeError,
+            ) as error:
+                return self._rejection(record, error)
         return None
 
-    def _rejection(self, code: str, record: Record, why: str) -> StoreError:
-        return StoreError(
-            code,
-            f"The store of calls {self._path} rejects a record of {record.table} ({record.values[0]!r:.100}): {why}.",
-            "Check if the session was deleted with `rllm gateway prune`, or ended. Otherwise, this is a bug; please "
-            "report it.",
-        )
+    def _rejection(self, record: Record, error: Exception) -> StoreError:
+        what = f"The store of calls {self._path} rejects a record of {record.table} ({record.values[0]!r:.100})"
+        match getattr(error, "sqlite_errorname", ""):
+            case "SQLITE_CONSTRAINT_UNIQUE":
+                return StoreError("duplicate-row", f"{what}: it has this record already.", _BUG)
+            case "SQLITE_CONSTRAINT_FOREIGNKEY":
+                hint = "Check if the session was deleted with `rllm gateway prune`."
+                return StoreError("unknown-session", f"{what}: it lacks the record's session or call.", hint)
+            case "SQLITE_CONSTRAINT_TRIGGER":
+                return StoreError("session-ended", f"{what}: its session has ended.", "Open a new session.")
+            case _:
+                return StoreError("store-failed", f"{what}: {error}.", _BUG)
 
 
 def _settle(outcomes: Sequence[_Outcome]) -> None:
