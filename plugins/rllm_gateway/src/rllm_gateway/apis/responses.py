@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.apis.chat import error_body, error_object, must_call, tool_choice, without_known_choice
+from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
 from rllm_gateway.exchange import MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
 from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
@@ -23,6 +23,7 @@ RULES = Rules(
             "metadata",
             "stream",
             "tools",
+            "tool_choice",
             "user",
             "include",
             "text",
@@ -51,7 +52,6 @@ RULES = Rules(
         "context_management": ([],),
         "image": (),
         "moderation": (),
-        "tool_choice": (),
         "truncation": ("disabled",),
     },
     held=frozenset(("conversation", "previous_response_id", "prompt")),
@@ -64,10 +64,8 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 def read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
-    chosen = tool_choice(body, None)
-    outcomes = RULES.outcomes(without_known_choice(body, chosen), unsupported)
-    if chosen is not None:
-        outcomes["tool_choice"] = "honoured"
+    outcomes = RULES.outcomes(body, unsupported)
+    chosen = read_tool_choice(body, None, unsupported, outcomes)
     text = fields.mapping(body, "text")
     form = fields.mapping(text, "format", "text")
     schema = schema_of(form, form, "text.format") if form else None
@@ -75,7 +73,7 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         outcomes["text"] = "ignored"
     included = _included(body, unsupported, outcomes)
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]
-    tools = [] if chosen is not None and chosen.none else tools
+    tools = [] if chosen.none else tools
     reader = _Items(unsupported, outcomes)
     if instructions := fields.optional_text(body, "instructions"):
         reader.messages.append({"role": "system", "content": instructions})
@@ -89,7 +87,7 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     return Asked(
         messages=reader.messages,
         tools=tools,
-        wanted=find_required_form("text.format", schema, tools, **must_call(chosen)),
+        wanted=find_required_form("text.format", schema, tools, chosen.must_call, chosen.tool),
         max_tokens=fields.read_integer(body, "max_output_tokens", 1, 1 << 31),
         stream=fields.truth(body, "stream"),
         logprobs=WITH_LOGPROBS in included,

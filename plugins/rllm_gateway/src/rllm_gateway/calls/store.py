@@ -18,7 +18,6 @@ from rllm_gateway.calls.reader import CallReader
 from rllm_gateway.calls.rows import DeliveryRow, Row, StoreError
 from rllm_gateway.calls.tables import INSERT, Record, encoded
 
-_BUG = "This is a bug; please report it."
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
 
 
@@ -150,14 +149,15 @@ class GroupWriter:
         what = f"The store of calls {self._path} rejects a record of {record.table} ({record.values[0]!r:.100})"
         match getattr(error, "sqlite_errorname", ""):
             case "SQLITE_CONSTRAINT_UNIQUE":
-                return StoreError("duplicate-row", f"{what}: it has this record already.", _BUG)
+                hint = "This is a bug; please report it."
+                return StoreError("duplicate-row", f"{what}: it has this record already.", hint)
             case "SQLITE_CONSTRAINT_FOREIGNKEY":
                 hint = "Check if the session was deleted with `rllm gateway prune`."
                 return StoreError("unknown-session", f"{what}: it lacks the record's session or call.", hint)
             case "SQLITE_CONSTRAINT_TRIGGER":
                 return StoreError("session-ended", f"{what}: its session has ended.", "Open a new session.")
             case _:
-                return StoreError("store-failed", f"{what}: {error}.", _BUG)
+                return StoreError("store-failed", f"{what}: {error}.", "This is a bug; please report it.")
 
 
 def _settle(outcomes: Sequence[_Outcome]) -> None:
