@@ -168,5 +168,4 @@ def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) ->
         "outcomes": row.outcomes,
         "delivered": row.delivered,
         "reward": rewards.get(row.role),
-        "traceparent": row.traceparent,
     }

@@ -105,8 +105,6 @@ def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory,
         response=data.draw(JSON),
         sent=data.draw(OBJECTS),
         outcomes=data.draw(st.dictionaries(TEXTS, TEXTS, max_size=3)),
-        client_retry=data.draw(st.none() | st.integers()),
-        traceparent=data.draw(st.none() | TEXTS),
     )
     given_reward = reward(data.draw(st.floats(allow_nan=False)), id, data.draw(TEXTS))
     ended = end(id, data.draw(TEXTS))

@@ -93,10 +93,6 @@ class CallRow:
     """The request's parameters as sent by the client, tools included. Stored once for all calls that share them."""
     outcomes: Mapping[str, str]
     """Parameter -> its outcome, such as ``honoured``."""
-    client_retry: int | None = None
-    """Number of the client's retry, from the request. None: the request has no such number."""
-    traceparent: str | None = None
-    """Value of the request's ``traceparent`` header."""
     delivered: bool = False
     """True if the response reached the client. This is only read, not written: a `DeliveryRow` stores it."""
 
