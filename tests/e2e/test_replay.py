@@ -66,7 +66,9 @@ def test_a_run_gives_the_same_weights_at_every_checkpoint_and_is_only_read(forke
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("terms", [(*AHEAD, *STATEFUL), pytest.param(NEWEST, marks=pytest.mark.long)], ids=["fixed", "latest"])
+@pytest.mark.parametrize(
+    "terms", [(*AHEAD, *STATEFUL), pytest.param(NEWEST, marks=pytest.mark.long)], ids=["fixed", "latest"]
+)
 def test_an_asynchronous_run_that_was_killed_and_resumed_is_replayed(
     start_forked_rllm: Any, forked_rllm: Any, directory: Path, terms: tuple[str, ...]
 ) -> None:
