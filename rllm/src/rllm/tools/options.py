@@ -1,4 +1,4 @@
-"""Options of the workflow `tool_calling` and the environment `trl`. Listing plugins imports this module alone."""
+"""Options of the workflow `tool_calling` and the environment `trl`, so that listing plugins imports nothing else."""
 
 from __future__ import annotations
 

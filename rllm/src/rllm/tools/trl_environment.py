@@ -12,24 +12,30 @@ from rllm.tasks.question import Question
 from rllm.tools.options import TrlEnvironmentParams
 from rllm.tools.tool_file import load_function
 from rllm.tools.toolbox import runnable
-from rllm_core.contracts.environment import Outcome
+from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.messages import Message
+from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 
 KEY = "rllm.env.env_args.factory"
 RESET, REWARD = "reset", "get_reward"
 
 
-class TrlEnvironment(Question):
+class TrlEnvironment(Environment):
     """Asks a question of a dataset. The class's methods are tools, and its `get_reward` scores the rollout."""
 
     def __init__(self, params: TrlEnvironmentParams) -> None:
-        super().__init__(params)
+        self._question = Question(params)
         self._instance = load_function(params.factory, KEY)()
+
+    @classmethod
+    def tasks(cls, split: Split, params: TrlEnvironmentParams) -> Sequence[Task]:
+        """Return no tasks for validation. Tasks come from a dataset, as those of `question`."""
+        return Question.tasks(split, params)
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
         """Return the prompt. Text that the class's `reset` returns is appended to the last message."""
-        prompt = super().reset(task)
+        prompt = self._question.reset(task)
         text = self._instance.reset(**task)
         if text is None:
             return prompt
@@ -67,7 +73,7 @@ def check_factory(params: TrlEnvironmentParams) -> None:
         raise ConfigError(
             "environment-options-rejected",
             f"{params.factory} fails without arguments: {type(error).__name__}: {error}.",
-            "TRL calls the class without arguments, and so does rllm. Give its arguments default values.",
+            "TRL and rllm call the class without arguments. Give its arguments default values.",
         ) from error
     if not callable(getattr(instance, RESET, None)):
         raise ConfigError(

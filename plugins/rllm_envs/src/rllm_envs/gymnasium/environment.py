@@ -145,5 +145,5 @@ def _not_playable(params: GymnasiumParams, reason: str) -> ConfigError:
     return ConfigError(
         "game-not-playable",
         f"Environment {params.id!r} cannot be played through text: {reason}.",
-        "Wrap it in a class of your own, see docs/how-to/own-environment.md.",
+        "Write an environment that uses it, see docs/how-to/own-environment.md.",
     )
