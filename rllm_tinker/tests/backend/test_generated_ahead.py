@@ -81,10 +81,13 @@ Run = Callable[..., Made]
 
 
 @pytest.fixture
-def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_picture: None
+) -> Run:
     """Make a run in a folder of that name, or go on in it; `timing` is the seed of all delays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)
     sample, update = Sampler.sample, TinkerBackend.update
 
     def make(name: str, timing: int, *, resume: bool = False, stop_after: int | None = None, **settings: Any) -> Made:

@@ -54,8 +54,9 @@ Rllm = Callable[..., Ended]
 
 
 @pytest.fixture
-def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
-    """Run `rllm WORDS` in this process, in an empty folder."""
+def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_picture: None) -> Rllm:
+    """Run `rllm WORDS` in this process, in an empty folder. A report takes more time than a short run."""
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-view")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     monkeypatch.setenv("COLUMNS", "200")
