@@ -52,14 +52,6 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
-@pytest.fixture(scope="module")
-def without_picture() -> Iterator[None]:
-    """Runs draw no reward curve: a third of the time of a short one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rllm.trackers.picture_tracker.draw_reward_curve", lambda *_: None)
-        yield
-
-
 @pytest.fixture(scope="session")
 def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
     """Starts commands in processes that need not import torch and transformers first."""

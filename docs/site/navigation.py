@@ -23,6 +23,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",
+            "how-to/gymnasium",
             "how-to/tools",
             "how-to/your-agent",
             "how-to/deployed-agent",

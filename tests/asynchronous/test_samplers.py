@@ -1,4 +1,5 @@
-"""Runs with each sampler, synchronous and ahead of training: stopped, cut off and resumed, they train on the same."""
+"""Runs with each sampler and stateful estimators, synchronous and ahead of training: stopped, cut off and resumed, they
+train on the same."""
 
 from __future__ import annotations
 
@@ -24,8 +25,17 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
 
 
+STATEFUL = {"name": "mix", "parts": ["rae", "spo"]}
+
+
 def sampling(name: str, **more: Any) -> dict[str, Any]:
-    return {"rllm.sampler": {"name": name, **SAMPLERS[name]}, "rllm.trainer.total_batches": 6, **more}
+    sampler = {"name": name, **SAMPLERS[name]}
+    return {
+        "rllm.sampler": sampler,
+        "rllm.algorithm.adv_estimator": STATEFUL,
+        "rllm.trainer.total_batches": 6,
+        **more,
+    }
 
 
 def drawn(*runs: Any) -> list[list[str]]:

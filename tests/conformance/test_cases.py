@@ -48,7 +48,7 @@ def test_every_estimator_takes_part() -> None:
         for dialect in record.params.model_fields["dialect"].annotation.__args__
     }
     params = [(name, RECORDS[name].params(**options)) for name, options in VARIANTS.values()]
-    assert set(C2) == {*C1, "reinforce", "gae", "rae"} == set(VARIANTS) - {"gae_whitened"}, (
+    assert set(C2) == {*C1, "a2po", "reinforce", "gae", "rae"} == set(VARIANTS) - {"gae_whitened"}, (
         "which differs from token to token"
     )
     assert dialects == {(name, own.dialect) for name, own in params if hasattr(own, "dialect")}
@@ -116,6 +116,7 @@ def test_c1_without_a_baseline_the_reward_is_the_advantage() -> None:
 # C2: a group of one beside a pair, four tokens each.
 
 C2 = {
+    "a2po": [0, 0.283110, -0.716890],
     "grpo": [0.999999, 0.999998, -0.999998],
     "grpo_verl": [0.999999, 0.707106, -0.707106],
     "grpo_trl": [0, 0.707007, -0.707007],

@@ -92,8 +92,8 @@ def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[La
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_pages(without_picture: None) -> Iterator[None]:
-    """No picture and no report in this process: they take more time than a short run. `test_commands.py` reads both."""
+def _no_pages() -> Iterator[None]:
+    """No report in this process: it takes more time than a short run. `test_commands.py` reads it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rllm_view.report.write_page", lambda *_: None)
         yield

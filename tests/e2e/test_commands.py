@@ -74,10 +74,8 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict
         "metrics.jsonl",
         "checkpoints",
         "episodes",
-        "reward_curve.png",
         "report.html",
     } <= names
-    assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run / "episodes").iterdir()) == [f"step_{i:06d}.jsonl.gz" for i in range(4)]
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
     assert (run / "checkpoints" / "latest").readlink() == Path("step_000004")

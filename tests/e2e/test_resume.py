@@ -34,8 +34,15 @@ WORDS = (
     "rllm.trainer.save_freq=5",
     "data.train_batch_size=16",
 )
-# Steps without an update in between: what waits must survive as well.
-WAITING = ("--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=5")
+# The sampler and both estimators keep state between steps.
+STATEFUL = (
+    "--sampler",
+    "thompson",
+    "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}",
+    "data.train_batch_size=8",
+)
+# Some steps only collect groups. Collected groups must survive as well.
+WAITING = ("--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=10", *STATEFUL)
 # Several batches of tasks in one step, and groups left over.
 FILLING = ("--rejection", "dynamic", "data.train_batch_size=4", "rllm.rejection_sample.max_gen_batches=4")
 
@@ -168,12 +175,9 @@ def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("estimator", "staleness"), [("rae", 0), ("spo", 2)])
-def test_killed_run_with_stateful_estimator_resumes_exactly(
-    killed_and_resumed: Any, estimator: str, staleness: int
-) -> None:
-    ahead = ("rllm.async_training.enable=true", f"rllm.async_training.staleness_threshold={staleness}")
-    run, reference = killed_and_resumed("--estimator", estimator, *(ahead if staleness else ()))
+def test_killed_asynchronous_run_with_state_resumes_exactly(killed_and_resumed: Any) -> None:
+    ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")
+    run, reference = killed_and_resumed(*STATEFUL, *ahead)
     assert weights(run) == weights(reference)
     assert metrics(run) == metrics(reference)
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from rllm.planning.unused_keys import core_keys
 from rllm_core.errors import ConfigError
 from rllm_core.rollout.options import AgentWorkflowParams
 from rllm_core.schema.run_config import RunConfig
-from rllm_view.rescoring.source import read_file
 
 TABLE: dict[str, Any] = {
     "rllm.agent.name": "math_agent",
@@ -153,7 +154,9 @@ def test_episodes_are_kept_on_disk_in_the_run_s_folder_or_another(train: Any, tm
     assert not (train("sum").directory / "episodes").exists()
     run = train("sum", {"rllm.episode_logging.log_episodes": True})
     (file,) = (run.directory / "episodes").iterdir()
-    assert [episode.id for episode in read_file(file).rounds[0]] == [episode.id for episode in run.episodes]
+    assert [json.loads(line)["id"] for line in gzip.decompress(file.read_bytes()).splitlines()] == [
+        episode.id for episode in run.episodes
+    ]
     name = "logs/${rllm.trainer.project_name}/${rllm.trainer.experiment_name}"
     train("sum", {"rllm.episode_logging.log_episodes": True, "rllm.episode_logging.episode_log_dir": name})
     written = {path.name for path in (tmp_path / "logs/rllm-training/default").iterdir()}

@@ -110,7 +110,7 @@ def test_games_of_a_deployed_agent_are_trained_on(
     assert 0 < len(good) < len(exported)
 
     rescored = rllm_here("rescore", "sessions", "--estimator", "grpo", "--estimator", "rloo", "--json")
-    assert json.loads(rescored.stdout)["episodes"]["count"] == len(exported)
+    assert sum(step["episodes"] for step in json.loads(rescored.stdout)["steps"]) == len(exported)
 
     train = ("train", "guess", "--stored", "sessions", "rllm.algorithm.entropy.coeff=0", "rllm.trainer.total_batches=8")
     done = rllm_here(*train, *QUIET)

@@ -28,8 +28,6 @@ from pathlib import Path
 
 LIBRARIES = (
     "hydra",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.pyplot",
     "packaging.requirements",
     "pandas",
     "pyarrow.parquet",
@@ -44,10 +42,6 @@ ABOVE = 100
 """Descriptors from this number on are free."""
 WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Arrow's allocator starts a thread at import otherwise. Read at import."""
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
-    "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
-)
 
 
 @dataclass(frozen=True)
@@ -106,21 +100,6 @@ def run(command: Command, received: list[int], ending: Ending) -> None:
         raise
 
 
-def draw_nothing() -> None:
-    """Make every picture of forks one pixel: the curve of a short run took as long as its training.
-
-    Tests of the trackers draw it, and one of a run that is started anew.
-    """
-    from unittest.mock import MagicMock
-
-    from matplotlib import pyplot
-
-    metric = MagicMock()
-    metric.savefig.side_effect = lambda file, **_: Path(file).write_bytes(PIXEL)
-    pyplot.subplots = lambda *_, **__: (metric, (MagicMock(), MagicMock()))
-    pyplot.close = lambda *_: None
-
-
 def fork() -> int:
     """Fork, as the leader of a new group of processes."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -146,7 +125,6 @@ def main() -> None:
     os.environ.update(WITHOUT_THREADS)
     for name in LIBRARIES:
         importlib.import_module(name)
-    draw_nothing()
     # Python's own generator is seeded anew in every fork.
     os.register_at_fork(after_in_child=importlib.import_module("numpy.random").seed)
     # Or every fork copies the pages of all libraries as soon as it collects garbage.

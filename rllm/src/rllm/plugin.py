@@ -41,6 +41,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
 def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
     yield from rllm.environments.plugin.environments()
     yield from rllm.tasks.plugin.environments()
+    yield from rllm.tools.plugin.environments()
 
 
 @hookimpl
