@@ -19,7 +19,6 @@ from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm.planning.planner import make_plan
 from rllm.runs.run_directory import RunDirectory
-from rllm.trackers import picture_tracker
 from rllm.training.loop import TrainingLoop
 from rllm.training.setup import load_tasks
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin, Outcome
@@ -132,8 +131,6 @@ def registry() -> Registry:
 
 def main() -> None:
     """Make all runs and print what came of them. Only the first run has a training process."""
-    # The curve takes more time than a run.
-    picture_tracker.draw_reward_curve = lambda *_: None  # type: ignore[assignment,return-value]
     found = registry()
     made = {"first": run(found, "first", {}, steps=STEPS, resume=False)}
     made["second"] = run(found, "second", ONE_PROCESS | _slots(7), steps=STEPS, resume=False)

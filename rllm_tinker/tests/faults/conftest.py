@@ -54,7 +54,7 @@ Rllm = Callable[..., Ended]
 
 
 @pytest.fixture
-def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_picture: None) -> Rllm:
+def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
     """Run `rllm WORDS` in this process, in an empty folder. A report takes more time than a short run."""
     monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-view")
     monkeypatch.chdir(tmp_path)
