@@ -32,7 +32,7 @@ def draw() -> Any:
 @pytest.mark.parametrize("which", PROBABILITIES)
 def test_it_draws_from_the_tokens_that_transformers_keeps(which: str, top_p: float, draw: Any) -> None:
     logits = np.log(PROBABILITIES[which])
-    for temperature, top_k in ((0.5, -1), (1.0, -1), (1.0, 1), (0.5, 2), (1.0, 3), (1.0, 50)):
+    for temperature, top_k in ((1.0, -1), (0.5, 2), (1.0, 3), (0.5, 50)):
         processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
         if top_k > 0:
             processors.append(TopKLogitsWarper(top_k))
@@ -41,8 +41,8 @@ def test_it_draws_from_the_tokens_that_transformers_keeps(which: str, top_p: flo
         scores = processors(torch.zeros(1, 1, dtype=torch.int64), torch.from_numpy(logits)[None])[0]
         kept = scores[scores > -torch.inf].softmax(-1).sort()[0].numpy()
         sampling = SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
-        # One draw in the middle of each of 1000 equal parts of [0, 1).
-        parts = 1000
+        # One draw in the middle of each of 4000 equal parts of [0, 1).
+        parts = 4000
         drawn = [draw(logits, sampling, _Fixed((part + 0.5) / parts))[0] for part in range(parts)]
         shares = np.sort(np.bincount(drawn)[np.unique(drawn)] / parts)
         # Which of equal tokens a cut keeps is arbitrary, so that shares are compared.
