@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
+from rllm_core.errors import ConfigError
 from rllm_gateway.calls import CallReader, CallStore, Row, StoreError
 
 from .made_rows import call, end, reward, session
@@ -87,7 +88,7 @@ def test_a_call_without_its_parent_has_no_prompt(store: CallStore) -> None:
 
 
 def test_an_unknown_session_is_named(store: CallStore) -> None:
-    with expect_error(StoreError, "unknown-session", "'nobody'"):
+    with expect_error(ConfigError, "unknown-session", "'nobody'"):
         store.session("nobody")
 
 

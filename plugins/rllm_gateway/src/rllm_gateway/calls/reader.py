@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rllm_core.errors import ConfigError
 from rllm_gateway.calls.opening import connect_to_read, failures
 from rllm_gateway.calls.rows import (
     CallRow,
@@ -62,14 +63,14 @@ class CallReader:
         """Return a session with its calls, its rewards and its end.
 
         Raises:
-            StoreError: the session does not exist.
+            ConfigError: the session does not exist.
             StoreError: one of its rows is damaged.
             StoreError: the store cannot be read.
         """
         with self._reading():
             rows = self._rows("sessions", "id", session)
             if not rows:
-                raise StoreError(
+                raise ConfigError(
                     "unknown-session",
                     f"The store of calls {self._path} has no session {session!r}.",
                     "List the sessions with `rllm gateway sessions`.",
