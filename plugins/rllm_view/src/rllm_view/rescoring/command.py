@@ -122,16 +122,11 @@ def rescore(
 def _rescore_by_rewards(
     folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
 ) -> None:
+    from rllm_view.rescoring.rewards import rescore_evaluation, rescore_sessions
     from rllm_view.rescoring.source import step_files_in
 
-    if files := step_files_in(folder):
-        from rllm_view.rescoring.rewards import SessionFiles, rescore_sessions
-
-        rescore_sessions(SessionFiles(folder=folder, files=files), rewards, modules, save, as_json)
-    else:
-        from rllm_view.rescoring.rewards import rescore_evaluation
-
-        rescore_evaluation(folder, rewards, modules, save, as_json)
+    score = rescore_sessions if step_files_in(folder) else rescore_evaluation
+    score(folder, rewards, modules, save, as_json)
 
 
 def _alone(options: dict[str, Any]) -> tuple[str, ...]:

@@ -164,10 +164,9 @@ def find_episodes(path: Path) -> StoredEpisodes:
         return StoredEpisodes(
             path=path, files=((int(named[1]) if named else 0, path),), run_folder=_run_of(path.parent)
         )
-    for folder in (path, path / RECORD, path / "episodes"):
-        if files := _step_files(folder):
-            return StoredEpisodes(path=path, files=files, run_folder=_run_of(folder))
-    raise _none_in(path)
+    if not (files := step_files_in(path)):
+        raise _none_in(path)
+    return StoredEpisodes(path=path, files=files, run_folder=_run_of(files[0][1].parent))
 
 
 def step_files_in(path: Path) -> tuple[tuple[int, Path], ...]:
