@@ -30,7 +30,7 @@ class TrlEnvironment(Environment):
 
     @classmethod
     def tasks(cls, split: Split, params: TrlEnvironmentParams) -> Sequence[Task]:
-        """Return no tasks for validation. Tasks come from a dataset, as those of `question`."""
+        """Return no tasks for validation. Tasks come from a dataset."""
         return Question.tasks(split, params)
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
