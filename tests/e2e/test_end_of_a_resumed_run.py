@@ -50,7 +50,7 @@ OWN = ("rllm.trainer.experiment_name", "rllm.trainer.total_batches")
 
 def table_of(output: str) -> list[str]:
     """The rows of the last validation's table."""
-    _, title, rest = output.rpartition("validation, 2 attempts per task")
+    _, title, rest = output.rpartition("validation, 2 rollouts per task")
     assert title
     return [line.split() for line in rest.splitlines() if line.startswith(("│", "|"))]
 

@@ -16,6 +16,7 @@ from rllm_record.steps import RecordError
 from rllm_view.commands.choices import figure
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
+from rllm_view.commands.view import view
 from rllm_view.commands.why import why
 
 from .asking import Asking
@@ -216,3 +217,7 @@ def ids_of(*folders: Path) -> str:
 
 def test_what_rounds_to_0_has_no_sign() -> None:
     assert [figure(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
+
+
+def test_view_of_a_missing_folder_is_rejected(tmp_path: Path) -> None:
+    assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2

@@ -68,7 +68,7 @@ def rllm_stages() -> Iterable[StagePlugin[Any]]:
 def rllm_trackers() -> Iterator[TrackerPlugin[Any]]:
     yield TrackerPlugin(
         name="console",
-        summary="Progress in the terminal; plain lines where there is none.",
+        summary="Progress in the terminal. Plain lines if the output is not a terminal.",
         load=lambda: import_module("rllm.tracking.console").ConsoleTracker,
     )
     yield from rllm.trackers.plugin.trackers()

@@ -13,6 +13,8 @@ from rllm_core.plugins.first_party import find_home_package
 from rllm_core.schema.section import Means, marked
 
 ADVANTAGES = "batch.advantages"
+FLAGS = {"rllm.reward": "--reward exact, or your own function: --reward FILE.py:FUNCTION"}
+"""The flag that sets a needed key."""
 LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
 
 
@@ -23,7 +25,7 @@ def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
     for key, example in environment.plugin.needs_keys.items() if environment else ():
         if environment and key not in given and not plan.composed.value(key):
             text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."
-            yield refused("missing-key", key, text, f'Add "{key}={example}".')
+            yield refused("missing-key", key, text, f"Add {FLAGS.get(key, f'{key}={example}')}.")
 
 
 def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:

@@ -30,7 +30,9 @@ def list_choices(command: str, folder: Path | None, step: int | None) -> None:
     places = find_runs([folder or Path("runs")])
     if not places:
         raise ConfigError(
-            "run-not-found", f"{folder or 'runs'} contains no run.", "Train first, for example `rllm train guess`."
+            "run-not-found",
+            f"{folder or 'runs'} contains no run.",
+            "`rllm runs list` lists the runs below the folder `runs`. `rllm train guess` trains a first run.",
         )
     if len(places) > 1:
         _list_runs(command, [Run(place) for place in places])
@@ -75,7 +77,7 @@ def _list_steps(command: str, run: Run) -> None:
             str(each.trained),
             str(each.masked + each.dropped),
             figure(each.reward),
-            figure(each.solved),
+            figure(None if each.reward is None else each.solved),
         )
         for each in summaries
     ]

@@ -20,7 +20,7 @@ def runs() -> None:
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs in and below each FOLDER (default: runs), with how far they came.
+    """List the runs in and below each FOLDER (default: runs), with their progress.
 
     \b
     Examples:

@@ -72,10 +72,12 @@ SCHEMA_VERSION = 2
 def rescore(
     episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any
 ) -> None:
-    """Show stored EPISODES under other estimators: a run folder, a folder of episodes, or one file.
+    """Show the advantages of stored EPISODES with other estimators or rewards.
 
-    Nothing is played, trained or written. Each training step is estimated on its own, as in the run, whose
-    configuration says everything that is not said here. With fewer than two --estimator the run's own is the reference.
+    EPISODES is a run folder, its episodes/ folder, or one file.
+
+    Nothing is generated, trained or written. The options replace values of the run's config. With fewer than two
+    --estimator, the run's own estimator is the reference.
 
     \b
     A run keeps its episodes with rllm.record=tokens. Then:
@@ -83,7 +85,7 @@ def rescore(
       rllm rescore runs/rllm-training/default --estimator grpo --estimator rloo --estimator reinforce
     With options, as in a configuration:
       rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
-    A folder of `rllm eval --save`, under another reward:
+    A folder of `rllm eval --save`, with a different reward:
       rllm rescore evals/first --reward exact
     A folder of `rllm gateway episodes`, scored for training:
       rllm rescore sessions --reward exact --save scored
