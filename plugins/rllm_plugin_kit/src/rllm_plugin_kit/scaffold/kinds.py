@@ -73,7 +73,10 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             title="Teacher",
             summary="Prefers one token. All other tokens are equally likely.",
             train="rllm train guess --objective opd --teacher $chosen",
-            config="rllm:\n  teacher: {name: $chosen, probability: 0.9}",
+            config=(
+                "rllm:\n  teacher: {name: $chosen, probability: 0.9}\n"
+                "  pipeline:\n    insert: [{stage: distill, after: advantages}]"
+            ),
             dependencies=_NUMPY,
         ),
         "stage": Template(
