@@ -6,6 +6,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "How to": [
             "how-to/train",
             "how-to/fine-tune",
+            "how-to/distill",
             "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",
@@ -65,6 +66,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "grouping",
             "rejection",
             "sampler",
+            "teacher",
             "stage",
             "backend",
             "engine",

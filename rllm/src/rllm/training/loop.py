@@ -167,7 +167,14 @@ class TrainingLoop:
             async with opening as runner:
                 pipeline = Pipeline(
                     self.plan.stages,
-                    stage_context(self.plan, backend, runner, tasks=len(self._schedule.tasks), log=trackers.log),
+                    stage_context(
+                        self.plan,
+                        backend,
+                        runner,
+                        engine.renderer,
+                        tasks=len(self._schedule.tasks),
+                        log=trackers.log,
+                    ),
                 )
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
