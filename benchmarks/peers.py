@@ -100,6 +100,7 @@ def trl() -> SimpleNamespace:
     helpers = _functions(directory / "trainer/utils.py", "nanstd|nanmin|nanmax")
     grpo, rloo = directory / "trainer/grpo_trainer.py", directory / "trainer/rloo_trainer.py"
     gmpo = directory / "experimental/gmpo/gmpo_trainer.py"
+    a2po = directory / "experimental/a2po/a2po_trainer.py"
     return SimpleNamespace(
         **helpers,
         grpo_advantages=_advantages(grpo, "GRPOTrainer", "unscorable_mask", helpers),
@@ -108,6 +109,7 @@ def trl() -> SimpleNamespace:
         # Without its decorators, as all definitions here; this one has no gradient.
         gamma_weights=torch.no_grad()(_method(grpo, "GRPOTrainer", "get_gamma_weights")),
         off_policy_mask=_method(grpo, "GRPOTrainer", "get_off_policy_mask"),
+        a2po_loss=_method(a2po, "A2POTrainer", "compute_loss"),
         gmpo_loss=_method(gmpo, "GMPOTrainer", "_compute_loss", **helpers),
     )
 

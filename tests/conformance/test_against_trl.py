@@ -201,6 +201,20 @@ def test_gmpo_is_trls(trl: Any) -> None:
         assert_close(batch.ours(losses, "seq-mean-token-mean"), theirs(trl.gmpo_loss, batch), **CLOSE)
 
 
+def test_a2po_is_trls(trl: Any) -> None:
+    for seed in SEEDS:
+        batch = draw_rows(seed, advantage_per_row=True)
+        padded = batch.padded
+        sums = {name: (getattr(padded, name) * padded.mask).sum(1) for name in ("new", "ref")}
+        stub = trainer(more={"beta2": 0.3})
+        stub._get_sequence_logps = lambda *words, sums=sums: sums["new"]
+        rewards = {"ref_logps": sums["ref"], "rewards": padded.advantages[:, 0], "v_star": torch.zeros(())}
+        inputs = dict.fromkeys(("input_ids", "attention_mask", "logits_to_keep")) | rewards
+        expected = batch.theirs(trl.a2po_loss(stub, stub.model, inputs))
+        losses = token_losses("a2po", batch.inputs, beta=0.3)
+        assert_close(batch.ours(losses, "seq-mean-token-sum"), expected, **CLOSE)
+
+
 @pytest.mark.parametrize("estimator", ["k3", "k3_unbiased"])
 def test_the_divergence_term_is_trls(trl: Any, estimator: Literal["k3", "k3_unbiased"]) -> None:
     unbiased = estimator == "k3_unbiased"

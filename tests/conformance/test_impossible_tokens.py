@@ -85,6 +85,7 @@ def some(logprob: float, old: float, advantage: float) -> LossInput:
     return LossInput(
         logprobs=torch.tensor([-0.5, logprob, -2.0, -1.0, -0.3], requires_grad=True),
         old_logprobs=torch.tensor([-0.7, old, -1.9, -1.2, -0.3]),
+        ref_logprobs=torch.tensor([-0.7, old, -1.9, -1.2, -0.3]),
         advantages=torch.tensor([advantage, advantage, advantage, 1.0, 1.0]),
         row_ids=torch.tensor([3, 3, 3, 4, 4]),
     )

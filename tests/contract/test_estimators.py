@@ -14,6 +14,7 @@ globals().update(
         grpo={"options": ({}, SHARED, {"dialect": "verl"}, {"dialect": "trl"})},
         rloo={"options": ({}, {"dialect": "trl"})},
         reinforce_plus_plus_baseline={"options": ({}, {"dialect": "verl"})},
+        a2po={"options": ({}, {"beta": 5.0})},
         dr_grpo={"options": ({}, {"dialect": "trl"})},
         gdpo={"options": ({}, {"dialect": "nemo"}, {"weights": {"format": 0.5}})},
         gpg={"options": ({}, {"f_norm": 2.0})},

@@ -32,9 +32,17 @@ WORDS = (
     "rllm.rollout.n_val=1",
     "rllm.trainer.test_freq=8",
     "rllm.trainer.save_freq=5",
+    "data.train_batch_size=16",
 )
-# Steps without an update in between: what waits must survive as well.
-WAITING = ("--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=10")
+# The sampler and both estimators keep state between steps.
+STATEFUL = (
+    "--sampler",
+    "thompson",
+    "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}",
+    "data.train_batch_size=8",
+)
+# Some steps only collect groups. Collected groups must survive as well.
+WAITING = ("--rejection", "episode", "rllm.rejection_sample.min_partial_solve_tasks=10", *STATEFUL)
 # Several batches of tasks in one step, and groups left over.
 FILLING = ("--rejection", "dynamic", "data.train_batch_size=4", "rllm.rejection_sample.max_gen_batches=4")
 
@@ -79,12 +87,11 @@ def _left_alone(tmp_path_factory: pytest.TempPathFactory, terms: tuple[str, ...]
 @pytest.mark.parametrize(
     ("number", "terms"),
     [
-        (signal.SIGTERM, ()),
-        pytest.param(signal.SIGKILL, (), marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, WAITING, marks=pytest.mark.long),
+        (signal.SIGTERM, WAITING),
         (signal.SIGKILL, WAITING),
+        pytest.param(signal.SIGINT, (), marks=pytest.mark.long),
     ],
-    ids=["SIGTERM", "SIGKILL", "SIGINT, groups waiting", "SIGKILL, groups waiting"],
+    ids=["SIGTERM, groups waiting", "SIGKILL, groups waiting", "SIGINT"],
 )
 def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
     uninterrupted: Uninterrupted,
@@ -168,13 +175,9 @@ def test_a_killed_run_with_a_critic_and_a_reference_model_ends_as_if_it_had_not_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("estimator", ["rae", "spo"])
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_killed_run_with_stateful_estimator_resumes_exactly(
-    killed_and_resumed: Any, estimator: str, staleness: int
-) -> None:
-    ahead = ("rllm.async_training.enable=true", f"rllm.async_training.staleness_threshold={staleness}")
-    run, reference = killed_and_resumed("--estimator", estimator, *(ahead if staleness else ()))
+def test_killed_asynchronous_run_with_state_resumes_exactly(killed_and_resumed: Any) -> None:
+    ahead = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=2")
+    run, reference = killed_and_resumed(*STATEFUL, *ahead)
     assert weights(run) == weights(reference)
     assert metrics(run) == metrics(reference)
 
@@ -196,7 +199,7 @@ def test_a_killed_run_that_fills_its_batches_ends_as_if_it_had_not_been(killed_a
 
 
 def test_same_seed_gives_the_same_run(uninterrupted: Uninterrupted, forked_rllm: Any, tmp_path: Path) -> None:
-    reference, words = uninterrupted(())
+    reference, words = uninterrupted(WAITING)
     again = forked_rllm(*words, "rllm.trainer.experiment_name=again")
     assert again.returncode == 0, again.stderr
     runs = tmp_path / "runs" / "rllm-training"

@@ -29,6 +29,11 @@ def minus_mean(group: list[float], said: list[int]) -> list[float]:
     return [reward - sum(group) / len(group) if len(group) > 1 else reward for reward in group]
 
 
+def a2po(group: list[float], said: list[int]) -> list[float]:
+    soft = 2 * np.log(np.mean(np.exp(np.array(group) / 2))) if group else 0.0
+    return [reward - soft for reward in group]
+
+
 def dr_grpo_trl(group: list[float], said: list[int]) -> list[float]:
     return minus_mean(group, said) if len(group) > 1 else [0.0] * len(group)
 
@@ -79,6 +84,7 @@ def prpo(groups: Rewards, lengths: Lengths) -> list[float]:
 
 
 PAIRS: dict[str, tuple[str, dict[str, Any], Callable[[Rewards, Lengths], list[float]]]] = {
+    "a2po": ("a2po", {"beta": 2.0}, by_group(a2po)),
     "dr_grpo": ("dr_grpo", {}, by_group(minus_mean)),
     "dr_grpo_trl": ("dr_grpo", {"dialect": "trl"}, by_group(dr_grpo_trl)),
     "gpg": ("gpg", {"f_norm": 2.0}, gpg),
@@ -153,7 +159,7 @@ def test_c4_lengths_enter_opo_and_no_other() -> None:
     uneven = make_inputs(make_groups(rewards, lengths))
     assert uneven.response_lengths.tolist() == [4, 1, 2, 2]
     assert call("opo", uneven).values.tolist() == pytest.approx([0.2, -0.8, 0.25, -0.25])
-    for name in ("dr_grpo", "gpg", "grpo_passk", "maxrl", "prpo"):
+    for name in ("a2po", "dr_grpo", "gpg", "grpo_passk", "maxrl", "prpo"):
         assert call(name, uneven).values.tolist() == call(name, make_inputs(rewards)).values.tolist()
 
 

@@ -25,7 +25,7 @@ def test_levels_needs_and_losses(records: Any) -> None:
         "step_reinforce": {"step_rewards"},
         **{name: {"old_logprobs", "sum_pi_squared"} for name in TOKEN_BASELINES},
     }
-    losses = {"ppo", "importance_sampling", "reinforce"}
+    losses = {"a2po", "ppo", "importance_sampling", "reinforce"}
     assert {record.default_loss for record in records.values()} == losses
 
 

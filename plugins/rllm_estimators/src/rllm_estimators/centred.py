@@ -13,9 +13,23 @@ from rllm_core.algorithms.normalisation import EPSILON, minus_group_mean
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import AdvantageError
-from rllm_estimators.options import DrGrpoParams, GpgParams, GrpoPassKParams, MaxRlParams
+from rllm_estimators.options import A2poParams, DrGrpoParams, GpgParams, GrpoPassKParams, MaxRlParams
 from rllm_estimators.sampled import name_of
 from rllm_estimators.statistics import largest
+
+
+def a2po(inputs: AdvantageInput, params: A2poParams) -> Advantages:
+    """r - V, V = beta log mean(exp(r / beta)) over the group (A*-PO, Brantley et al. 2025, arXiv:2505.20686).
+
+    V is the value of the best policy with a KL penalty of weight beta. The paper estimates it once, from samples of the
+    reference model. Here it comes from the step's own group. A group of one gets 0. Made for loss `a2po`.
+    """
+    rewards, offsets = inputs.rewards, inputs.group_offsets
+    # Relative to the best reward, so that no exponential overflows.
+    distances = rewards - segments.spread(segments.maxima(rewards, offsets), offsets)
+    shares = segments.spread(segments.means(np.exp(distances / params.beta), offsets), offsets)
+    values = distances - params.beta * np.log(shares)
+    return Advantages(values=np.where(segments.in_constant(rewards, offsets), 0.0, values))
 
 
 def dr_grpo(inputs: AdvantageInput, params: DrGrpoParams) -> Advantages:

@@ -14,6 +14,10 @@ from rllm_core.algorithms.options import ClipParams
 from rllm_core.contracts.plugin import Params
 
 
+class A2poLossParams(Params):
+    beta: float = Field(1e-3, gt=0, description="Weight of the row's log-ratio to the reference model.")
+
+
 class CispoParams(ClipParams):
     eps_clip: float = Field(
         0.2, gt=0, description="Lower bound of importance weights is 1 - eps_clip. 1 or more means no lower bound."

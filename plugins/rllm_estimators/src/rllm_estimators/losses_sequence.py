@@ -1,4 +1,6 @@
-"""Losses with one importance ratio per sequence: gspo and gmpo. Both are the papers' with seq-mean-token-mean.
+"""Losses with one importance ratio per sequence: gspo, gmpo and a2po.
+
+gspo and gmpo are the papers' with seq-mean-token-mean, a2po with seq-mean-token-sum.
 
 A sequence is a row of the batch: a trajectory, or one segment of it where its history was rewritten.
 """
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, log_ratio, summable, surrogate_clipped
-from rllm_estimators.loss_options import GmpoParams, GspoParams
+from rllm_estimators.loss_options import A2poLossParams, GmpoParams, GspoParams
 from rllm_estimators.loss_rows import Rows
 
 
@@ -60,3 +62,17 @@ def gmpo_clipped(inputs: LossInput, params: GmpoParams) -> Tensor:
     low, high = params.low_high
     log_ratios = log_ratio(inputs.logprobs, inputs.old_logprobs)
     return ((inputs.advantages > 0) & (log_ratios > high)) | ((inputs.advantages < 0) & (log_ratios < -low))
+
+
+def a2po(inputs: LossInput, params: A2poLossParams) -> Tensor:
+    """(beta S - A)^2 / number of the row's tokens, S = sum over the row of logprob - reference logprob.
+
+    The policy is regressed on exp(A / beta) times the reference model, so nothing is clipped. A is the row's mean
+    advantage. Use it with estimator `a2po` to stay close to the reference model. A*-PO, Brantley et al. 2025,
+    arXiv:2505.20686. With ``rllm.algorithm.loss_agg_mode=seq-mean-token-sum`` this is the paper's mean over responses.
+    """
+    assert inputs.ref_logprobs is not None
+    rows = Rows.from_row_ids(inputs.row_ids)
+    log_ratios = log_ratio(inputs.logprobs, inputs.ref_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    distance = params.beta * rows.sum(log_ratios) - rows.mean(inputs.advantages)
+    return distance.square() / rows.lengths[rows.of_token]

@@ -18,6 +18,10 @@ STEP_REWARDS = (
 )
 
 
+class A2poParams(Params):
+    beta: float = Field(0.5, gt=0, description="Temperature of the soft maximum. A large value gives the group mean.")
+
+
 class DrGrpoParams(Params):
     dialect: Literal["verl", "trl"] = Field(
         "verl", description="Advantage in a group with one trajectory: its reward (verl), or 0 (trl)."

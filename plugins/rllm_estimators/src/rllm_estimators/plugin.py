@@ -11,6 +11,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_estimators.loss_options import (
+    A2poLossParams,
     CispoParams,
     ClipCovParams,
     DppoParams,
@@ -26,6 +27,7 @@ from rllm_estimators.loss_options import (
     VespoParams,
 )
 from rllm_estimators.options import (
+    A2poParams,
     DrGrpoParams,
     GaeParams,
     GdpoParams,
@@ -48,6 +50,14 @@ OF_SEQUENCES = "loss_agg_mode=seq-mean-token-mean is the paper's"
 
 @hookimpl
 def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
+    yield EstimatorPlugin(
+        name="a2po",
+        summary="Reward minus a soft maximum of the group's rewards (A*-PO).",
+        params=A2poParams,
+        load=load_from("rllm_estimators.centred", "a2po"),
+        fixed_options={"norm_adv_by_std_in_grpo": False},
+        default_loss="a2po",
+    )
     yield EstimatorPlugin(
         name="dr_grpo",
         summary="Reward minus group mean, no division (Dr.GRPO).",
@@ -229,6 +239,13 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
 
 @hookimpl
 def rllm_losses() -> Iterable[LossPlugin[Any]]:
+    yield LossPlugin(
+        name="a2po",
+        summary="Squared error between a row's log-ratio to the reference model and its advantage (A*-PO).",
+        params=A2poLossParams,
+        load=load_from("rllm_estimators.losses_sequence", "a2po"),
+        needs=frozenset({"ref_logprobs"}),
+    )
     yield LossPlugin(
         name="cispo",
         summary="Log-prob times advantage, weighted by the clipped importance ratio, which has no gradient.",

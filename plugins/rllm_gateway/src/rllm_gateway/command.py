@@ -133,10 +133,10 @@ def sessions(store: str | None, **selected: Any) -> None:
 @click.argument("session")
 def show(store: str | None, session: str) -> None:
     """Print the conversation of a session. `rllm gateway sessions` lists their ids."""
-    from rllm_gateway.listing import call_lines, opened, session_named
+    from rllm_gateway.listing import call_lines, opened
 
     with opened(store) as reader:
-        for line in call_lines(session_named(reader, session)):
+        for line in call_lines(reader.session(session)):
             click.echo(line)
 
 

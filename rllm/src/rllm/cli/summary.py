@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm.planning.plan import RunPlan
-from rllm.runs.run_directory import PICTURE
+from rllm.runs.run_directory import REPORT
 from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task
@@ -31,8 +31,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     directory = trainer.directory.path
     of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
     console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {directory}")
-    if (directory / PICTURE).exists():
-        console.print(f"reward curve: {directory / PICTURE}")
+    if (directory / REPORT).exists():
+        console.print(f"reward curve: {directory / REPORT}")
     if (directory / "checkpoints" / "latest").exists():
         model = f"--model {directory}/checkpoints/latest"
         if plan.examples is None:

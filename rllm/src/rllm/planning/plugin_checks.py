@@ -19,9 +19,9 @@ LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
 
 
 def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
-    """Check that the keys are set that the environment needs."""
+    """Check that the keys are set that the environment needs. A run without estimators needs no rewards."""
     environment = plan.environment
-    given = {"rllm.reward"} if plan.workflow.plugin.gives_rewards else set()
+    given = {"rllm.reward"} if plan.workflow.plugin.gives_rewards or not plan.estimates else set()
     for key, example in environment.plugin.needs_keys.items() if environment else ():
         if environment and key not in given and not plan.composed.value(key):
             text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."

@@ -11,7 +11,6 @@ from rllm.cli import print_table
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
 from rllm_record.run_places import find_runs
-from rllm_view.commands.comparison import figure
 from rllm_view.commands.explaining import short_uid
 from rllm_view.reading.rollouts import Filter, find_attempts
 from rllm_view.reading.run import Run
@@ -45,6 +44,12 @@ def list_choices(command: str, folder: Path | None, step: int | None) -> None:
         _list_steps(command, run)
     else:
         _list_trajectories(command, run, step)
+
+
+def figure(value: float | None) -> str:
+    """Return a number with three decimals; ``-`` if it is not known."""
+    # -0.0 + 0.0 is 0.0: no number is -0.
+    return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
 
 
 def short_path(folder: Path) -> Path:
