@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,17 @@ class Row:
     """Number of tokens that the request has already sampled."""
     grammar: Grammar | None = None
     """The grammar that constrains the next token; None if any token may follow."""
+
+
+def cache_argument(model: Any) -> str:
+    """Return the name of the argument for cached keys and values. Newer versions of transformers call it ``cache``."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return _cache_argument(type(base))
+
+
+@lru_cache
+def _cache_argument(kind: type) -> str:
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 def cache_bytes_per_token(model: Any) -> int:
@@ -104,7 +117,7 @@ def last_logits(model: Any, cache: SlotCache, rows: Sequence[Row]) -> Tensor:
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=window_masks(model.config.get_text_config(), visible, queries, keys),
             position_ids=torch.from_numpy(positions).to(device),
-            past_key_values=cache,
+            **{cache_argument(model): cache},
             use_cache=True,
             logits_to_keep=fewest_rows if few else 1,
         )

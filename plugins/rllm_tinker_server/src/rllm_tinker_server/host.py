@@ -18,6 +18,7 @@ from transformers.cache_utils import DynamicCache
 
 from rllm_core.errors import ConfigError
 from rllm_local.fingerprints import fingerprint
+from rllm_local.forward import cache_argument
 from rllm_local.model import LoadedModel
 from rllm_tinker_server import checkpoint_files
 from rllm_tinker_server.checkpoint_files import BaseWeights
@@ -53,7 +54,7 @@ def score(model: Any, given: NDArray[np.int32], top: int, temperature: float, ma
     best_tokens = [torch.zeros((1, top), dtype=torch.int64)]
     for start in range(0, len(given) - 1, max_positions):
         part = tokens[start : min(start + max_positions, len(given) - 1)]
-        logits = model(input_ids=part[None], past_key_values=cache, use_cache=True).logits[0]
+        logits = model(input_ids=part[None], use_cache=True, **{cache_argument(model): cache}).logits[0]
         logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
         following = tokens[start + 1 : start + 1 + len(part), None]
         found.append(logprobs.gather(-1, following)[:, 0].cpu())
