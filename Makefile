@@ -10,7 +10,7 @@ DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/r
 PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
 # Extras that tests need.
 EXTRAS_rllm := [math]
-EXTRAS_rllm_envs := [reasoning-gym,textarena]
+EXTRAS_rllm_envs := [gymnasium,reasoning-gym,textarena]
 EXTRAS_rllm_local := [lora]
 EXTRAS_rllm_serving := [http]
 EXTRAS_rllm_tinker := [local]
@@ -86,7 +86,7 @@ help:
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
-	@echo "make test-nightly  more seeds, more kills and the longest trainings; not part of make ci"
+	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings; not part of make ci"
 	@echo "make ci       make test, make test-long, make test-clients, make test-wheels, make site: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
@@ -142,7 +142,8 @@ test: lint
 	  { $(MAKE) --no-print-directory types; exit 1; }
 
 test-nightly: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "nightly and not gpu"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "(nightly or hypothesis) and not gpu" \
+	  --hypothesis-profile thorough
 
 test-long: install
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "long and not gpu"

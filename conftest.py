@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ from forked import CommandServer, running
 # Each test process keeps one core busy: threads of torch and NumPy would wait for each other's cores. Read at import.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+# Property tests. `make test-nightly` draws more examples (`--hypothesis-profile`). The environments of `make test-vllm`
+# and `make test-gpu` have no hypothesis, and no such tests.
+if find_spec("hypothesis"):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("quick", deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+    settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
+    settings.load_profile("quick")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -40,14 +50,6 @@ def pytest_runtest_setup() -> None:
 def pytest_sessionfinish() -> None:
     """What must not be left behind is found after the last test, among everything."""
     gc.unfreeze()
-
-
-@pytest.fixture(scope="module")
-def without_picture() -> Iterator[None]:
-    """Runs draw no reward curve: a third of the time of a short one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rllm.trackers.picture_tracker.draw_reward_curve", lambda *_: None)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     "rllm.record": "off",
     "data.train_batch_size": 4,
 }
-IMPORTED_LATE = ("transformers.models.llama.modeling_llama", "matplotlib.pyplot", "duckdb", "PIL.Image")
+IMPORTED_LATE = ("transformers.models.llama.modeling_llama", "duckdb", "PIL.Image")
 SAID = "said.jsonl"
 """What a start did, a line each: the seed of a call that was sampled, or a step with its attempts."""
 

@@ -71,7 +71,6 @@ def turn(id: str, session: str, parent: str | None, prompt: int, response: int, 
         response={"role": "assistant", "content": answer},
         sent={"model": "policy", "temperature": 0.7, "stream": True, "tools": [{"name": "bash", "text": "x" * 2000}]},
         outcomes={"temperature": "overruled", "stream": "honoured", "tools": "honoured"},
-        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from workspace import ROOT, Distribution, brought_by, distributions
+from workspace import ROOT, brought_by, distributions
 
 ALL = {each.name: each for each in distributions()}
 PLUGIN_GROUPS = {"rllm.plugins", "rllm.commands", "rllm.commands.plugins"}
@@ -17,100 +16,100 @@ NEEDS_ITS_OWN_ENVIRONMENT = {"rllm-vllm"}
 
 REQUIRED_BY_CORE = {"numpy", "packaging", "pluggy", "pydantic"}
 
-every = pytest.mark.parametrize("distribution", ALL.values(), ids=lambda each: each.name)
-
 
 def test_core_requires_only_four_packages() -> None:
     assert {Requirement(text).name for text in ALL["rllm-core"].project["dependencies"]} == REQUIRED_BY_CORE
 
 
-@every
-def test_the_folder_is_named_like_the_distribution(distribution: Distribution) -> None:
-    assert distribution.directory.name == distribution.file_name
+def test_the_folder_is_named_like_the_distribution() -> None:
+    for distribution in ALL.values():
+        assert distribution.directory.name == distribution.file_name
 
 
-@every
-def test_it_has_the_licence(distribution: Distribution) -> None:
-    licence = distribution.directory / "LICENSE"
-    assert licence.is_file(), f"cp LICENSE {licence.relative_to(ROOT)}"
-    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+def test_it_has_the_licence() -> None:
+    for distribution in ALL.values():
+        licence = distribution.directory / "LICENSE"
+        assert licence.is_file(), f"cp LICENSE {licence.relative_to(ROOT)}"
+        assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-@every
-def test_it_says_whose_it_is_and_what_it_is_for(distribution: Distribution) -> None:
-    project = distribution.project
-    assert project["license"] == "Apache-2.0"
-    assert project["authors"] == [{"name": "The rllm authors"}]
-    assert project["readme"] == "README.md"
-    assert project["description"].endswith(".")
-    assert {"language-models", "reinforcement-learning"} <= set(project["keywords"])
+def test_it_says_whose_it_is_and_what_it_is_for() -> None:
+    for distribution in ALL.values():
+        project = distribution.project
+        assert project["license"] == "Apache-2.0"
+        assert project["authors"] == [{"name": "The rllm authors"}]
+        assert project["readme"] == "README.md"
+        assert project["description"].endswith(".")
+        assert {"language-models", "reinforcement-learning"} <= set(project["keywords"])
 
 
-@every
-def test_its_classifiers_are_those_of_all(distribution: Distribution) -> None:
-    assert distribution.project["classifiers"] == ALL["rllm-core"].project["classifiers"]
-    assert distribution.project["requires-python"] == ALL["rllm-core"].project["requires-python"]
+def test_its_classifiers_are_those_of_all() -> None:
+    for distribution in ALL.values():
+        assert distribution.project["classifiers"] == ALL["rllm-core"].project["classifiers"]
+        assert distribution.project["requires-python"] == ALL["rllm-core"].project["requires-python"]
 
 
-@every
-def test_the_keyword_rllm_plugin_finds_plugins_and_commands(distribution: Distribution) -> None:
-    groups = set(distribution.project.get("entry-points", ())) if distribution.name != "rllm-core" else set()
-    assert ("rllm-plugin" in distribution.project["keywords"]) == bool(PLUGIN_GROUPS & groups)
+def test_the_keyword_rllm_plugin_finds_plugins_and_commands() -> None:
+    for distribution in ALL.values():
+        groups = set(distribution.project.get("entry-points", ())) if distribution.name != "rllm-core" else set()
+        assert ("rllm-plugin" in distribution.project["keywords"]) == bool(PLUGIN_GROUPS & groups)
 
 
-@every
-def test_its_entry_point_is_named_like_the_distribution(distribution: Distribution) -> None:
-    points = distribution.project.get("entry-points", {}).get("rllm.plugins", {})
-    assert set(points) <= {distribution.name}
+def test_its_entry_point_is_named_like_the_distribution() -> None:
+    for distribution in ALL.values():
+        points = distribution.project.get("entry-points", {}).get("rllm.plugins", {})
+        assert set(points) <= {distribution.name}
 
 
-@every
-def test_its_types_are_for_others(distribution: Distribution) -> None:
-    assert len(distribution.packages) == 1
-    assert [package.name for package in distribution.packages if not (package / "py.typed").is_file()] == []
+def test_its_types_are_for_others() -> None:
+    for distribution in ALL.values():
+        assert len(distribution.packages) == 1
+        assert [package.name for package in distribution.packages if not (package / "py.typed").is_file()] == []
 
 
-@every
-def test_its_version_is_written_once(distribution: Distribution) -> None:
-    assert str(Version(distribution.version)) == distribution.version
-    written = [
-        str(file.relative_to(ROOT))
-        for file in distribution.directory.glob("src/**/*.py")
-        if re.search(r"^__version__ = ", file.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert len(written) == ("version" in distribution.project.get("dynamic", ()))
+def test_its_version_is_written_once() -> None:
+    for distribution in ALL.values():
+        assert str(Version(distribution.version)) == distribution.version
+        written = [
+            str(file.relative_to(ROOT))
+            for file in distribution.directory.glob("src/**/*.py")
+            if re.search(r"^__version__ = ", file.read_text(encoding="utf-8"), re.MULTILINE)
+        ]
+        assert len(written) == ("version" in distribution.project.get("dynamic", ()))
 
 
-@every
-def test_it_asks_for_the_minor_release_of_ours_that_it_is_written_for(distribution: Distribution) -> None:
-    ours = [
-        requirement
-        for requirement in distribution.requirements(*distribution.extras)
-        if canonicalize_name(requirement.name) in ALL
-    ]
-    for requirement in ours:
-        if requirement.name == distribution.name:  # (its own extras: `rllm[all]`)
-            continue
-        version = Version(ALL[canonicalize_name(requirement.name)].version)
-        assert str(requirement.specifier) == f"<{version.major}.{version.minor + 1},>={version.major}.{version.minor}"
+def test_it_asks_for_the_minor_release_of_ours_that_it_is_written_for() -> None:
+    for distribution in ALL.values():
+        ours = [
+            requirement
+            for requirement in distribution.requirements(*distribution.extras)
+            if canonicalize_name(requirement.name) in ALL
+        ]
+        for requirement in ours:
+            if requirement.name == distribution.name:  # (its own extras: `rllm[all]`)
+                continue
+            version = Version(ALL[canonicalize_name(requirement.name)].version)
+            assert (
+                str(requirement.specifier) == f"<{version.major}.{version.minor + 1},>={version.major}.{version.minor}"
+            )
 
 
-@every
-def test_the_extras_that_it_asks_for_are_there(distribution: Distribution) -> None:
-    for requirement in distribution.requirements(*distribution.extras):
-        if (other := ALL.get(canonicalize_name(requirement.name))) is not None:
-            assert requirement.extras <= set(other.extras), str(requirement)
+def test_the_extras_that_it_asks_for_are_there() -> None:
+    for distribution in ALL.values():
+        for requirement in distribution.requirements(*distribution.extras):
+            if (other := ALL.get(canonicalize_name(requirement.name))) is not None:
+                assert requirement.extras <= set(other.extras), str(requirement)
 
 
-@every
-def test_its_page_begins_with_an_example(distribution: Distribution) -> None:
-    assert distribution.readme.startswith(f"# {distribution.name}\n")
-    install, commands = distribution.example
-    assert install, "the first line of the first block installs it"
-    assert commands, "the next lines use it"
-    asked_for = [Requirement(word) for word in install]
-    brought = set().union(*(brought_by(each.name, each.extras) for each in asked_for))
-    assert distribution.name in brought, f"`pip install {' '.join(install)}` does not bring {distribution.name}"
+def test_its_page_begins_with_an_example() -> None:
+    for distribution in ALL.values():
+        assert distribution.readme.startswith(f"# {distribution.name}\n")
+        install, commands = distribution.example
+        assert install, "the first line of the first block installs it"
+        assert commands, "the next lines use it"
+        asked_for = [Requirement(word) for word in install]
+        brought = set().union(*(brought_by(each.name, each.extras) for each in asked_for))
+        assert distribution.name in brought, f"`pip install {' '.join(install)}` does not bring {distribution.name}"
 
 
 def test_one_line_installs_every_plugin_that_fits_into_one_environment() -> None:
@@ -123,6 +122,6 @@ def test_the_line_that_most_people_want_brings_what_rllm_local_brings_and_the_vi
     assert set(ALL["rllm"].extras) == {"all", "data", "math", "tensorboard", "tinker", "verl", "vllm", "wandb"}
 
 
-@every
-def test_it_names_no_address_that_does_not_exist_yet(distribution: Distribution) -> None:
-    assert "urls" not in distribution.project, "there is no public repository; see docs/contributing/releasing.md"
+def test_it_names_no_address_that_does_not_exist_yet() -> None:
+    for distribution in ALL.values():
+        assert "urls" not in distribution.project, "there is no public repository; see docs/contributing/releasing.md"

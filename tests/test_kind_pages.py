@@ -57,7 +57,7 @@ def section_of(page: str, name: str) -> str:
 def test_every_field_of_the_record_is_on_the_page(kind: str, made: dict[str, str]) -> None:
     record = KINDS[kind].record
     section = made[f"{kind}.md"].partition(f"\n### `{record.__name__}`\n")[2].partition("\n##")[0]
-    shared = made["kinds.md"].partition("\n## Fields of every record\n")[2]
+    shared = made["kinds.md"].partition("\n## Fields of every plugin spec\n")[2]
     assert [field.name for field in fields(record) if f"| `{field.name}` |" not in section + shared] == []
 
 

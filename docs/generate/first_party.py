@@ -18,6 +18,7 @@ NOT_OURS = (CORE,)
 """Always installed, like the program `rllm`."""
 EXTRAS = {
     "rllm-envs": {
+        "gymnasium": {"rllm.env.name": "gymnasium"},
         "reasoning-gym": {"rllm.env.name": "reasoning_gym"},
         "textarena": {"rllm.env.name": "textarena"},
     },

@@ -15,7 +15,7 @@ from typing import Any
 
 from config_reference import DISTRIBUTIONS
 from contract_source import Described, Field, classes_of, others_of
-from page_text import cell, doc_cell, doc_text, one_line, python, table
+from page_text import cell, doc_cell, doc_text, one_line, table
 
 from rllm.inspection.describe import list_options
 from rllm.inspection.facts import in_words, list_facts
@@ -27,12 +27,14 @@ from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.scaffold.kinds import TEMPLATES
 
 DIRECTORY = Path(__file__).parents[1] / "reference"
-MADE = "<!-- Made by `make docs` from the records; do not edit. A test fails when it is stale. -->\n"
+MADE = "<!-- Made by `make docs`; do not edit. -->\n"
 LONG_FACTS = frozenset(
     {"config yaml", "config search path", "shared keys", "derived keys", "column sections", "recipes"}
     | {"unused keys", "unused keys by profile", "config keys"}
 )
 """What would be a page of its own; `rllm plugins info` prints it."""
+IN_TABLE = {"estimator": ("level", "scope", "default loss"), "loss": ("has ratio",), "rejection": ("updates waited",)}
+"""Facts that are columns of the table of a kind, because most of its plugins have them."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
 EMPTY |= {"field(default=None, metadata=GIVES_FACT)": "None"}
 """How people write these defaults."""
@@ -67,16 +69,15 @@ def _list_of_kinds(registry: Registry) -> str:
         about = doc_cell(module.__doc__.splitlines()[0])
         names = ", ".join(f"`{entry.name}`" for entry in _ours(registry, kind))
         rows.append((f"[`{kind}`]({kind}.md)", about, cell(_chosen_by(kind)), names))
-    heading = ("kind", "what", "chosen by", "comes with rllm")
+    heading = ("kind", "description", "chosen by", "comes with rllm")
     introduction = (
-        "Everything that is chosen by name in config is a plugin of one of these kinds. Each kind has a contract in "
-        "`rllm_core/src/rllm_core/contracts/`, a hook in `rllm_core/src/rllm_core/plugins/specs.py`, a contract test "
-        "in [`rllm_plugin_kit`](testing.md) and a template of `rllm plugins new`. "
-        "[Write a plugin](../how-to/plugin.md) shows how to write one.\n"
+        "Every part that you choose by name is a plugin of one of these kinds. Each kind has a contract in "
+        "`rllm_core.contracts`, a hook in `rllm_core.plugins.specs`, a "
+        "[contract test](testing.md) and a template of `rllm plugins new`. See [Write a plugin](../how-to/plugin.md).\n"
     )
     shared = [
-        "## Fields of every record\n",
-        "The hook of a kind returns records. Every record has these fields. The page of a kind lists the others.\n",
+        "## Fields of every plugin spec\n",
+        "The hook of a kind returns plugin specs. The page of a kind lists its further fields.\n",
         _fields(_shared_fields()),
     ]
     return "\n".join(["# Kinds of plugins\n", MADE, introduction, table(heading, rows), *shared])
@@ -99,15 +100,22 @@ def _ours(registry: Registry, kind: str) -> list[Registered[Any]]:
 
 def _choosing(registry: Registry, kind: str) -> Iterator[str]:
     yield "## Choose one\n"
-    yield doc_text(inspect.getdoc(KINDS[kind].record))
+    yield doc_text(re.sub(r"^A plugin spec that offers [^.]*\.\s+", "", inspect.getdoc(KINDS[kind].record) or ""))
     entries = _ours(registry, kind)
     if not entries:
         yield "None comes with rllm.\n"
         return
     whole: dict[str, list[tuple[str, ...]]] = {}
     sections = {entry.name: list(_details(entry, whole)) for entry in entries}
-    rows = [(_name(entry, sections), entry.distribution, cell(entry.plugin.summary)) for entry in entries]
-    yield table(("name", "package", "description"), rows)
+    columns = IN_TABLE.get(kind, ())
+    rows = [
+        (
+            *(_name(entry, sections), entry.distribution, cell(entry.plugin.summary)),
+            *(in_words(list_facts(entry.plugin)[column]) for column in columns),
+        )
+        for entry in entries
+    ]
+    yield table(("name", "package", "description", *columns), rows)
     for name, section in sections.items():
         if section:
             yield f"### `{name}`\n"
@@ -119,11 +127,12 @@ def _name(entry: Registered[Any], sections: dict[str, list[str]]) -> str:
 
 
 def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) -> Iterator[str]:
-    """What a plugin has besides its summary. ``whole`` gets its options, unless an earlier plugin has most of them."""
+    """What a plugin has besides its summary. ``whole`` gets its options, unless they are nearly an earlier plugin's."""
     plugin = entry.plugin
     if plugin.deprecated:
         yield f"Deprecated: {plugin.deprecated}\n"
-    said = {name: in_words(rows) for name, rows in list_facts(plugin).items() if name not in LONG_FACTS}
+    elsewhere = LONG_FACTS.union(IN_TABLE.get(entry.kind, ()))
+    said = {name: in_words(rows) for name, rows in list_facts(plugin).items() if name not in elsewhere}
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
     read = {"config keys": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
     if found := facts | read:
@@ -135,11 +144,13 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
         (f"`{name}`", cell(words), default if default == "required" else f"`{cell(default)}`", cell(meaning))
         for name, words, default, meaning in list_options(plugin.params)
     ]
-    contained = [name for name, rows in whole.items() if len(rows) > 1 and set(rows) <= set(options)]
-    if contained:
-        first = max(contained, key=lambda name: len(whole[name]))
-        options = [row for row in options if row not in whole[first]]
-        yield f"It has the options of [`{first}`](#{first}){', and:' if options else '.'}\n"
+    shared = {name: [row for row in rows if row in options] for name, rows in whole.items() if len(rows) > 1}
+    first = max(shared, key=lambda name: len(shared[name]), default="")
+    lacks = [row[0] for row in whole.get(first, []) if row not in options]
+    if first and len(lacks) <= 1 < len(shared[first]):
+        options = [row for row in options if row not in shared[first]]
+        without = f" without {lacks[0]}" if lacks else ""
+        yield f"It has the options of [`{first}`](#{first}){without}{', and:' if options else '.'}\n"
     else:
         whole[entry.name] = options
     if options:
@@ -153,13 +164,12 @@ def _writing(kind: str) -> Iterator[str]:
     chosen = f"my_{kind}"
     train = Text(template.train).substitute(chosen=chosen)
     config = Text(template.config).substitute(chosen=chosen)
-    yield "This writes a package that installs, passes its tests and runs by name:\n"
-    yield (
-        f"    rllm plugins new my-{kind} --kind {kind}\n    pip install -e './my-{kind}[test]'\n"
-        f"    pytest my-{kind}\n    {train}\n"
-    )
-    yield f"Chosen in a config file, with its option:\n\n```yaml\n{config}\n```\n"
-    yield f"The hook is `{hook}`. {doc_text(inspect.getdoc(getattr(specs, hook)))}"
+    yield "Write a working package, [install](../how-to/plugin.md) it, and run it by name:\n"
+    yield f"    rllm plugins new my-{kind} --kind {kind}\n    {train}\n"
+    yield f"In a config file:\n\n```yaml\n{config}\n```\n"
+    users, _, rest = (inspect.getdoc(getattr(specs, hook)) or "").partition("\n\n")
+    example = f"For example::\n\n{rest}" if users.endswith("::") else rest
+    yield f"The hook is `{hook}`. {doc_text(example)}"
 
 
 def _contract(kind: str) -> Iterator[str]:
@@ -167,13 +177,12 @@ def _contract(kind: str) -> Iterator[str]:
     classes = classes_of(module)
     record = classes.pop(KINDS[kind].record.__name__)
     yield "## Contract\n"
-    yield "Import these names from `rllm_core.contracts`.\n"
     load = next(field for field in record.fields if field.name == "load")
     implemented = [name for name in re.findall(r"\w+", load.type) if name in classes][-1]
     for described in (classes.pop(implemented), *classes.values()):
         yield from _class(described)
     yield f"### `{record.name}`\n"
-    yield "The hook returns this record. It also has the [fields of every record](kinds.md#fields-of-every-record).\n"
+    yield "The plugin spec, with the [fields of every plugin spec](kinds.md#fields-of-every-plugin-spec) and:\n"
     yield _fields([field for field in record.fields if field.name != "kind"])
     constants, functions = others_of(module)
     if constants:
@@ -213,19 +222,16 @@ def _testing(kind: str) -> Iterator[str]:
     module = import_module(f"rllm_plugin_kit.{kind}")
     described = classes_of(module)[f"{kind.capitalize()}Contract"]
     yield "## Contract test\n"
-    yield doc_text(described.doc)
-    yield python(
-        f"from rllm_plugin_kit import {described.name}\n\n\n"
-        f'class TestMine({described.name}):\n    name = "my-{kind}/my_{kind}"\n'
+    yield f"Subclass `{described.name}` as in [Contract tests](testing.md). " + doc_text(
+        re.sub(r"^Contract of every [^.]*\.\s*", "", described.doc)
     )
     attributes = [field for field in described.fields if field.doc]
     overridden = [method for method in described.methods if method.doc and _is_for_authors(method.signature)]
     if attributes or overridden:
-        yield "Attributes that a subclass may set, besides `name` and `options`:\n"
+        yield "Your subclass can also set:\n"
         rows = [(f"`{field.name}`", f"`{field.default}`", doc_cell(field.doc)) for field in attributes]
         rows += [(f"`{method.signature.partition(' ->')[0]}`", "", doc_cell(method.doc)) for method in overridden]
         yield table(("attribute", "default", "meaning"), rows)
-    yield "`pytest -v` lists its checks, besides the [tests of every kind](testing.md#every-kind).\n"
 
 
 def _is_for_authors(signature: str) -> bool:

@@ -87,7 +87,7 @@ def step() -> str:
     parts += [arrow((206 + 184 * number, 196), (178 + 184 * number, 196)) for number in (2, 1, 0)]
     parts.append(arrow((100, 168), (100, 132), (284, 132), (284, 98)))
     parts.append(note(192, 126, "sample the next step"))
-    parts.append(note(380, 28, "rllm.rollout.n attempts at each task; groups that teach nothing leave"))
+    parts.append(note(380, 28, "rllm.rollout.n rollouts of each task; groups without signal are dropped"))
     return picture("The life of a training step", 760, 248, parts)
 
 
@@ -111,7 +111,7 @@ def seeds() -> str:
     parts += [box(608, 220, 136, ("noise of a loss", "minibatch")), arrow((676, 184), (676, 218))]
     parts.append(note(24, 250, "Each seed is a function of the one above", "start"))
     parts.append(note(24, 270, "and of its place. Nothing is stored.", "start"))
-    return picture("Who owns which seed", 760, 388, parts)
+    return picture("Seeds of a run", 760, 388, parts)
 
 
 def resume() -> str:

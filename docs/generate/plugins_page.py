@@ -22,21 +22,22 @@ from rllm_core.plugins.kinds import KINDS
 INDEX = Path(__file__).parents[1] / "plugins.toml"
 FIELDS = {"name": str, "kinds": list, "summary": str, "repository": str, "api": int}
 LONGEST = 100
+MOST_NAMES = 10
+"""Maximum number of plugins of one kind that a row lists by name."""
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 HEAD = """# Plugins
 
-<!-- Made by `make docs` from docs/plugins.toml and the records; do not edit. A test fails when it is stale. -->
+<!-- Made by `make docs`; do not edit. -->
 
-`pip install NAME` adds a plugin; its name in a configuration chooses it. `rllm plugins list` shows what is installed.
+`pip install NAME` adds a plugin. Choose it by its name in the config. `rllm plugins list` shows the installed plugins.
 [Write your own](how-to/plugin.md).
 
 ## Plugins of others
 """
 ADD = """
-To list yours, add it to [plugins.toml](plugins.toml) and run `make docs`. What it needs: a name on the package index,
-an open licence, and a public repository in which the contract tests of its kinds pass. `rllm plugins new` writes a
-package with tests, a workflow that runs them, and a badge that shows the result. We have not read the code of these
-plugins: a plugin runs with your rights.
+To list your plugin, add it to [plugins.toml](plugins.toml) and run `make docs`. It needs a name on the package index,
+an open licence, and a public repository in which the contract tests of its kinds pass. We have not read the code of
+these plugins: a plugin runs with your rights.
 
 ## Plugins of this repository
 """
@@ -73,9 +74,9 @@ def page(text: str) -> str:
         (f"[`{each['name']}`]({each['repository']})", ", ".join(each["kinds"]), cell(each["summary"]), str(each["api"]))
         for each in entries(text, tuple(own))
     ]
-    listed = table(("distribution", "kinds", "what", "API"), others) if others else NONE
+    listed = table(("package", "kinds", "description", "API"), others) if others else NONE
     rows = [(f"`{name}`", _kinds(entry["offers"]), cell(entry["summary"])) for name, entry in own.items()]
-    return HEAD + listed + ADD + table(("distribution", "offers", "what"), rows)
+    return HEAD + listed + ADD + table(("package", "offers", "description"), rows)
 
 
 def _check(entry: Mapping[str, Any], ours: Sequence[str]) -> None:
@@ -97,7 +98,13 @@ def _check(entry: Mapping[str, Any], ours: Sequence[str]) -> None:
 
 
 def _kinds(offers: Mapping[str, Mapping[str, str]]) -> str:
-    return ", ".join(f"{kind} {', '.join(f'`{name}`' for name in names)}" for kind, names in offers.items())
+    return ", ".join(_names(kind, list(names)) for kind, names in offers.items())
+
+
+def _names(kind: str, names: list[str]) -> str:
+    if len(names) > MOST_NAMES:
+        return f"[{len(names)} plugins](reference/{kind}.md) of kind {kind}"
+    return f"{kind} {', '.join(f'`{name}`' for name in names)}"
 
 
 if __name__ == "__main__":

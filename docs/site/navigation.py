@@ -6,6 +6,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "How to": [
             "how-to/train",
             "how-to/fine-tune",
+            "how-to/distill",
             "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",
@@ -23,6 +24,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",
+            "how-to/gymnasium",
             "how-to/tools",
             "how-to/your-agent",
             "how-to/deployed-agent",
@@ -64,6 +66,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "grouping",
             "rejection",
             "sampler",
+            "teacher",
             "stage",
             "backend",
             "engine",

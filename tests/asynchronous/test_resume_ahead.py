@@ -17,8 +17,7 @@ def _tasks(*runs: Any) -> list[set[str]]:
     return [{episode.task_id for episode in step.generated} for made in runs for step in made.steps]
 
 
-@pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
-@pytest.mark.parametrize(("staleness", "stop_after"), [(1, 3), (3, 1)])
+@pytest.mark.parametrize(("staleness", "stop_after", "partial"), [(1, 3, False), (3, 1, True)], ids=["fixed", "latest"])
 def test_a_resumed_run_plays_the_tasks_that_are_next(run: Any, staleness: int, stop_after: int, partial: bool) -> None:
     whole = run(ahead(staleness, partial), "whole")
     first = run(ahead(staleness, partial), stop_after=stop_after)
@@ -44,8 +43,7 @@ def test_without_rounds_ahead_a_resumed_run_ends_with_the_weights_of_an_undistur
     assert run({}, resume=True).digest == whole.digest
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-@pytest.mark.parametrize("estimator", ["rae", "spo", {"name": "mix", "parts": ["grpo", "spo"]}])
+@pytest.mark.parametrize(("estimator", "staleness"), [("rae", 0), ({"name": "mix", "parts": ["grpo", "spo"]}, 2)])
 def test_resumed_run_with_stateful_estimator_is_exact(run: Any, estimator: Any, staleness: int) -> None:
     settings = {**(ahead(staleness) if staleness else {}), "rllm.algorithm.adv_estimator": estimator}
     whole = run(settings, "whole")

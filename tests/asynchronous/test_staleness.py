@@ -19,7 +19,7 @@ LONG = {"rllm.trainer.total_batches": 12, "script.straggler": 100.0}
 
 @pytest.mark.parametrize("partial", [False, True], ids=["fixed", "latest"])
 @pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
-@pytest.mark.parametrize("staleness", [1, *(pytest.param(bound, marks=pytest.mark.long) for bound in (2, 8)), 4])
+@pytest.mark.parametrize("staleness", [4, *(pytest.param(bound, marks=pytest.mark.long) for bound in (1, 8))])
 def test_no_token_is_staler_than_the_bound(run: Any, staleness: int, rejection: dict[str, Any], partial: bool) -> None:
     made = run({**ahead(staleness, partial), **rejection, **LONG})
     seen = [version - versions.min() for version, versions in enumerate(made.backend.updates)]
@@ -57,11 +57,8 @@ def test_steps_have_the_tasks_they_have_without_it_and_every_token_is_trained_on
 
 
 @pytest.mark.parametrize("rejection", [{}, DYNAMIC, EPISODE], ids=["none", "dynamic", "episode"])
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(
-    run: Any, staleness: int, rejection: dict[str, Any]
-) -> None:
-    settings = {**(ahead(staleness) if staleness else {}), **rejection, **LONG}
+def test_a_pinned_run_is_a_function_of_its_seed_and_not_of_timing(run: Any, rejection: dict[str, Any]) -> None:
+    settings = {**ahead(2), **rejection, **LONG}
     digests = {run({**settings, "script.timing": timing}, f"t{timing}").digest for timing in range(2)}
     assert len(digests) == 1
 

@@ -7,7 +7,7 @@ tokens. Other files here compare with the libraries themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,12 +37,6 @@ from .every_estimator import (
     rollout,
     with_options,
 )
-
-every = pytest.mark.parametrize("label", VARIANTS)
-
-
-def chosen(*labels: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("label", labels)
 
 
 def test_every_estimator_takes_part() -> None:
@@ -103,10 +97,14 @@ C1 = {
 }
 
 
-@chosen(*C1)
-def test_c1_two_of_four_succeed(label: str) -> None:
-    expected = [C1[label] * sign for sign in (1, -1, -1, 1)]
-    assert one_each(label, of_rewards([[1, 0, 0, 1]])) == pytest.approx(expected, abs=2e-6)
+def near(expected: Mapping[str, Any], *, off: float) -> dict[str, Any]:
+    """The expected advantages by label, each within `off`."""
+    return {label: pytest.approx(values, abs=off) for label, values in expected.items()}
+
+
+def test_c1_two_of_four_succeed() -> None:
+    expected = {label: [value, -value, -value, value] for label, value in C1.items()}
+    assert {label: one_each(label, of_rewards([[1, 0, 0, 1]])) for label in C1} == near(expected, off=2e-6)
 
 
 def test_c1_without_a_baseline_the_reward_is_the_advantage() -> None:
@@ -162,33 +160,35 @@ C2 = {
 }
 
 
-@chosen(*C2)
-def test_c2_a_group_of_one_beside_a_pair(label: str) -> None:
-    assert one_each(label, of_rewards([[1], [1, 0]], said=4)) == pytest.approx(C2[label], abs=2e-6)
+def test_c2_a_group_of_one_beside_a_pair() -> None:
+    assert {label: one_each(label, of_rewards([[1], [1, 0]], said=4)) for label in C2} == near(C2, off=2e-6)
 
 
 # C3: equal rewards. Rounding noise divided by a tiny deviation gives others up to 0.86.
 
 CONSTANTS = [0.1, 0.7, 1 / 3, 100.1, -0.1, 1e-300, 1e15 + 0.3]
+SIZES = (2, 3, 5, 6, 7, 10, 13, 32)
+"""Sizes of groups. The mean of so many equal numbers is often another number."""
 WITHIN_ROLE = {label for label in VARIANTS if RECORDS[VARIANTS[label][0]].scope == "role"} - WITHOUT_A_CENTRE
 SHIFTED = WITHIN_ROLE - {"gpg", "reinforce_plus_plus_baseline"}
 """Brought to mean 0 over the role in the end, which moves groups of equal rewards as well."""
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
-@chosen(*sorted(set(VARIANTS) - WITHOUT_A_CENTRE - SHIFTED))
-def test_c3_equal_rewards_of_a_group_give_exactly_zero(label: str, reward: float) -> None:
-    equal = [[reward] * size for size in range(2, 33)]
-    values = advantages(label, of_rewards([*equal, [1.0, 0.0]]))
-    assert not any(flat(values[:-1]))
-    assert any(flat(values[-1:])), "the other group has a signal"
+def test_c3_equal_rewards_of_a_group_give_exactly_zero(reward: float) -> None:
+    equal = [[reward] * size for size in SIZES]
+    groups = of_rewards([*equal, [1.0, 0.0]])
+    for label in sorted(set(VARIANTS) - WITHOUT_A_CENTRE - SHIFTED):
+        values = advantages(label, groups)
+        assert not any(flat(values[:-1])), label
+        assert any(flat(values[-1:])), f"{label}: the other group has a signal"
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
-@chosen(*sorted(SHIFTED))
-def test_c3_equal_rewards_of_a_role_give_exactly_zero(label: str, reward: float) -> None:
-    for size in range(2, 33):
-        assert not any(flat(advantages(label, of_rewards([[reward] * size, [reward, reward]]))))
+def test_c3_equal_rewards_of_a_role_give_exactly_zero(reward: float) -> None:
+    for size in SIZES:
+        groups = of_rewards([[reward] * size, [reward, reward]])
+        assert [label for label in sorted(SHIFTED) if any(flat(advantages(label, groups)))] == []
 
 
 @pytest.mark.parametrize("reward", CONSTANTS)
@@ -220,20 +220,20 @@ def uneven() -> list[list[Trajectory]]:
     ]
 
 
-@chosen(*C4)
-def test_c4_lengths_weigh(label: str) -> None:
-    assert one_each(label, uneven()) == pytest.approx(C4[label], abs=5e-6)
+def test_c4_lengths_weigh() -> None:
+    assert {label: one_each(label, uneven()) for label in C4} == near(C4, off=5e-6)
 
 
-@chosen(*sorted(set(VARIANTS) - READ_LENGTHS))
-def test_c4_lengths_do_not_enter(label: str) -> None:
-    assert one_each(label, uneven()) == one_each(label, of_rewards(C4_REWARDS))
+def test_c4_lengths_do_not_enter() -> None:
+    labels = set(VARIANTS) - READ_LENGTHS
+    even = of_rewards(C4_REWARDS)
+    assert {label for label in labels if one_each(label, uneven()) != one_each(label, even)} == set()
 
 
-@chosen("otb", "tir_otb")
-def test_c4_the_longest_has_no_baseline_beyond_the_second(label: str) -> None:
-    values = flat(advantages(label, uneven()))
-    assert values == pytest.approx([0.5, 1, 1, 1, -0.5, 0.25, 0.25, -0.25, -0.25], abs=2e-6)
+def test_c4_the_longest_has_no_baseline_beyond_the_second() -> None:
+    expected = [0.5, 1, 1, 1, -0.5, 0.25, 0.25, -0.25, -0.25]
+    for label in ("otb", "tir_otb"):
+        assert flat(advantages(label, uneven())) == pytest.approx(expected, abs=2e-6), label
 
 
 # C5: a reward that is missing or no number. No estimator sees one.
@@ -266,10 +266,9 @@ def test_c5_a_trajectory_without_reward_can_be_dropped_which_gives_the_others_tr
 
 
 @MISSING
-@every
-def test_c5_a_missing_reward_never_reaches_the_rest_of_its_group(label: str, missing: float | None) -> None:
-    without = advantages(label, after_check([1, 0, 0], "error"))
-    assert advantages(label, after_check([1, missing, 0, 0], "drop")) == without
+def test_c5_a_missing_reward_never_reaches_the_rest_of_its_group(missing: float | None) -> None:
+    without, dropped = after_check([1, 0, 0], "error"), after_check([1, missing, 0, 0], "drop")
+    assert [label for label in VARIANTS if advantages(label, dropped) != advantages(label, without)] == []
 
 
 # C6: what the model read between its turns.
@@ -277,19 +276,19 @@ def test_c5_a_missing_reward_never_reaches_the_rest_of_its_group(label: str, mis
 GAP, WITHOUT_GAP = ((1, 2), (2, 2)), ((1, 2), (0, 2))
 
 
-@chosen(*sorted(set(VARIANTS) - {"otb", "otb_corrected"}))
-def test_c6_observations_between_turns_change_nothing(label: str) -> None:
-    def values(turns: Turns) -> list[float]:
+def test_c6_observations_between_turns_change_nothing() -> None:
+    def values(label: str, turns: Turns) -> list[float]:
         return flat(advantages(label, [[rollout(1, turns), rollout(0.25, ((1, 3),))], [rollout(0, turns)]]))
 
-    assert values(GAP) == values(WITHOUT_GAP)
+    labels = set(VARIANTS) - {"otb", "otb_corrected"}
+    assert {label for label in labels if values(label, GAP) != values(label, WITHOUT_GAP)} == set()
 
 
-@chosen("reinforce_plus_plus", "reinforce_plus_plus_of_steps", "gae", "tir_otb")
-def test_c6_what_came_last_reaches_the_turns_before_an_observation(label: str) -> None:
-    values = advantages(label, [[rollout(1, GAP), rollout(0, ((1, 4),))]])
-    assert values[0][0][0] > 0
-    assert values[0][0] == pytest.approx([values[0][0][0]] * 4)
+def test_c6_what_came_last_reaches_the_turns_before_an_observation() -> None:
+    for label in ("reinforce_plus_plus", "reinforce_plus_plus_of_steps", "gae", "tir_otb"):
+        first, *rest = advantages(label, [[rollout(1, GAP), rollout(0, ((1, 4),))]])[0][0]
+        assert first > 0, label
+        assert rest == pytest.approx([first] * 3), label
 
 
 def test_c6_a_discount_counts_sampled_tokens() -> None:
@@ -317,34 +316,32 @@ def mixed() -> list[list[Trajectory]]:
     ]
 
 
-@every
-def test_c7_order_does_not_matter(label: str) -> None:
+def test_c7_order_does_not_matter() -> None:
     groups = mixed()
-    before = advantages(label, groups)
-    for seed in range(5):
+    before = {label: advantages(label, groups) for label in VARIANTS}
+    for seed in range(2):
         random = np.random.default_rng(seed)
         order = [(int(g), random.permutation(len(groups[g])).tolist()) for g in random.permutation(len(groups))]
-        shuffled = advantages(label, [[groups[g][m] for m in members] for g, members in order])
-        assert flat(shuffled) == pytest.approx(
-            flat([[before[g][m] for m in members] for g, members in order]), abs=1e-6
-        )
+        shuffled = [[groups[g][m] for m in members] for g, members in order]
+        expected = {label: flat([[before[label][g][m] for m in members] for g, members in order]) for label in VARIANTS}
+        assert {label: flat(advantages(label, shuffled)) for label in VARIANTS} == near(expected, off=1e-6)
 
 
-@every
-def test_c8_the_scope_is_the_declared_one(label: str) -> None:
+def test_c8_the_scope_is_the_declared_one() -> None:
     groups = mixed()
-    whole = flat(advantages(label, groups))
-    by_group = flat([advantages(label, [group])[0] for group in groups])
-    by_trajectory = flat([[advantages(label, [[member]])[0][0] for member in group] for group in groups])
-    match RECORDS[VARIANTS[label][0]].scope:
-        case "trajectory":
-            assert whole == by_trajectory
-        case "group":
-            assert whole == pytest.approx(by_group, abs=1e-6)
-            assert whole != pytest.approx(by_trajectory, abs=1e-3)
-        case "role":
-            # Without whitening, nothing but the declaration of `gae` looks beyond the trajectory.
-            assert label == "gae" or whole != pytest.approx(by_group, abs=1e-3)
+    for label, (name, _) in VARIANTS.items():
+        whole = flat(advantages(label, groups))
+        by_group = flat([advantages(label, [group])[0] for group in groups])
+        by_trajectory = flat([[advantages(label, [[member]])[0][0] for member in group] for group in groups])
+        match RECORDS[name].scope:
+            case "trajectory":
+                assert whole == by_trajectory, label
+            case "group":
+                assert whole == pytest.approx(by_group, abs=1e-6), label
+                assert whole != pytest.approx(by_trajectory, abs=1e-3), label
+            case "role":
+                # Without whitening, nothing but the declaration of `gae` looks beyond the trajectory.
+                assert label == "gae" or whole != pytest.approx(by_group, abs=1e-3), label
 
 
 # C9: one failure among near successes, where a difference of squares cancels.
@@ -360,14 +357,10 @@ C9 = {
 }
 
 
-@chosen(*C9)
-def test_c9_one_failure_among_near_successes(label: str) -> None:
-    assert one_each(label, of_rewards([[0, *[0.95] * 7]])) == pytest.approx(C9[label], abs=3e-6)
-
-
-@every
-def test_c9_stays_small(label: str) -> None:
-    assert max(map(abs, flat(advantages(label, of_rewards([[0, *[0.95] * 7]]))))) < 3
+def test_c9_one_failure_among_near_successes() -> None:
+    groups = of_rewards([[0, *[0.95] * 7]])
+    assert {label: one_each(label, groups) for label in C9} == near(C9, off=3e-6)
+    assert [label for label in VARIANTS if max(map(abs, flat(advantages(label, groups)))) >= 3] == []
 
 
 # C10: rewards that hardly differ.
@@ -383,11 +376,10 @@ C10 = {
 }
 
 
-@chosen(*C10)
-def test_c10_the_epsilon_decides_where_rewards_hardly_differ(label: str) -> None:
-    values = one_each(label, of_rewards(HARDLY))
-    assert values[-1] == pytest.approx(C10[label], rel=1e-3)
-    assert values[0] == pytest.approx(-C10[label], rel=1e-3)
+def test_c10_the_epsilon_decides_where_rewards_hardly_differ() -> None:
+    for label, expected in C10.items():
+        first, *_, last = one_each(label, of_rewards(HARDLY))
+        assert (-first, last) == pytest.approx((expected, expected), rel=1e-3), label
 
 
 # C11 and C12: next to nothing, and nothing.
@@ -396,21 +388,20 @@ ALONE = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")}
 """Compared with the rest of the role, of which there is none; verl raises ValueError where it whitens."""
 
 
-@every
-def test_c11_a_single_token(label: str) -> None:
-    (value,) = flat(advantages(label, [[rollout(0.75, ((1, 1),))]]))
+def test_c11_a_single_token() -> None:
     singles = {"remax": 0.25, "gpg": 0.75, "mix": 0.375, "rae": 0.7125}
-    zero = label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"
-    assert value == pytest.approx(singles.get(label, 0.0 if zero else 0.75), abs=1e-6)
+    zero = {label for label in VARIANTS if label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"}
+    expected = {label: [singles.get(label, 0.0 if label in zero else 0.75)] for label in VARIANTS}
+    assert {label: flat(advantages(label, [[rollout(0.75, ((1, 1),))]])) for label in VARIANTS} == near(
+        expected, off=1e-6
+    )
 
 
-@every
 @pytest.mark.parametrize("groups", [[], [[], []], [[rollout(1, ())], []], [[rollout(1, ((2, 0),)), rollout(0, ())]]])
-def test_c12_nothing_gives_nothing(label: str, groups: Groups) -> None:
-    assert flat(advantages(label, groups)) == []
+def test_c12_nothing_gives_nothing(groups: Groups) -> None:
+    assert [label for label in VARIANTS if flat(advantages(label, groups))] == []
 
 
-@every
-def test_c12_an_empty_group_hinders_nobody(label: str) -> None:
-    beside = advantages(label, [[], *mixed(), []])
-    assert flat(beside) == flat(advantages(label, mixed()))
+def test_c12_an_empty_group_hinders_nobody() -> None:
+    with_empty, without = [[], *mixed(), []], mixed()
+    assert [each for each in VARIANTS if flat(advantages(each, with_empty)) != flat(advantages(each, without))] == []

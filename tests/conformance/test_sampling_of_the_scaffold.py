@@ -28,28 +28,25 @@ def draw() -> Any:
     return module["draw"]
 
 
-@pytest.mark.parametrize("top_p", [0.3, 0.75, 0.8, 1.0])
-@pytest.mark.parametrize("top_k", [-1, 1, 2, 3, 50])
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("top_p", [0.3, 0.8, 1.0])
 @pytest.mark.parametrize("which", PROBABILITIES)
-def test_it_draws_from_the_tokens_that_transformers_keeps(
-    which: str, temperature: float, top_k: int, top_p: float, draw: Any
-) -> None:
+def test_it_draws_from_the_tokens_that_transformers_keeps(which: str, top_p: float, draw: Any) -> None:
     logits = np.log(PROBABILITIES[which])
-    processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
-    if top_k > 0:
-        processors.append(TopKLogitsWarper(top_k))
-    if top_p < 1:
-        processors.append(TopPLogitsWarper(top_p))
-    scores = processors(torch.zeros(1, 1, dtype=torch.int64), torch.from_numpy(logits)[None])[0]
-    kept = scores[scores > -torch.inf].softmax(-1).sort()[0].numpy()
-    sampling = SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
-    # One draw in the middle of each of 4000 equal parts of [0, 1).
-    parts = 4000
-    drawn = [draw(logits, sampling, _Fixed((part + 0.5) / parts))[0] for part in range(parts)]
-    shares = np.sort(np.bincount(drawn)[np.unique(drawn)] / parts)
-    # Which of equal tokens a cut keeps is arbitrary, so that shares are compared.
-    np.testing.assert_allclose(shares, kept[kept > 2 / parts], atol=2 / parts)
+    for temperature, top_k in ((1.0, -1), (0.5, 2), (1.0, 3), (0.5, 50)):
+        processors = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+        if top_k > 0:
+            processors.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            processors.append(TopPLogitsWarper(top_p))
+        scores = processors(torch.zeros(1, 1, dtype=torch.int64), torch.from_numpy(logits)[None])[0]
+        kept = scores[scores > -torch.inf].softmax(-1).sort()[0].numpy()
+        sampling = SamplingParams(max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p)
+        # One draw in the middle of each of 4000 equal parts of [0, 1).
+        parts = 4000
+        drawn = [draw(logits, sampling, _Fixed((part + 0.5) / parts))[0] for part in range(parts)]
+        shares = np.sort(np.bincount(drawn)[np.unique(drawn)] / parts)
+        # Which of equal tokens a cut keeps is arbitrary, so that shares are compared.
+        np.testing.assert_allclose(shares, kept[kept > 2 / parts], atol=2 / parts)
 
 
 class _Fixed:

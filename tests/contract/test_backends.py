@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+import pytest
+from tinker_in_process import running_server
+
 from rllm_plugin_kit import BackendContract
+from rllm_tinker_server.build import ModelOptions, opened_service
 
 TINY = {"model": {"name": "tiny", "device": "cpu"}, "training": {"learning_rate": 0.01}}
-OFFLINE = {
-    "tinker_base_url": "local",
-    "model": {"name": "tiny"},
-    "training": {"learning_rate": 0.01, "default_local_dir": f"{tempfile.gettempdir()}/rllm-tinker-contract"},
-}
-
 globals().update(BackendContract.for_each("rllm-local", local={"options": (TINY,)}))
-globals().update(BackendContract.for_each("rllm-tinker", tinker={"options": (OFFLINE,)}))
+
+
+class TestTinker(BackendContract):
+    """With a server on a thread. `rllm_tinker/tests/faults` starts the server as a process of the run."""
+
+    name = "rllm-tinker/tinker"
+    options = ({"model": {"name": "tiny"}, "training": {"learning_rate": 0.01}},)
+    url: ClassVar[str]
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def serve(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        options = ModelOptions(model="tiny", checkpoints=tmp_path_factory.mktemp("checkpoints"))
+        with pytest.MonkeyPatch.context() as patch, opened_service(options) as service:
+            patch.setenv("TINKER_API_KEY", "tml-test")
+            with running_server(service) as running:
+                cls.url = running.url
+                yield
+
+    def params_from(self, options: Mapping[str, Any]) -> Any:
+        return super().params_from({**options, "tinker_base_url": self.url})
 
 
 class TestLocalInAsynchronousRuns(BackendContract):
+    """In the process that samples. Other tests start the training process of `local`."""
+
     name = "rllm-local/local"
-    options = (TINY,)
+    options = ({**TINY, "local": {"training_process": False}},)
     config: ClassVar[Mapping[str, Any]] = {
         "rllm": {"async_training": {"enable": True, "staleness_threshold": 1, "partial_rollout": True}}
     }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rllm_plugin_kit import EnvironmentContract
 
 ROWS = ({"question": "2+2?", "answer": "4"}, {"messages": [{"role": "user", "content": "2+3?"}], "answer": "5"})
+TRL = Path(__file__).with_name("environment_for_trl.py")
+"""A class as TRL's `environment_factory` takes it."""
 
 globals().update(
     EnvironmentContract.for_each(
@@ -12,6 +16,14 @@ globals().update(
         "rllm-envs",
         "rllm",
         "rllm-envs",
+        gymnasium={
+            "options": (
+                {"id": "FrozenLake-v1", "options": {"is_slippery": False}, "train_size": 20},
+                {"id": "CartPole-v1", "actions": ["left", "right"], "template": "Pole: {observation}."},
+            ),
+            "actions": ("right", "left"),
+            "max_steps": None,  # replies that are no actions change nothing; rllm.agent.max_steps ends it
+        },
         guess={"options": ({}, {"prompt": "guess"}), "actions": ("8", "4", "2", "1", "0"), "max_steps": 5},
         question={"dataset": ROWS, "options": ({}, {"system_prompt": "Think."}), "actions": ("4",), "max_steps": 1},
         reasoning_gym={
@@ -35,6 +47,7 @@ globals().update(
             "actions": ("8", "4", "2", "1", "0"),
             "max_steps": 5,
         },
+        trl={"dataset": ROWS, "options": ({"factory": f"{TRL}:Sums"},), "actions": ("4",), "max_steps": 1},
         sum={"options": ({}, {"largest": 2}), "actions": ("0",), "max_steps": 1},
     )
 )

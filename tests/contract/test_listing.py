@@ -13,7 +13,17 @@ from rllm_plugin_kit.listing import HEAVY
 
 LIBRARIES = {
     *HEAVY,
-    *("datasets", "huggingface_hub", "httpx", "hydra", "math_verify", "omegaconf", "pyarrow", "reasoning_gym"),
+    *(
+        "datasets",
+        "gymnasium",
+        "huggingface_hub",
+        "httpx",
+        "hydra",
+        "math_verify",
+        "omegaconf",
+        "pyarrow",
+        "reasoning_gym",
+    ),
     *("renderers", "sympy", "tensorboard", "tensorboardX", "textarena"),
 }
 SCRIPT = """

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import StageContract, stage_context
 from rllm_record.steps import Sampler
@@ -29,3 +33,18 @@ class TestStored(StageContract):
 def _rollout(task: str) -> StoredRollout:
     trajectory = Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)
     return StoredRollout(Episode(id=f"{task}:0", trajectories=[trajectory]), Sampler())
+
+
+class TestDistill(StageContract):
+    name = "rllm/distill"
+    options = ({}, {"weight": 0.5})
+
+    def context(self) -> StageContext:
+        return stage_context(teacher=Constant())
+
+
+class Constant:
+    """A teacher that gives each token the same log-prob."""
+
+    async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
+        return np.full(len(batch.tokens), -1.0, np.float32)

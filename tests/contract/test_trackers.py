@@ -22,10 +22,6 @@ class TestReport(TrackerContract):
     name = "rllm-view/report"
 
 
-class TestPicture(TrackerContract):
-    name = "rllm/picture"
-
-
 class TestRecord(TrackerContract):
     name = "rllm-record/record"
     options = ({}, {"record": "tokens"}, {"record": "off"})

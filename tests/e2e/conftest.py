@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,8 +92,8 @@ def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[La
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_pages(without_picture: None) -> Iterator[None]:
-    """No picture and no report in this process: they take more time than a short run. `test_commands.py` reads both."""
+def _no_pages() -> Iterator[None]:
+    """No report in this process: it takes more time than a short run. `test_commands.py` reads it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rllm_view.report.write_page", lambda *_: None)
         yield
@@ -176,34 +175,6 @@ class Lucky(Paying):
         return Outcome(reward=float(luck % 5), done=True, correct=luck % 2 == 0)
 
 
-class Slow(Paying):
-    """Hears of the first action, and never answers."""
-
-    async def step(self, action: str) -> Outcome:
-        return await asyncio.sleep(60, Outcome(done=True))
-
-
-class Failing(Paying):
-    def step(self, action: str) -> Outcome:
-        raise RuntimeError("the world has ended")
-
-
-class Crowded(Paying):
-    """Its metric is how many attempts were under way when this one was."""
-
-    under_way = 0
-
-    async def reset(self, task: Mapping[str, Any]) -> str:
-        Crowded.under_way += 1
-        await asyncio.sleep(0.05)
-        self._seen = Crowded.under_way
-        return "guess"
-
-    def step(self, action: str) -> Outcome:
-        Crowded.under_way -= 1
-        return Outcome(done=True, metrics={"under_way": self._seen})
-
-
 class SureParams(Params):
     word: str = "1"
 
@@ -254,7 +225,7 @@ def worlds() -> Registry:
     """What is installed, with environments, an agent, an estimator, an observer and an engine for tests."""
     registry = Registry.load()
     multi = {"rllm.workflow.name": "multi_turn_workflow"}
-    for world in (Paying, Lucky, Slow, Failing, Crowded):
+    for world in (Paying, Lucky):
         registry.add(
             EnvironmentPlugin(
                 name=world.__name__.lower(),

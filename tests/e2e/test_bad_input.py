@@ -16,7 +16,13 @@ from expecting import check_printed, check_values
 from written_distribution import write_distribution
 
 STEPS = "rllm.trainer.total_batches=4"
-FAST = (STEPS, "rllm.rollout.n=2", "rllm.rollout.n_val=1", "rllm.trainer.val_before_train=false")
+FAST = (
+    STEPS,
+    "rllm.rollout.n=2",
+    "rllm.rollout.n_val=1",
+    "rllm.trainer.val_before_train=false",
+    "data.train_batch_size=8",
+)
 
 
 @pytest.fixture(scope="module")
@@ -106,22 +112,23 @@ def test_a_folder_that_cannot_be_written_is_named(rllm_here: Any, tmp_path: Path
     assert result.returncode == 1
 
 
-def test_a_full_disk_while_saving_loses_nothing(rllm: Any, forked_rllm: Any, finished_run: Path) -> None:
+def train_with_small_files(start: Any, size: int, *words: str) -> tuple[int, str]:
+    """Train while no file may grow beyond `size` bytes. Return the exit code and the errors."""
+    process = start("train", "guess", *FAST, *words)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+    _, errors = process.communicate()
+    return process.returncode, errors
+
+
+def test_a_full_disk_while_saving_loses_nothing(start_forked_rllm: Any, forked_rllm: Any, finished_run: Path) -> None:
     checkpoints = finished_run / "checkpoints"
     before = {path.name for path in checkpoints.iterdir()}
 
-    # No file may grow beyond 100 kB: the model's weights are larger.
-    limited = rllm(
-        "train",
-        "guess",
-        *FAST,
-        "--resume",
-        "rllm.trainer.total_batches=6",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
-    )
+    # The model's weights are larger.
+    code, errors = train_with_small_files(start_forked_rllm, 100_000, "--resume", "rllm.trainer.total_batches=6")
 
-    assert limited.returncode == 1
-    check_printed(limited.stderr, "not-writable", "step 6", "step_000004", "--resume")
+    assert code == 1
+    check_printed(errors, "not-writable", "step 6", "step_000004", "--resume")
     assert {path.name for path in checkpoints.iterdir()} == before
     resumed = forked_rllm("train", "guess", *FAST, "--resume", "rllm.trainer.total_batches=6")
     assert resumed.returncode == 0, resumed.stderr
@@ -234,11 +241,11 @@ def test_answers_that_cannot_be_parsed_are_played_on(finished_run: Path, tmp_pat
     assert metrics["env/guesses"] > 4
 
 
-def test_a_full_disk_while_logging_says_which_file_and_what_to_do(rllm: Any, tmp_path: Path) -> None:
-    result = rllm("train", "guess", *FAST, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000)))
-    assert result.returncode == 1
+def test_a_full_disk_while_logging_says_which_file_and_what_to_do(start_forked_rllm: Any) -> None:
+    code, errors = train_with_small_files(start_forked_rllm, 6_000)
+    assert code == 1
     values = ("runs/rllm-training/default/metrics.jsonl", os.strerror(errno.EFBIG), "--resume")
-    check_printed(result.stderr, "not-writable", *values)
+    check_printed(errors, "not-writable", *values)
 
 
 def test_one_attempt_per_task_is_warned_about_where_the_baseline_is_the_group(rllm_here: Any) -> None:

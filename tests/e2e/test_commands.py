@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +20,14 @@ FEW_STEPS = (
     "rllm.trainer.test_freq=2",
     "rllm.rollout.n=2",
     "rllm.rollout.n_val=2",
+    "data.train_batch_size=8",
 )
+LOG_EPISODES = "rllm.episode_logging.log_episodes=true"
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "rllm-training" / "default"
-
-
-@pytest.mark.usefixtures("with_view")
-def test_a_run_leaves_behind_what_is_needed_to_repeat_and_continue_it(rllm: Any, run: Path) -> None:
-    result = rllm("train", "guess", *FEW_STEPS, "rllm.episode_logging.log_episodes=true")
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    names = {path.name for path in run.iterdir()}
-    assert {
-        "config.yaml",
-        "plugins.json",
-        "metrics.jsonl",
-        "checkpoints",
-        "episodes",
-        "reward_curve.png",
-        "report.html",
-    } <= names
-    assert (run / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in (run / "episodes").iterdir()) == [f"step_{i:06d}.jsonl.gz" for i in range(4)]
-    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
-    assert (run / "checkpoints" / "latest").readlink() == Path("step_000004")
-    used = {
-        (entry["kind"], entry["name"]): entry["distribution"]
-        for entry in json.loads((run / "plugins.json").read_text())
-    }
-    assert used["backend", "local"] == "rllm-local"
-    assert used["environment", "guess"] == "rllm"
-    assert used["estimator", "grpo"] == "rllm-core"
 
 
 def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_rllm: Any) -> None:
@@ -71,9 +46,11 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
     ]
 
 
-def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str]) -> None:
+@pytest.mark.usefixtures("with_view")
+def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict[str, str]) -> None:
+    """The run leaves behind everything that is needed to repeat and to continue it."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", *FEW_STEPS]
+    command = [sys.executable, "-m", "rllm.cli.main", "train", "guess", *FEW_STEPS, LOG_EPISODES]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environ | {"TERM": "xterm"}, stdout=terminal, stderr=terminal, stdin=terminal
     )
@@ -90,6 +67,25 @@ def test_in_a_terminal_progress_is_live(tmp_path: Path, environ: dict[str, str])
     assert "4/4" in text
     assert "solved" in text
     assert "tokens/s" in text
+    names = {path.name for path in run.iterdir()}
+    assert {
+        "config.yaml",
+        "plugins.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "episodes",
+        "report.html",
+    } <= names
+    assert sorted(path.name for path in (run / "episodes").iterdir()) == [f"step_{i:06d}.jsonl.gz" for i in range(4)]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step_000002", "step_000004"]
+    assert (run / "checkpoints" / "latest").readlink() == Path("step_000004")
+    used = {
+        (entry["kind"], entry["name"]): entry["distribution"]
+        for entry in json.loads((run / "plugins.json").read_text())
+    }
+    assert used["backend", "local"] == "rllm-local"
+    assert used["environment", "guess"] == "rllm"
+    assert used["estimator", "grpo"] == "rllm-core"
 
 
 @pytest.mark.parametrize("words", [(), ("model.lora_rank=4",)], ids=["all weights", "LoRA"])
@@ -202,10 +198,12 @@ def test_a_resumed_run_keeps_the_values_it_was_started_with(forked_rllm: Any, ru
 
 
 def test_two_processes_cannot_train_in_one_folder(forked_rllm: Any, start_forked_rllm: Any, run: Path) -> None:
-    first = start_forked_rllm("train", "guess", "rllm.trainer.total_batches=1000")
+    words = ("rllm.trainer.total_batches=1000", "rllm.rollout.n=2", "rllm.trainer.val_before_train=false")
+    first = start_forked_rllm("train", "guess", *words)
     try:
         while not (run / "metrics.jsonl").exists():
             assert first.poll() is None
+            time.sleep(0.02)
         second = forked_rllm("train", "guess", "--overwrite", *FEW_STEPS)
         assert second.returncode == 1
         check_printed(second.stderr, "locked-directory", "runs/rllm-training/default")

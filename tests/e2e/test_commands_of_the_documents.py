@@ -26,6 +26,7 @@ Rllm = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = {
     "rllm.trainer.total_batches": "3",
     "rllm.rollout.n": "4",
+    "data.train_batch_size": "8",
     "rllm.rollout.n_val": "1",
     "rllm.trainer.val_before_train": "false",
     "rllm.unused_keys": "warn",

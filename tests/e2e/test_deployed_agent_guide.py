@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -38,13 +39,13 @@ def words_of(command: str) -> list[str]:
 
 @pytest.mark.usefixtures("home")
 def test_the_commands_of_the_guide_go_from_a_service_to_a_trained_model(
-    start_rllm: Callable[..., Any], rllm_here: Callable[..., Any], tmp_path: Path, environ: dict[str, str]
+    start_forked_rllm: Callable[..., Any], rllm_here: Callable[..., Any], tmp_path: Path, environ: dict[str, str]
 ) -> None:
     install, serve, agent, export, compare, train, score = COMMANDS
     assert install.startswith("pip install")
     (service,) = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     # The port of the page may be taken here.
-    serving = start_rllm(*words_of(serve.replace("4000", "0")), *SHORT, "--announce", "at.json")
+    serving = start_forked_rllm(*words_of(serve.replace("4000", "0")), *SHORT, "--announce", "at.json")
     while not (tmp_path / "at.json").exists():
         assert serving.poll() is None, serving.communicate()
         time.sleep(0.05)
@@ -56,7 +57,7 @@ def test_the_commands_of_the_guide_go_from_a_service_to_a_trained_model(
     try:
         subprocess.run([sys.executable, "service.py"], cwd=tmp_path, env=environ, check=True, timeout=120)
     finally:
-        serving.terminate()
+        serving.send_signal(signal.SIGTERM)
         serving.communicate(timeout=60)
     check_values(rllm_here(*words_of(export)).stdout, "8 attempts", "2 tasks", "sessions", ", 0 ")
     check_values(rllm_here(*words_of(compare)).stdout, "8 episodes", "sessions")

@@ -28,6 +28,7 @@ WORDS = (
     "rllm.rollout.n_val=2",
     "rllm.trainer.test_freq=-1",
     "rllm.trainer.save_freq=5",
+    "data.train_batch_size=8",
     "rllm.algorithm.eps_clip=0.2",  # the default, and yet set by a user
     "rllm.algorithm.warmup_steps_ratio=0",  # a share of the length of the run, which differs here
 )
@@ -49,7 +50,7 @@ OWN = ("rllm.trainer.experiment_name", "rllm.trainer.total_batches")
 
 def table_of(output: str) -> list[str]:
     """The rows of the last validation's table."""
-    _, title, rest = output.rpartition("validation, 2 attempts per task")
+    _, title, rest = output.rpartition("validation, 2 rollouts per task")
     assert title
     return [line.split() for line in rest.splitlines() if line.startswith(("│", "|"))]
 
@@ -127,7 +128,7 @@ def test_a_dry_run_of_a_resumed_run_shows_the_origins_of_its_first_start(
     words = (*WORDS, "rllm.trainer.experiment_name=alone", total, "--dry-run")
     first, again = values_of(forked_rllm(*words).stdout), values_of(resumed.stdout)
     assert again == first
-    assert sum(value.endswith("command line") for value in again.values()) == 8
+    assert sum(value.endswith("command line") for value in again.values()) == 9
 
     # An edited configuration has no origins to show: somebody's hand is one more.
     config = tmp_path / RUNS / "default" / "config.yaml"

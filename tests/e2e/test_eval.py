@@ -152,7 +152,7 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
 
 
 def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
-    train = ("train", "guess", "rllm.trainer.total_batches=1", "rllm.rollout.n=2", "rllm.trainer.test_freq=-1")
+    train = ("train", "guess", "rllm.trainer.total_batches=1", "data.train_batch_size=8", "rllm.trainer.test_freq=-1")
     latest = "runs/rllm-training/default/checkpoints/latest"
     played = ("eval", "guess", "--model", latest, "rllm.rollout.n_val=1", "rllm.trainer.seed=7")
     assert rllm_here(*train, "--seed", "1").returncode == 0

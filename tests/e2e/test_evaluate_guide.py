@@ -44,7 +44,7 @@ def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Pa
     assert [line.split()[:3] for line in first.splitlines()] == [line.split()[:3] for line in shown.splitlines()]
     games = printed["eval guess --model tiny rllm.rollout.n_val=1 --show 3"]
     assert [line.split(":")[0] for line in games.splitlines() if line.startswith("══")] == [
-        f"══ guess, task guess-{number}, attempt 0" for number in range(3)
+        f"══ guess, task guess-{number}, rollout 0" for number in range(3)
     ]
     compared = printed["eval compare evals/before evals/after"].splitlines()
     assert [line.split()[:3] for line in compared[3:5]] == [["guess", "16", "pass@1"], ["guess", "16", "reward"]]

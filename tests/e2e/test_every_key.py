@@ -133,6 +133,8 @@ LEARNT: dict[str, Any] = {
     "rllm.rejection_sample.mode": "rllm-core/group",
     "rllm.rejection_sample.multiplier": 2,
     "rllm.rejection_sample.min_trajs_per_group": 1,
+    "rllm.teacher": {"name": "policy", "prompt": "guess"},
+    "rllm.pipeline.insert": [{"stage": "distill", "after": "advantages"}],
     "rllm.algorithm.adv_estimator": "rllm-core/grpo",
     "rllm.algorithm.estimator_map": {"agent": "grpo"},
     "rllm.algorithm.norm_adv_by_std_in_grpo": False,

@@ -8,7 +8,6 @@ import resource
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -112,28 +111,18 @@ def solve(task):
 """
 
 
-def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(tmp_path: Path) -> None:
+def test_a_run_ends_with_the_reason_when_its_gateway_is_killed(start_forked_rllm: Any, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     words = ["train", "sum", "--agent", "agent.py:solve", "rllm.rollout.n=2", "rllm.sdk.store.path=traces.db"]
     words += ["rllm.trainer.val_before_train=false", "data.max_response_length=4", "data.train_batch_size=2"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "rllm", *words],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while len(agents := list(tmp_path.glob("*.pid"))) < 4:
-            assert run.poll() is None
-            time.sleep(0.1)
-        gateway = gateway_of(run.pid)
-        assert "torch" not in Path(f"/proc/{gateway}/maps").read_text(), "its memory has the libraries of torch"
-        os.kill(gateway, signal.SIGKILL)
-        _, said = run.communicate(timeout=DEADLINE)
-    finally:
-        run.kill()
-        run.wait()
+    run = start_forked_rllm(*words)
+    while len(agents := list(tmp_path.glob("*.pid"))) < 4:
+        assert run.poll() is None
+        time.sleep(0.1)
+    gateway = gateway_of(run.pid)
+    assert "torch" not in Path(f"/proc/{gateway}/maps").read_text(), "its memory has the libraries of torch"
+    os.kill(gateway, signal.SIGKILL)
+    _, said = run.communicate(timeout=DEADLINE)
     assert run.returncode not in (0, -signal.SIGKILL)
     check_printed(said, "gateway-ended", "gateway")
     assert "Traceback" not in said

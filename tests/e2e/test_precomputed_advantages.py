@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from rllm.api.trainer import UnifiedTrainer
 from rllm_core.algorithms.columns import mark_tokens
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.contracts.workflow import Workflow
+from rllm_core.data.codec import episode_from_json
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_core.errors import AdvantageError, ConfigError
 from rllm_core.rollout.conversation import Conversation
-from rllm_view.rescoring.source import read_file
 
 from .conftest import Steps
 
@@ -172,7 +173,7 @@ def test_they_are_kept_on_disk_as_they_were(tmp_path: Path) -> None:
     (file,) = (tmp_path / "runs/rllm-training/default/episodes").iterdir()
     stored = [
         np.asarray(each.advantage)
-        for episode in read_file(file).rounds[0]
+        for episode in map(episode_from_json, map(json.loads, gzip.decompress(file.read_bytes()).splitlines()))
         for trajectory in episode.trajectories
         for each in trajectory.steps
         if each.advantage is not None

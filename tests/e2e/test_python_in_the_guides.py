@@ -73,6 +73,7 @@ WORDS = (
     "rllm.rollout.n=2",
     "rllm.rollout.n_val=1",
     "rllm.trainer.val_before_train=false",
+    "data.train_batch_size=8",
 )
 OWN_PRIMARY = """
 defaults: [unified, _self_]
@@ -81,20 +82,17 @@ rllm: {trainer: {project_name: mine}}
 """
 
 
-def start(directory: Path, environ: dict[str, str], *words: str) -> None:
-    command = [sys.executable, "-W", "error", *words]
-    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_the_hydra_script_makes_the_same_run_as_the_command(
-    tmp_path: Path, environ: dict[str, str], forked_rllm: Callable[..., Any]
+    tmp_path: Path, environ: dict[str, str], command_server: Any, forked_rllm: Callable[..., Any]
 ) -> None:
     (script,) = blocks("configure", "python")
     (tmp_path / "train.py").write_text(script)
     words = ("rllm/backend=local", *WORDS, "rllm.trainer.output_dir=")
-    start(tmp_path, environ, "train.py", "rllm.env.name=guess", *words[:-1], f"{words[-1]}{tmp_path}/script")
+    arguments = ("rllm.env.name=guess", *words[:-1], f"{words[-1]}{tmp_path}/script")
+    done = command_server.start("train", arguments, tmp_path, environ)
+    _, errors = done.communicate()
+    assert done.returncode == 0, errors
     assert forked_rllm("train", "guess", *words[:-1], f"{words[-1]}{tmp_path}/command").returncode == 0
 
     (by_script,) = tmp_path.glob("script/*/*")
@@ -122,7 +120,9 @@ def test_a_primary_configuration_of_one_s_own_begins_with_the_unified_one(
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "mine.yaml").write_text(OWN_PRIMARY)
     words = ("rllm/backend=local", "rllm.env.name=guess", "+rllm.env.env_args.prompt=number", *WORDS)
-    start(tmp_path, environ, "train.py", *words)
+    command = [sys.executable, "-W", "error", "train.py", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
     config = yaml.safe_load((tmp_path / "runs/mine/default/config.yaml").read_text())
     assert config["rllm"]["env"] == {"name": "guess", "env_args": {"prompt": "number"}}
 

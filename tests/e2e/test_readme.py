@@ -19,7 +19,12 @@ from rllm_core.plugins.registry import Registry
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
-SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
+SHORT = (
+    "rllm.trainer.total_batches=2",
+    "rllm.rollout.n=4",
+    "data.train_batch_size=8",
+    "rllm.trainer.val_before_train=false",
+)
 
 
 def _file(name: str, language: str) -> str:

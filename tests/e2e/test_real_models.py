@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "real-models.md").read_text(encoding="utf-8")
 
@@ -18,11 +17,13 @@ def _block(language: str) -> str:
 
 
 def test_the_commands_of_the_guide_work_one_after_the_other(
-    forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    forked_rllm: Callable[..., Any], command_server: Any, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "make_model.py").write_text(_block("python"))
     (tmp_path / "real.yaml").write_text(_block("yaml"))
-    subprocess.run([sys.executable, "make_model.py"], cwd=tmp_path, check=True, timeout=200, capture_output=True)
+    made = command_server.start("make_model", (), tmp_path, environ)
+    _, errors = made.communicate()
+    assert made.returncode == 0, errors
     commands = re.findall(r"^    rllm (.*)$", GUIDE, re.MULTILINE)
     said = []
     for command in commands:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from pathlib import Path
 from threading import Event
@@ -17,7 +19,7 @@ from rllm_core.plugins.registry import Registry
 from rllm_record.recorder import Recorder
 from rllm_record.steps import StepFiles
 from rllm_record.steps.files import sampler_of
-from rllm_view.rescoring.source import find_episodes, read_file
+from rllm_view.rescoring.source import find_episodes, read_batches
 
 from .conftest import plan_of
 
@@ -123,17 +125,19 @@ def test_a_record_goes_with_the_run_that_another_replaces(train: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["none", "dynamic"])
-def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None:
+def test_record_has_the_episodes_of_the_log(train: Any, mode: str) -> None:
     settings = (REJECTING if mode == "dynamic" else {}) | MODES[mode]
     run = train("lucky", SHORT | settings | {"rllm.record": "tokens", "rllm.episode_logging.log_episodes": True})
 
-    recorded, logged = (
-        [[episode_to_json(each) for each in played] for played in read_file(run.directory / file).rounds]
-        for file in ("record/episodes/step_000000.parquet", "episodes/step_000000.jsonl.gz")
-    )
+    ((_, file),) = find_episodes(run.directory).files
+    recorded = [
+        episode_to_json(each) | {"round": number}
+        for number, episodes in enumerate(read_batches(file))
+        for each in episodes
+    ]
 
-    assert recorded == logged
-    assert find_episodes(run.directory).files == ((0, run.directory / "record/episodes/step_000000.parquet"),)
+    log = gzip.decompress((run.directory / "episodes/step_000000.jsonl.gz").read_bytes())
+    assert recorded == [json.loads(line) for line in log.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -143,27 +147,6 @@ def test_rescore_reads_a_record_as_it_reads_a_log(train: Any, mode: str) -> None
 def test_a_plan_says_what_is_recorded(installed: list[str] | None, settings: dict[str, Any], recorded: str) -> None:
     plan = plan_of({"rllm.env.name": "guess"} | settings, Registry.load(allow=installed))
     assert plan.recorded == recorded
-
-
-LOGGED = {"rllm.episode_logging.log_episodes": True}
-
-
-@pytest.mark.parametrize("elsewhere", [{}, {"rllm.episode_logging.episode_log_dir": "logs"}], ids=["here", "elsewhere"])
-@pytest.mark.parametrize("recorded", ["off", "fates", "tokens"])
-def test_rescore_reads_the_log_of_a_run_whose_record_has_no_tokens(
-    train: Any, recorded: str, elsewhere: dict[str, Any], tmp_path: Path
-) -> None:
-    run = train("lucky", SHORT | LOGGED | elsewhere | {"rllm.record": recorded})
-
-    log = (tmp_path / "logs" if elsewhere else run.directory.resolve() / "episodes") / "step_000000.jsonl.gz"
-    record = run.directory.resolve() / "record/episodes/step_000000.parquet"
-    assert [file.resolve() for _, file in find_episodes(run.directory).files] == [
-        record if recorded == "tokens" else log
-    ]
-    of_log = find_episodes(log.parent)
-    assert [file for _, file in of_log.files] == [log]
-    assert of_log.run_folder is not None
-    assert of_log.run_folder.resolve() == run.directory.resolve()
 
 
 def trained_on(train: Any, stored: Path) -> dict[str, float]:
@@ -182,13 +165,9 @@ def trained_on(train: Any, stored: Path) -> dict[str, float]:
     }
 
 
-def test_training_on_a_run_reads_its_record_as_it_reads_a_log(train: Any) -> None:
-    run = train("lucky", SHORT | LOGGED | {"rllm.record": "tokens"})
-
-    of_run = trained_on(train, run.directory)
-
-    assert of_run == trained_on(train, run.directory / "episodes")
-    assert of_run["batch/episodes"] == len(run.episodes)
+def test_training_on_a_run_reads_its_record(train: Any) -> None:
+    run = train("lucky", SHORT | {"rllm.record": "tokens"})
+    assert trained_on(train, run.directory)["batch/episodes"] == len(run.episodes)
 
 
 def test_a_run_says_what_sampled_its_episodes(train: Any) -> None:

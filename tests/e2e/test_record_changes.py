@@ -25,9 +25,9 @@ SETTINGS: dict[str, Any] = {
 }
 FOLLOWS = {
     "episodes": ("uid", "round", "trajectories.uid", "trajectories.reward_used", "trajectories.reward"),
-    "fates": ("step", "trajectory", "fate", "episode", "played_step", "name", "baseline", "advantage"),
+    "fates": ("step", "trajectory", "fate", "episode", "played_step", "name", "advantage"),
     "traces": ("trajectory", "positions", "advantage", "logprob", "entropy", "weight", "policy_part"),
-    "updates": ("loss", "policy_loss", "kl_loss", "entropy_loss", "grad_norm", "clip_factor", "learning_rate"),
+    "updates": ("loss", "policy_loss", "kl_loss", "entropy_loss", "grad_norm", "learning_rate"),
 }
 """Columns that follow from others, or that others follow from: a change is found without the digests."""
 
@@ -77,7 +77,6 @@ def seal(files: StepFiles) -> None:
 
 ESTIMATED: dict[str, dict[str, Any]] = {
     "rloo": {"rllm.algorithm.adv_estimator": "rloo"},
-    "shifted": {"rllm.algorithm.adv_estimator": {"name": "reinforce_plus_plus_baseline", "dialect": "verl"}},
     "waiting": {
         "rllm.rejection_sample.enable": True,
         "rllm.rejection_sample.mode": "dynamic",

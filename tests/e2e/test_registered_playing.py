@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +56,18 @@ def test_a_run_of_a_module_is_evaluated_by_its_folder(forked_rllm: Any, director
         assert (metrics["name"], metrics["tasks"], metrics["reward"]["value"]) == ("digits", 4, 0.25)
 
 
-def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(forked_rllm: Any, directory: Path) -> None:
+def test_a_run_of_a_program_is_evaluated_once_its_parts_are_in_a_module(
+    forked_rllm: Any, command_server: Any, environ: dict[str, str], directory: Path
+) -> None:
     program = f"""{WORLD}
 from rllm_core import AgentTrainer
 config = {{"env": {{"name": "digits"}}, "reward": ["same"], "rollout": {{"n": 2}}, "trainer": {{"total_batches": 1}}}}
 AgentTrainer(config={{"rllm": config, "data": {{"max_response_length": 1}}}}).train()
 """
-    trained = subprocess.run(
-        [sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, timeout=200
-    )
-    assert trained.returncode == 0, trained.stderr
+    (directory / "my_program.py").write_text(program)
+    trained = command_server.start("my_program", (), directory, environ)
+    _, errors = trained.communicate()
+    assert trained.returncode == 0, errors
     lost = forked_rllm("eval", "--model", RUN)
     assert lost.returncode == 2
     assert RUN in lost.stderr

@@ -30,6 +30,8 @@ FEW = (
     "rllm.trainer.test_freq=-1",
     "rllm.rollout.n_val=1",
 )
+SMALL = ("rllm.rollout.n=8", "data.train_batch_size=8")
+"""Enough attempts that some succeed and others do not."""
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "plugin.md"
 OFFLINE = ("--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
 """Everything a new package asks for is here already."""
@@ -117,7 +119,7 @@ def test_a_new_package_trains_by_name(
 ) -> None:
     train = packages.next_commands[kind][2]
     # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
-    more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else ("rllm.rollout.n=8",)
+    more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else SMALL
     assert train[0] == "rllm"
     trained = rllm_here(*train[1:], *FEW, *more)
     assert trained.returncode == 0, trained.stderr

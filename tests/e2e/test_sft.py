@@ -48,6 +48,7 @@ def losses(run: Path, name: str) -> list[float]:
     return [line[name] for line in metrics(run) if name in line]
 
 
+@pytest.mark.usefixtures("with_view")
 def test_run_learns_validates_and_its_record_is_checked(forked_rllm: Any, tmp_path: Path) -> None:
     done = forked_rllm(*WORDS, "rllm.trainer.total_epochs=10", "rllm.record=tokens")
     assert done.returncode == 0, done.stderr
@@ -59,6 +60,8 @@ def test_run_learns_validates_and_its_record_is_checked(forked_rllm: Any, tmp_pa
     checked = forked_rllm("record", "check", str(run))
     assert checked.returncode == 0, checked.stdout + checked.stderr
     check_values(checked.stdout, "30 optimiser steps of 30 steps")
+    uid = forked_rllm("why", str(run), "29").stdout.splitlines()[1].split()[0]
+    check_values(forked_rllm("why", str(run), "29", uid).stdout, "supervise", "trained in step 29")
 
 
 def test_loss_is_equal_on_tinker(forked_rllm: Any, tmp_path: Path) -> None:

@@ -17,14 +17,20 @@ TRL, INSTALL = "docs/how-to/from-trl.md", "docs/install.md"
 SIZE, TROUBLE = "docs/how-to/size-a-run.md", "docs/troubleshooting.md"
 FILES = {
     DEBUG: {"train.jsonl": ("json", 0), "rewards.py": ("python", 0)},
-    TRL: {"train.jsonl": ("json", 0), "trl_reward.py": ("python", 0), "run.yaml": ("yaml", 0)},
+    TRL: {
+        "train.jsonl": ("json", 0),
+        "trl_reward.py": ("python", 0),
+        "run.yaml": ("yaml", 0),
+        "trl_environment.py": ("python", 1),
+    },
 }
 SHORT = ["rllm.rollout.n=4", "rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "--overwrite"]
 
 
 @pytest.mark.usefixtures("with_view")
 @pytest.mark.parametrize("page", [DEBUG, METRICS, TRL, INSTALL, SIZE, TROUBLE])
-def test_the_commands_of_the_page_run(page: str, forked_rllm: Any, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_run(page: str, forked_rllm: Any, tmp_path: Path, tool_model: Path) -> None:
+    (tmp_path / "some-hf-folder").symlink_to(tool_model)
     for name, (language, number) in FILES.get(page, {}).items():
         (tmp_path / name).write_text(blocks(page, language)[number])
     tried = [command for command in commands(page) if command.startswith("rllm ")]
@@ -52,7 +58,7 @@ def test_the_metrics_show_which_run_has_a_signal(
 
 
 def test_the_metrics_of_the_page_exist(forked_rllm: Any, tmp_path: Path) -> None:
-    assert forked_rllm("train", "guess", "rllm.trainer.total_batches=1", "rllm.trainer.test_freq=-1").returncode == 0
+    assert forked_rllm("train", "guess", "rllm.trainer.total_batches=1", "data.train_batch_size=8").returncode == 0
     lines = (tmp_path / "runs/rllm-training/default/metrics.jsonl").read_text().splitlines()
     step = json.loads(lines[1])
     rows = [

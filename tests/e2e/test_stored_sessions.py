@@ -26,7 +26,6 @@ from rllm_record.steps import StepFiles
 
 pytestmark = pytest.mark.usefixtures("with_view")
 
-ROLLOUTS = 64
 NUMBERS = (3, 7, 11)
 SERVE = ("gateway", "serve", "guess", "--model", "tiny", "--port", "0", "--announce", "at.json")
 PLACES = ("--store", "calls.db", "--token-file", "token")
@@ -50,32 +49,36 @@ def play(number: int, where: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def served(start_rllm: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+def served(start_forked_rllm: Callable[..., Any], tmp_path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """A gateway that serves the tiny model, and where its sessions are opened."""
-    process = start_rllm(*SERVE, *PLACES)
+    process = start_forked_rllm(*SERVE, *PLACES)
     while not (tmp_path / "at.json").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     url = json.loads((tmp_path / "at.json").read_text())["url"]
     yield process, {"url": url, "token": (tmp_path / "token").read_text().strip()}
-    process.kill()
-    process.communicate()
 
 
 @pytest.fixture
-def exported(served: tuple[Any, dict[str, str]], rllm_here: Callable[..., Any], tmp_path: Path) -> list[Episode]:
-    """The games of an agent, as episodes in the folder `sessions`."""
-    process, where = served
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: play(number, where), [*NUMBERS] * ROLLOUTS))
-    process.send_signal(signal.SIGTERM)
-    printed, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert where["token"] not in printed
-    done = rllm_here("gateway", "episodes", "--store", "calls.db", "sessions")
-    expected = f"{len(NUMBERS) * ROLLOUTS} attempts at {len(NUMBERS)} tasks in sessions, 0 without a reward"
-    assert done.stdout.strip() == expected
-    return [each.episode for each in StepFiles(tmp_path / "sessions").episodes(0)]
+def export(
+    served: tuple[Any, dict[str, str]], rllm_here: Callable[..., Any], tmp_path: Path
+) -> Callable[[int], list[Episode]]:
+    """Play each number's game so many times, and export the games as episodes into the folder `sessions`."""
+
+    def export(rollouts: int) -> list[Episode]:
+        process, where = served
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda number: play(number, where), [*NUMBERS] * rollouts))
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert where["token"] not in printed
+        done = rllm_here("gateway", "episodes", "--store", "calls.db", "sessions")
+        expected = f"{len(NUMBERS) * rollouts} attempts at {len(NUMBERS)} tasks in sessions, 0 without a reward"
+        assert done.stdout.strip() == expected
+        return [each.episode for each in StepFiles(tmp_path / "sessions").episodes(0)]
+
+    return export
 
 
 def logprobs_under(model: Path, episodes: list[Episode]) -> NDArray[np.float64]:
@@ -100,13 +103,14 @@ def stored_logprobs(episodes: list[Episode]) -> NDArray[np.float64]:
 
 
 def test_games_of_a_deployed_agent_are_trained_on(
-    exported: list[Episode], rllm_here: Callable[..., Any], tmp_path: Path
+    export: Callable[[int], list[Episode]], rllm_here: Callable[..., Any], tmp_path: Path
 ) -> None:
+    exported = export(64)
     good = [episode for episode in exported if (episode.trajectories[0].reward or 0) > 0]
     assert 0 < len(good) < len(exported)
 
     rescored = rllm_here("rescore", "sessions", "--estimator", "grpo", "--estimator", "rloo", "--json")
-    assert json.loads(rescored.stdout)["episodes"]["count"] == len(exported)
+    assert sum(step["episodes"] for step in json.loads(rescored.stdout)["steps"]) == len(exported)
 
     train = ("train", "guess", "--stored", "sessions", "rllm.algorithm.entropy.coeff=0", "rllm.trainer.total_batches=8")
     done = rllm_here(*train, *QUIET)
@@ -125,8 +129,9 @@ def test_games_of_a_deployed_agent_are_trained_on(
 
 
 def test_a_model_with_another_vocabulary_is_refused(
-    exported: list[Episode], rllm_here: Callable[..., Any], tmp_path: Path
+    export: Callable[[int], list[Episode]], rllm_here: Callable[..., Any], tmp_path: Path
 ) -> None:
+    export(2)
     from rllm_local.tiny import build_model, build_tokenizer
 
     tokenizer = build_tokenizer()

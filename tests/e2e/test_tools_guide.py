@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import documents
 import numpy as np
 import pytest
 from expecting import check_one_error, check_printed
@@ -142,17 +143,28 @@ class Caller:
         pass
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {
+            "rllm.env.name": "question",
+            "rllm.reward": ["exact"],
+            "rllm.workflow.name": "tool_calling",
+            "rllm.workflow.workflow_args.tools": ["tools.py:add"],
+        },
+        {"rllm.env.name": "trl", "rllm.env.env_args.factory": "trl_environment.py:Sums"},
+    ],
+    ids=["question", "trl"],
+)
 def test_a_run_whose_model_calls_a_tool_solves_its_tasks(
-    directory: Path, carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    chosen: dict[str, Any], directory: Path, carry_out: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(directory)
+    (directory / "trl_environment.py").write_text(documents.blocks("docs/how-to/from-trl.md", "python")[1])
     registry = Registry.load()
     registry.add(EnginePlugin(name="caller", summary="For tests.", params=NoParams, load=lambda: Caller))
     settings = {
-        "rllm.env.name": "question",
-        "rllm.reward": ["exact"],
-        "rllm.workflow.name": "tool_calling",
-        "rllm.workflow.workflow_args.tools": ["tools.py:add"],
+        **chosen,
         "rllm.rollout.engine": "caller",
         "rllm.trainer.total_batches": 1,
         "data.train_dataset": "train.jsonl",

@@ -2,7 +2,8 @@
 
 A script. Every line that it reads is a request, every line that it writes the answer, both in JSON:
 ``{"start": {...}}``, the fields of `Command`, is answered with the process's id, and ``{"status": id}`` with what
-`subprocess` calls its return code, or null while it runs. It ends with its input.
+`subprocess` calls its return code, or null while it runs. It ends with its input. Descriptors that a process inherits
+come through a socket, whose descriptor is the script's argument.
 
 A fork does what ``python -W error -m MODULE WORDS`` does, from the import of our first module to the last function that
 is called at exit, and is a process like any other to signals. It does not take its modules apart, which copied the
@@ -13,11 +14,13 @@ must not depend on that is compared with a process that was not forked.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
 import os
 import runpy
+import socket
 import sys
 import warnings
 from dataclasses import dataclass
@@ -25,8 +28,6 @@ from pathlib import Path
 
 LIBRARIES = (
     "hydra",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.pyplot",
     "packaging.requirements",
     "pandas",
     "pyarrow.parquet",
@@ -37,12 +38,10 @@ LIBRARIES = (
     "transformers.models.llama.modeling_llama",
 )
 """None of ours, and nothing that computes: no thread of torch's may exist when a process is forked."""
+ABOVE = 100
+"""Descriptors from this number on are free."""
 WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Arrow's allocator starts a thread at import otherwise. Read at import."""
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
-    "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
-)
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,12 @@ class Command:
     words: list[str]
     directory: str
     environ: dict[str, str]
-    stdout: str
-    stderr: str
+    stdout: str = os.devnull
+    stderr: str = os.devnull
+    descriptors: tuple[int, ...] = ()
+    """Numbers that the received descriptors get."""
 
-    def become(self) -> None:
+    def become(self, received: list[int]) -> None:
         """Make this process the one asked for, up to what it runs."""
         os.chdir(self.directory)
         os.environ.clear()
@@ -65,6 +66,11 @@ class Command:
             opened = os.open(file, os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(opened, descriptor)
             os.close(opened)
+        # Moved out of the way first, because a received descriptor may have the number that the next one needs.
+        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, ABOVE) for descriptor in received]
+        for descriptor, number in zip(moved, self.descriptors, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
         # The first entry is the folder of this script.
         sys.path[:1] = [str(Path.cwd()), *filter(None, self.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv[1:] = self.words
@@ -83,8 +89,8 @@ class Ending:
             os._exit(self.code)
 
 
-def run(command: Command, ending: Ending) -> None:
-    command.become()
+def run(command: Command, received: list[int], ending: Ending) -> None:
+    command.become(received)
     try:
         runpy.run_module(command.module, run_name="__main__", alter_sys=True)
         ending.code = 0
@@ -94,25 +100,18 @@ def run(command: Command, ending: Ending) -> None:
         raise
 
 
-def draw_nothing() -> None:
-    """Make every picture of forks one pixel: the curve of a short run took as long as its training.
-
-    Tests of the trackers draw it, and one of a run that is started anew.
-    """
-    from unittest.mock import MagicMock
-
-    from matplotlib import pyplot
-
-    metric = MagicMock()
-    metric.savefig.side_effect = lambda file, **_: Path(file).write_bytes(PIXEL)
-    pyplot.subplots = lambda *_, **__: (metric, (MagicMock(), MagicMock()))
-    pyplot.close = lambda *_: None
-
-
 def fork() -> int:
+    """Fork, as the leader of a new group of processes."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         # Newer Pythons warn of the threads of numpy's BLAS, which stops them for the time of a fork.
-        return os.fork()
+        process = os.fork()
+    os.setpgid(process, process)
+    return process
+
+
+def receive(channel: socket.socket, count: int) -> list[int]:
+    """Return the descriptors that belong to a request."""
+    return socket.recv_fds(channel, 1, count)[1] if count else []
 
 
 def status(pid: int) -> int | None:
@@ -126,19 +125,24 @@ def main() -> None:
     os.environ.update(WITHOUT_THREADS)
     for name in LIBRARIES:
         importlib.import_module(name)
-    draw_nothing()
     # Python's own generator is seeded anew in every fork.
     os.register_at_fork(after_in_child=importlib.import_module("numpy.random").seed)
     # Or every fork copies the pages of all libraries as soon as it collects garbage.
     gc.collect()
     gc.freeze()
+    channel = socket.socket(fileno=int(sys.argv.pop()))
     for line in sys.stdin:
         request = json.loads(line)
         if "start" in request:
+            command = Command(**request["start"])
+            received = receive(channel, len(command.descriptors))
             answer: int | None = fork()
             if answer == 0:
-                run(Command(**request["start"]), ending)
+                channel.close()
+                run(command, received, ending)
                 return
+            for descriptor in received:
+                os.close(descriptor)
         else:
             answer = status(request["status"])
         sys.stdout.write(json.dumps(answer) + "\n")

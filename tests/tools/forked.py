@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from rllm_serving.child_process import ChildProcess
 
 SCRIPT = Path(__file__).with_name("command_server.py")
 BETWEEN_LOOKS = 0.02
@@ -62,6 +65,8 @@ class CommandServer:
 
     process: subprocess.Popen[str]
     directory: Path
+    channel: socket.socket
+    """Socket for descriptors that processes inherit."""
     started: list[ForkedProcess] = field(default_factory=list)
 
     def ask(self, name: str, value: Any) -> Any:
@@ -85,18 +90,61 @@ class CommandServer:
         self.started.append(forked)
         return forked
 
+    def spawn(
+        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], inherited: Sequence[int] = ()
+    ) -> ChildProcess:
+        """Start a child as `ChildProcess.spawn` does, except that it is a fork of the server."""
+        python, _, option, module, *words = arguments
+        assert (python, option) == (sys.executable, "-m"), arguments
+        hears, stdin = os.pipe()
+        with log.open("wb") as output:
+            sent, numbers = [hears, output.fileno(), output.fileno(), *inherited], [0, 1, 2, *inherited]
+            socket.send_fds(self.channel, [b"-"], sent)
+            command = {"module": module, "words": words, "directory": str(self.directory), "descriptors": numbers}
+            pid = self.ask("start", {**command, "environ": {**os.environ, **environment}})
+        os.close(hears)
+        forked = ForkedProcess(self, [module, *words], pid, self.directory)
+        self.started.append(forked)
+        return ChildProcess(ForkedChild(forked, os.fdopen(stdin, "wb")), log)  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class ForkedChild:
+    """Members of `subprocess.Popen` that `ChildProcess` uses."""
+
+    process: ForkedProcess
+    stdin: BinaryIO
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def wait(self, timeout: float = 200) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.process.args, timeout)
+            time.sleep(BETWEEN_LOOKS)
+        return code
+
 
 @contextmanager
 def running(directory: Path) -> Iterator[CommandServer]:
     """A server that keeps what its processes write in `directory`; it ends with all of them."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    words = [sys.executable, "-W", "error", str(SCRIPT)]
-    with subprocess.Popen(words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        server = CommandServer(process, directory)
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, "-W", "error", str(SCRIPT), str(theirs.fileno())]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with ours, theirs, subprocess.Popen(words, env=environ, pass_fds=[theirs.fileno()], **pipes) as process:
+        server = CommandServer(process, directory, ours)
         try:
             yield server
         finally:
             if process.poll() is None:
                 for forked in server.started:
                     forked.kill()
-                    forked.communicate()
+                    while forked.poll() is None:
+                        time.sleep(BETWEEN_LOOKS)

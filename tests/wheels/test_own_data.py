@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.max_response_
 
 
 @pytest.fixture(scope="module")
-def local(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def local(with_line: Callable[[tuple[str, ...]], Environment]) -> Environment:
     """A machine with rllm and its requirements."""
-    return Environment.make(tmp_path_factory.mktemp("local") / "venv", dist, ["rllm"])
+    return with_line(("rllm",))
 
 
 def test_rllm_trains_on_a_file_of_questions(local: Environment, tmp_path: Path) -> None:

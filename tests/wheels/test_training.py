@@ -49,9 +49,10 @@ def test_a_parquet_of_one_s_own_trains(installed: Environment, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["reasoning_gym:chain_sum", "textarena:Secretary-v0"])
-def test_an_environment_of_others_trains_by_name(installed: Environment, name: str, tmp_path: Path) -> None:
-    done = installed.run(["rllm", "train", name, *SHORT, "data.max_response_length=4"], tmp_path)
+@pytest.mark.parametrize("name", ["gymnasium:FrozenLake-v1", "reasoning_gym:chain_sum", "textarena:Secretary-v0"])
+def test_an_environment_of_others_trains_by_name(oldest: Environment, name: str, tmp_path: Path) -> None:
+    """`test_alone.py` runs the example of rllm-envs at the newest versions."""
+    done = oldest.run(["rllm", "train", name, *SHORT, "data.max_response_length=4"], tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs/rllm-training/default/metrics.jsonl").exists()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from rllm_backend_kit.loss import (
@@ -69,7 +69,6 @@ def test_the_three_estimators_are_their_formulas() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-40, 0, width=32), st.floats(-40, 0, width=32)), min_size=1))
-@settings(deadline=None)
 def test_k2_and_k3_are_never_negative(pairs: list[tuple[float, float]]) -> None:
     policy, reference = torch.tensor(pairs).T
     for estimator in ("k2", "k3"):

@@ -90,10 +90,8 @@ def make_directory_of_two_kinds() -> None:
 SEEN_WITHOUT_READING: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "not there": (lambda: Path("train.parquet").touch(), "trian.parquet", "file-not-found", "'train.parquet'"),
     "no folder": (lambda: None, "./no/folder", "file-not-found", "no/folder"),
-    "empty": (lambda: Path("rows.csv").touch(), "rows.csv", "no-rows", "rows.csv"),
     "ending": (lambda: Path("rows.xlsx").write_text("x"), "rows.xlsx", "unknown-file-type", ".xlsx"),
     "no ending": (lambda: Path("rows").write_text("x"), "rows", "unknown-file-type", ".parquet"),
-    "damaged": (lambda: damage("rows.parquet"), "rows.parquet", "damaged-file", "rows.parquet"),
     "folder without data": (
         lambda: Path("directory").mkdir() or Path("directory/readme.md").touch(),
         "directory",
@@ -126,6 +124,8 @@ READ: dict[str, tuple[Callable[[str], object], str, str, tuple[str, ...]]] = {
     "csv without rows": (lambda path: Path(path).write_text("a,b\n"), "a.csv", "no-rows", ()),
     "blank csv": (lambda path: Path(path).write_text("\n"), "a.csv", "no-rows", ()),
     "an empty list": (lambda path: Path(path).write_text("[]"), "a.json", "no-rows", ()),
+    "an empty file": (lambda path: Path(path).touch(), "a.parquet", "no-rows", ()),
+    "damaged": (damage, "a.parquet", "dataset-unreadable", ()),
     "damaged footer": (damage_footer, "a.parquet", "dataset-unreadable", ()),
     "no json": (lambda path: Path(path).write_text('{"a": 1}\n{"a":'), "a.json", "dataset-unreadable", ()),
     "no arrow": (lambda path: Path(path).write_text("x"), "a.arrow", "dataset-unreadable", ()),

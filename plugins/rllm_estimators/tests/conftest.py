@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from rllm_core.algorithms.columns import build_estimator_input
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
@@ -19,9 +18,6 @@ from rllm_estimators.plugin import rllm_estimators
 Member = float | Mapping[str, Any]
 """A reward, or all that matters of a trajectory: `reward`, `turns` (pairs of tokens heard and said), `steps` (their
 rewards) and `parts` (reward components)."""
-
-settings.register_profile("shared machine", deadline=None, max_examples=40)
-settings.load_profile("shared machine")
 
 
 def _trajectory(member: Member) -> Trajectory:

@@ -13,8 +13,6 @@ from rllm.cli.main import main
 Metrics = list[dict[str, float]]
 Train = Callable[..., Metrics]
 
-pytestmark = pytest.mark.usefixtures("without_picture")
-
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Train:

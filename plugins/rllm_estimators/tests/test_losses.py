@@ -169,7 +169,7 @@ def test_there_is_a_formula_here_for_every_loss() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(derandomize=True)
 def test_losses_are_their_formulas(name: str, seed: int) -> None:
     columns = tokens(seed)
     losses = LOSSES[name](loss_input(columns), OPTIONS[name])
@@ -179,7 +179,7 @@ def test_losses_are_their_formulas(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(derandomize=True)
 def test_gradients_equal_finite_differences_of_the_formula(name: str, seed: int) -> None:
     columns, step = tokens(seed), 1e-7
     weights = torch.linspace(0.5, 1.5, len(columns["row_ids"]), dtype=torch.float64)

@@ -46,8 +46,6 @@ def rllm_stages():
 
 Run = Callable[..., int]
 
-pytestmark = pytest.mark.usefixtures("without_picture")
-
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:

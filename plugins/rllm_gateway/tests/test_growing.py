@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gateway_world import CALL
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from text_tokenizers import END_THINK, THINK, cleaned, fallback, lossy, renderer_of_bytes
 from tool_tokenizer import STOP
 
@@ -78,7 +78,6 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
     return written + stream.end(Answer(**vars(BEGUN), choices=(choice,)))
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     said=st.lists(st.sampled_from(PIECES), max_size=12),
     decoding=st.sampled_from([lossy, fallback, cleaned]),

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from rollout_context import context_of
 
 from rllm_core.contracts.engine import Completion, SamplingParams, TopTokens
 from rllm_core.data.version_spans import VersionSpan
@@ -89,7 +88,11 @@ class Ends:
     def __init__(self, trainer: TrainerLink, policy: LinkPolicy, keeper: Keeper, serving: asyncio.Task[None]) -> None:
         self.trainer, self.policy, self.keeper, self.serving = trainer, policy, keeper, serving
         self.engine = Engine()
-        self.sampler = RolloutSampler(context_of(self.engine), "t:0", engine_stops=False)
+        self.sampler = self.make_sampler(engine_stops=False)
+
+    def make_sampler(self, *, engine_stops: bool) -> RolloutSampler:
+        sampling = SamplingParams(max_tokens=40, seed=5)
+        return RolloutSampler(self.engine, sampling, "t:0", max_prompt_length=200, engine_stops=engine_stops)
 
     async def open(self) -> OpenedSession:
         spec = SessionSpec(id="t:0~0", run="r", rollout="t:0", max_tokens=9, metadata={"n": 1})
@@ -170,7 +173,7 @@ def test_a_stop_text_cuts_where_the_engine_cannot_stop() -> None:
 
 def test_an_engine_that_stops_is_given_the_texts() -> None:
     async def check(ends: Ends) -> None:
-        ends.sampler = RolloutSampler(context_of(ends.engine), "t:0", engine_stops=True)
+        ends.sampler = ends.make_sampler(engine_stops=True)
         await ends.open()
         await ends.sample([1, 2], stop=("|",))
         assert ends.engine.asked[0][1].stop == ("|",)

@@ -164,26 +164,6 @@ def test_session_ignores_only_unsupported_parts(world: World, options: set[str],
     assert found == {f"ignored/{name}" for name in ignored}
 
 
-def test_references_by_anchor_follow_their_schema() -> None:
-    def schema(kind: str) -> dict[str, Any]:
-        leaf = {"$anchor": "leaf", "type": kind}
-        return {"$defs": {"a/b": leaf}, "type": "object", "properties": {kind: {"$ref": "#leaf"}}, "required": [kind]}
-
-    parts = [schema("integer"), schema("string")]
-    tools: Any = [{"type": "function", "function": {"name": part["required"][0], "parameters": part}} for part in parts]
-    form = find_required_form("response_format", schema("boolean"), tools, False, None)
-    assert form is not None
-    assert "$anchor" not in form.schema
-    valid = Draft202012Validator(json.loads(form.schema)).is_valid
-
-    assert valid({"boolean": True})
-    assert not valid({"boolean": 3})
-    assert valid({"name": "integer", "arguments": {"integer": 3}})
-    assert not valid({"name": "integer", "arguments": {"integer": "x"}})
-    assert valid({"name": "string", "arguments": {"string": "x"}})
-    assert not valid({"name": "string", "arguments": {"string": 3}})
-
-
 def test_schema_and_tools_allow_the_answer_or_a_call() -> None:
     form = find_required_form("response_format", Answer.model_json_schema(), [tool(), tool("other")], False, None)
     assert form is not None

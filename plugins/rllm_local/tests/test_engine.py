@@ -256,9 +256,9 @@ def test_growth_beyond_the_cache_budget_preempts_without_changing_a_token(
 ) -> None:
     """Slots start with 64 positions; a budget of 400 tokens is six such slots, three of 128, one of 256."""
     engine = make_engine(max_context=400, cache_tokens=cache_tokens, max_concurrency=16)
-    prompts = [_ids(20 + 9 * index, index) for index in range(12)]
-    params = [_params(30 + 15 * index, seed=index) for index in range(12)]
-    calls = [engine.generate(prompts[i], params[i], session=f"{i}") for i in range(12)]
+    prompts = [_ids(20 + 12 * index, index) for index in range(8)]
+    params = [_params(10 + 15 * index, seed=index) for index in range(8)]
+    calls = [engine.generate(prompts[i], params[i], session=f"{i}") for i in range(8)]
     for prompt, sampling, completion in zip(prompts, params, _gather(*calls), strict=True):
         assert len(completion.token_ids) == sampling.max_tokens
         assert_as_without_cache(model, prompt, sampling, completion)

@@ -10,7 +10,7 @@ import pytest
 
 from rllm.cli.main import main
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_picture")]
+pytestmark = pytest.mark.slow
 
 SHORT = ("rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "rllm.trainer.save_freq=-1")
 
@@ -34,6 +34,7 @@ def reward(steps: list[dict[str, Any]]) -> float:
     return sum(step["reward/agent/mean"] for step in steps) / len(steps)
 
 
+@pytest.mark.long
 def test_gae_lifts_the_reward_and_its_critic_sees_some_of_it_coming(in_directory: Path) -> None:
     steps = train(in_directory, "gae", "--estimator", "gae", "rllm.trainer.total_batches=40", "rllm.rollout.n=8")
     assert reward(steps[:3]) < 0.12
@@ -47,13 +48,6 @@ def test_otb_is_given_probabilities_of_the_whole_vocabulary_and_updates_the_poli
 
 
 @pytest.mark.long
-def test_otb_lifts_the_reward_with_probabilities_of_the_whole_vocabulary(in_directory: Path) -> None:
-    steps = train(in_directory, "otb", "--estimator", "otb", "rllm.trainer.total_batches=40")
-    assert reward(steps[:3]) < 0.12
-    assert reward(steps[-10:]) > 0.11
-
-
-@pytest.mark.long
 def test_a_large_kl_beta_keeps_the_policy_near_the_reference(in_directory: Path) -> None:
     few = ("rllm.trainer.total_batches=12", "rllm.rollout.n=8")
     free = train(in_directory, "free", "rllm.algorithm.kl_beta=1e-6", *few)
@@ -64,7 +58,7 @@ def test_a_large_kl_beta_keeps_the_policy_near_the_reference(in_directory: Path)
 
 
 def test_corrected_rollouts_learn_as_uncorrected_ones_do_where_sampler_and_trainer_agree(in_directory: Path) -> None:
-    few = ("rllm.trainer.total_batches=3", "rllm.rollout.n=8")
+    few = ("rllm.trainer.total_batches=1", "rllm.rollout.n=4")
     plain = train(in_directory, "plain", *few)
     correction = "rllm.algorithm.rollout_correction.tis_mode=sequence"
     corrected = train(in_directory, "corrected", correction, *few)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from local_models import assert_as_without_cache, build_tiny
 
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -126,7 +126,7 @@ def test_few_slots_and_shared_beginnings_change_no_token(
         return turns
 
     async def play() -> list[list[tuple[list[int], SamplingParams, Completion]]]:
-        return await asyncio.gather(*(conversation(number) for number in range(10)))
+        return await asyncio.gather(*(conversation(number) for number in range(5)))
 
     for turns in asyncio.run(asyncio.wait_for(play(), 200)):
         for turn in turns:
@@ -156,7 +156,6 @@ tokens_of_sessions = st.lists(st.lists(st.integers(0, 1), max_size=6), min_size=
 
 
 @given(held=tokens_of_sessions, prompt=st.lists(st.integers(0, 1), min_size=1, max_size=6), drop=st.integers(0, 5))
-@settings(deadline=None)
 def test_the_index_finds_the_session_with_most_blocks(held: list[list[int]], prompt: list[int], drop: int) -> None:
     """One letter stands for a block."""
     index = PrefixIndex()

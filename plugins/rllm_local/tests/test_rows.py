@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from local_models import random_batch
 
 from rllm_backend_kit.minibatches import sampled_per_row
@@ -24,7 +24,6 @@ trajectories = st.lists(turns.map(lambda some: [(some[0][0] + 1, some[0][1]), *s
 
 
 @given(lengths=trajectories, rollouts=st.integers(1, 4), max_tokens=st.integers(1, 80), seed=st.integers(0, 100))
-@settings(deadline=None, max_examples=200)
 def test_micro_batches_hold_every_sampled_token_of_the_chosen_rows_exactly_once(
     lengths: list[list[tuple[int, int]]], rollouts: int, max_tokens: int, seed: int
 ) -> None:

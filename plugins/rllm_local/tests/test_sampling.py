@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from rllm_core.contracts.engine import SamplingParams
@@ -90,7 +90,6 @@ def test_tokens_are_drawn_with_the_probabilities_of_their_temperature(temperatur
     seed=st.integers(0, 2**63),
     position=st.integers(0, 1000),
 )
-@settings(deadline=None, max_examples=200)
 def test_log_probs_are_those_of_the_tempered_softmax(
     logits: list[float], temperature: float, seed: int, position: int
 ) -> None:
@@ -100,7 +99,6 @@ def test_log_probs_are_those_of_the_tempered_softmax(
 
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12), st.integers(0, 2**63))
-@settings(deadline=None)
 def test_temperature_zero_is_argmax_with_the_plain_softmax_log_prob(logits: list[float], seed: int) -> None:
     row = torch.tensor([logits])
     drawn = draw(row, [_params(temperature=0.0, seed=seed)], [0])
@@ -147,7 +145,6 @@ def test_the_processors_of_transformers_are_those_of_its_generate(
     top_k=st.sampled_from([-1, 0, 1, 2, 3, 5, 50]),
     top_p=st.sampled_from([0.0, 1e-12, 0.01, 0.25, 0.3, 0.5, 0.77, 0.8, 0.9, 0.999, 1.0]),
 )
-@settings(deadline=None, max_examples=500)
 def test_top_k_and_top_p_keep_the_tokens_that_transformers_keeps(
     logits: list[float], temperature: float, top_k: int, top_p: float
 ) -> None:

@@ -86,20 +86,6 @@ def test_the_saved_model_is_float32_and_names_the_type_it_computes_in(
     assert exact.lm_head.weight is exact.model.embed_tokens.weight, "tied, as in the model that was saved"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_checkpoint_of_weights_trained_without_float32_masters_is_refused(
-    dtype: torch.dtype, tmp_path: Path, tokenizer: Any
-) -> None:
-    updater = make_updater(build_tiny(0))
-    save_state(tmp_path, updater.masters, tokenizer, updater.optimizer)
-    build_tiny(1).to(dtype).save_pretrained(tmp_path / "model")
-    model = build_tiny(0).to(torch.bfloat16)
-    before, updater = weights_of(model), make_updater(model)
-    with expect_error(CheckpointError, "checkpoint-too-old", "F16", "float32", "model.name"):
-        load_state(tmp_path, updater.masters, updater.optimizer)
-    assert torch.equal(weights_of(model), before)
-
-
 def test_loading_goes_back_also_in_a_process_that_has_trained(
     tmp_path: Path, tokenizer: Any, train: Callable[..., list[dict[str, float]]]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -47,7 +47,6 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 @given(text=words)
-@settings(deadline=None, max_examples=400)
 def test_text_of_the_alphabet_survives_encoding_and_decoding(tokenizer: Any, text: str) -> None:
     ids = _encode(tokenizer, text)
     assert UNKNOWN not in ids
@@ -55,7 +54,6 @@ def test_text_of_the_alphabet_survives_encoding_and_decoding(tokenizer: Any, tex
 
 
 @given(text=st.text(max_size=40))
-@settings(deadline=None, max_examples=400)
 def test_any_text_encodes_and_what_is_unknown_is_said_to_be(tokenizer: Any, text: str) -> None:
     ids = _encode(tokenizer, text)
     known = all(character in ALPHABET for character in text.lower())
@@ -131,7 +129,6 @@ turn = st.lists(
 
 
 @given(first=turn, rest=st.lists(st.tuples(words, turn), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=150)
 def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
     renderer: Renderer, tokenizer: Any, first: list[dict[str, str]], rest: list[tuple[str, list[dict[str, str]]]]
 ) -> None:
@@ -147,7 +144,6 @@ def test_a_conversation_made_turn_by_turn_has_the_tokens_of_the_whole_template(
 
 
 @given(response=words.filter(bool), heard=turn)
-@settings(deadline=None, max_examples=100)
 def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
     renderer: Renderer, tokenizer: Any, response: str, heard: list[dict[str, str]]
 ) -> None:
@@ -161,7 +157,6 @@ def test_a_reply_that_was_cut_off_is_closed_before_the_next_message(
 
 
 @given(said=words.filter(bool), response=words.filter(bool), heard=words)
-@settings(deadline=None, max_examples=100)
 def test_a_conversation_always_has_the_text_of_the_template(
     renderer: Renderer, tokenizer: Any, said: str, response: str, heard: str
 ) -> None:

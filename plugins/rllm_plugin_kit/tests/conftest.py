@@ -16,7 +16,6 @@ import pytest
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.plugins import specs
 from rllm_core.plugins.kinds import KINDS
-from rllm_plugin_kit import timing
 from rllm_plugin_kit.plugin import PluginContract
 
 Complaint = Callable[..., str]
@@ -70,14 +69,6 @@ def complaint() -> Complaint:
         return _first_complaint(_held_to(contract, record, attributes), f"test_{test}", given or {})
 
     return run
-
-
-@pytest.fixture
-def spend(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Takes some microseconds of computing, on a clock that shows nothing else: a busy machine changes no ratio."""
-    spent: list[int] = []
-    monkeypatch.setattr(timing, "process_time", lambda: sum(spent) * 1e-6)
-    return spent.append
 
 
 @pytest.fixture(scope="session")

@@ -128,19 +128,6 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test
     assert told in complaint(EstimatorContract, record(function), test)
 
 
-@pytest.mark.parametrize("test", ["number_of_groups", "length_of_trajectories"])
-@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Make one pass")])
-def test_time_must_grow_linearly(
-    complaint: Any, spend: Callable[[int], None], test: str, power: int, told: str
-) -> None:
-    def estimate(inputs: AdvantageInput, params: NoParams) -> Advantages:
-        spend(len(inputs.loss_mask) ** power)
-        return good(inputs, params)
-
-    said = complaint(EstimatorContract, record(estimate), f"time_grows_linearly_with_the_{test}")
-    assert told in said and bool(told) == bool(said)
-
-
 def test_state_between_calls_is_told_apart(complaint: Any) -> None:
     told = complaint(EstimatorContract, record(with_a_running_mean()), "the_same_inputs_give_the_same_advantages")
     check_values(told, "state between calls", "random numbers")

@@ -98,13 +98,3 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
 )
 def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test: str, told: str) -> None:
     assert told in complaint(GroupingContract, record(function), test)
-
-
-@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Look groups up")])
-def test_time_must_grow_linearly(complaint: Any, spend: Callable[[int], None], power: int, told: str) -> None:
-    def group(episodes: Sequence[Episode], params: NoParams) -> list[TrajectoryGroup]:
-        spend(len(episodes) ** power)
-        return by_task_and_role(episodes, params)
-
-    said = complaint(GroupingContract, record(group), "time_grows_linearly_with_the_number_of_episodes")
-    assert told in said and bool(told) == bool(said)

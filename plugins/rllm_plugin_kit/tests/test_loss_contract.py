@@ -121,16 +121,6 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test
     assert told in complaint(LossContract, record(function), test)
 
 
-@pytest.mark.parametrize(("power", "told"), [(1, ""), (2, "Make one pass")])
-def test_time_must_grow_linearly(complaint: Any, spend: Callable[[int], None], power: int, told: str) -> None:
-    def loss(inputs: LossInput, params: NoParams) -> Tensor:
-        spend(len(inputs.row_ids) ** power)
-        return good(inputs, params)
-
-    said = complaint(LossContract, record(loss), "time_grows_linearly_with_the_number_of_rows")
-    assert told in said and bool(told) == bool(said)
-
-
 def test_a_gradient_that_is_on_purpose_another_is_declared(complaint: Any) -> None:
     test = "its_gradient_is_the_slope_of_its_value"
     assert complaint(LossContract, record(weighted_by_a_constant), test, gradient="surrogate") == ""

@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from rllm_serving.child_process import ChildProcess
 child = ChildProcess.spawn([sys.executable, "-c", {program!r}], Path({log!r}), {{}})
-while "watching" not in child.last_lines(1):
+while "watching" not in child.log.read_text():
     pass
 print(child.pid, flush=True)
 import signal; signal.pause()
@@ -73,7 +73,13 @@ def test_a_child_gets_an_environment_and_a_log(tmp_path: Path) -> None:
     child = spawn(tmp_path, "import os; print('a'); print(os.environ['SAID'])")
     asyncio.run(child.end(DEADLINE))
     assert child.exit_code == 0
-    assert child.last_lines(1) == ["yes"]
+    assert child.log_tail().splitlines()[1:] == ["a", "yes", "(exit code 0)"]
+
+
+def test_the_log_of_a_killed_child_ends_with_the_signal(tmp_path: Path) -> None:
+    child = spawn(tmp_path, NEVER)
+    child.kill()
+    assert "SIGKILL" in child.log_tail().splitlines()[-1]
 
 
 def test_a_child_that_watches_its_parent_ends_by_itself(tmp_path: Path) -> None:
@@ -87,9 +93,9 @@ def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path
         f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {NEVER!r}]); print(p.pid, flush=True)"
     )
     child = spawn(tmp_path, f"{starts}; {NEVER}")
-    while not child.last_lines(1):
+    while not child.log.read_text().endswith("\n"):
         assert child.exit_code is None
-    grandchild = int(child.last_lines(1)[0])
+    grandchild = int(child.log.read_text())
     asyncio.run(child.end(0.0))
     assert child.exit_code == -signal.SIGKILL
     while alive(grandchild):

@@ -13,9 +13,10 @@ from expecting import check_values, expect_error
 from rllm_core.errors import ConfigError
 from rllm_record.run_places import one_run
 from rllm_record.steps import RecordError
-from rllm_view.commands.comparison import figure
+from rllm_view.commands.choices import figure
 from rllm_view.commands.episode import episode
 from rllm_view.commands.runs import runs
+from rllm_view.commands.view import view
 from rllm_view.commands.why import why
 
 from .asking import Asking
@@ -56,16 +57,6 @@ def test_a_run_that_does_not_say_its_length_shows_its_steps_alone(say: Say, run:
     _, row = say("runs", "list", run.parent).splitlines()
 
     assert row.split()[1] == "3"
-
-
-def test_runs_are_compared(say: Say, tmp_path: Path) -> None:
-    first, second = (make_run(tmp_path / "p" / name) for name in ("a", "b"))
-    (second / "config.yaml").write_text((second / "config.yaml").read_text().replace("n: 4", "n: 8"))
-
-    said = say("runs", "compare", first, second)
-
-    assert "rllm.rollout.n  4    8" in said
-    assert "task-0  0.250  0.250" in said
 
 
 def test_an_episode_is_printed_as_it_was_played(say: Say, run: Path) -> None:
@@ -174,7 +165,7 @@ def test_control_characters_of_foreign_texts_do_nothing(say: Say, tmp_path: Path
     run = make_run(tmp_path / "p" / "r", Made(texts=dict.fromkeys(names, HOSTILE)))
 
     said = say("episode", run, 1, "task-0:0") + say("why", run, 1, "task-0:0") + say("why", run, 1, "task-1:0")
-    said += say("why", run, 1, "task-0:0", "--token", 3) + say("runs", "compare", run, run)
+    said += say("why", run, 1, "task-0:0", "--token", 3)
 
     assert not {"\x1b", "\x00", "\u202e", "\u2028"} & set(said)
     assert "\\x1b[2Jgone" in said
@@ -207,17 +198,16 @@ def test_the_task_of_the_very_name_is_meant_before_others(say: Say, tmp_path: Pa
     assert say("episode", run, 1, "task-1:0").startswith("1.0:task-1:0/0  ")
 
 
-def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(say: Say, tmp_path: Path) -> None:
+def test_runs_are_compared_over_the_steps_that_can_be_read_of_both(tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / "p" / name, Made(steps=3)) for name in ("a", "b"))
     file = second / "record/fates/step_000001.parquet"
     file.write_bytes(file.read_bytes()[:100])
     write_step(first, 3, Made())
 
-    said = say("runs", "compare", first, second)
-
-    assert "p/b: Step 1: " in said
-    assert "2 steps" in said
     compared = Asking(first, second)("compare", runs=ids_of(first, second))
+
+    assert compared["problems"][1][0].startswith("Step 1: ")
+    assert compared["compared_steps"] == 2
     assert [row["runs"][0]["attempts"] for row in compared["tasks"]] == [8, 8]
 
 
@@ -227,3 +217,7 @@ def ids_of(*folders: Path) -> str:
 
 def test_what_rounds_to_0_has_no_sign() -> None:
     assert [figure(value) for value in (-0.0001, 0.0, -0.001)] == ["0.000", "0.000", "-0.001"]
+
+
+def test_view_of_a_missing_folder_is_rejected(tmp_path: Path) -> None:
+    assert CliRunner().invoke(view, [str(tmp_path / "missing")]).exit_code == 2

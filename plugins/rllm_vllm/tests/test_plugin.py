@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
+from rllm_backend_kit import machine
 from rllm_core.errors import ConfigError, PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
@@ -56,15 +57,15 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
 def test_a_vllm_of_another_series_is_refused(monkeypatch: pytest.MonkeyPatch, build: str) -> None:
     versions: dict[str, str] = {}
 
-    def version_of(name: str) -> str:
+    def version(name: str) -> str:
         if name not in versions:
             raise PackageNotFoundError(name)
         return versions[name]
 
     monkeypatch.setattr(installed, "find_spec", lambda name: name)
-    monkeypatch.setattr(installed, "version_of", version_of)
+    monkeypatch.setattr(machine, "version", version)
     versions[build] = "0.24.0+cu129"
-    with expect_error(PluginError, "wrong-version", "0.31", "0.24.0+cu129") as caught:
+    with expect_error(PluginError, "wrong-version", "0.31", "0.24.0") as caught:
         installed.check_installed()
     assert "rllm-verl[vllm]" in caught.value.hint
     versions[build] = "0.31.1"

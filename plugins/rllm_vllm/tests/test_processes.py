@@ -38,7 +38,7 @@ def _with_engine(play: Callable[[VllmEngine], Awaitable[Any]]) -> VllmEngine:
 
 def _imports(engine: VllmEngine) -> bool:
     """Whether its process has come as far as `NEVER_IMPORTED`."""
-    return engine._process is not None and "importing" in engine._process.log_tail()
+    return engine._process is not None and "importing" in engine._process._process.log.read_text()
 
 
 async def _until_it_imports(engine: VllmEngine) -> None:
@@ -73,7 +73,7 @@ def test_a_start_that_takes_too_long_is_given_up(
     async def play(engine: VllmEngine) -> None:
         with expect_error(BackendError, "process-timeout", "start_timeout") as error:
             await engine.start(setup)
-        assert "\nimporting" in error.value.hint
+        assert "\nimporting" in error.value.details
 
     engine = VllmEngine(VllmOptions(start_timeout=3.0))
     virtual_time.run(_closed_after(play, engine), until=lambda: engine._files is None or _imports(engine))

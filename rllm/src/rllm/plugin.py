@@ -1,4 +1,4 @@
-"""The program's plugins: environments, rewards, samplers, a dataset, workflows, trackers, `rllm sft`, `endpoint`."""
+"""The program's plugins: environments, rewards, samplers, teachers, a dataset, workflows, trackers, `endpoint`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
+import rllm.distillation.plugin
 import rllm.endpoint.plugin
 import rllm.environments.plugin
 import rllm.samplers.plugin
@@ -20,6 +21,7 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.contracts.stage import StagePlugin
+from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
@@ -41,6 +43,7 @@ def rllm_datasets() -> Iterable[DatasetPlugin[Any]]:
 def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
     yield from rllm.environments.plugin.environments()
     yield from rllm.tasks.plugin.environments()
+    yield from rllm.tools.plugin.environments()
 
 
 @hookimpl
@@ -59,15 +62,21 @@ def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
 
 
 @hookimpl
-def rllm_stages() -> Iterable[StagePlugin[Any]]:
-    return rllm.supervised.plugin.stages()
+def rllm_stages() -> Iterator[StagePlugin[Any]]:
+    yield from rllm.supervised.plugin.stages()
+    yield from rllm.distillation.plugin.stages()
+
+
+@hookimpl
+def rllm_teachers() -> Iterable[TeacherPlugin[Any]]:
+    return rllm.distillation.plugin.teachers()
 
 
 @hookimpl
 def rllm_trackers() -> Iterator[TrackerPlugin[Any]]:
     yield TrackerPlugin(
         name="console",
-        summary="Progress in the terminal; plain lines where there is none.",
+        summary="Progress in the terminal. Plain lines if the output is not a terminal.",
         load=lambda: import_module("rllm.tracking.console").ConsoleTracker,
     )
     yield from rllm.trackers.plugin.trackers()

@@ -54,55 +54,6 @@ def test_list_shows_qualified_names_where_two_plugins_share_one(rllm, install) -
     assert f"two/{LONG}" in printed
 
 
-WITHOUT_DATA = """
-import sys
-from dataclasses import replace
-from rllm_core.plugins import discovery
-found = discovery.discover()
-left = [each for each in found.candidates if each.distribution != "rllm-data"]
-fewer = replace(found, candidates=tuple(left))
-discovery.discover = lambda *arguments: fewer
-from rllm.cli.main import main
-main(sys.argv[1:])
-print({"rllm_local", "rllm.environments"} & set(sys.modules), file=sys.stderr)
-"""
-"""`rllm` where `rllm-data` is not installed."""
-
-
-def test_what_is_not_installed_is_listed_with_what_it_adds_and_nothing_is_imported(rllm_from_inside) -> None:
-    finished = rllm_from_inside(WITHOUT_DATA, "plugins", "list", "--installable")
-
-    heading, row, last = finished.stdout.splitlines()
-    assert heading.split() == ["distribution", "what", "it", "does", "adds"]
-    assert row.split()[0] == "rllm-data"
-    assert row.endswith("  dataset hf")
-    assert "pip install " in last
-    assert finished.stderr == "set()\n"
-
-
-def test_what_is_not_installed_is_listed_for_programs(rllm_from_inside) -> None:
-    finished = rllm_from_inside(WITHOUT_DATA, "plugins", "list", "--installable", "--json", "--kind", "dataset")
-
-    (entry,) = json.loads(finished.stdout)
-    assert entry["distribution"] == "rllm-data"
-    assert "Data sets" in entry["summary"]
-    assert entry["offers"] == {"dataset": ["hf"]}
-    assert entry["install"] == "pip install rllm-data"
-
-
-def test_of_another_kind_nothing_is_missing(rllm_from_inside) -> None:
-    finished = rllm_from_inside(WITHOUT_DATA, "plugins", "list", "--installable", "--kind", "backend")
-
-    assert finished.stdout == "None.\n"
-
-
-def test_an_unknown_kind_is_an_error_in_both_lists(rllm) -> None:
-    finished = rllm("plugins", "list", "--installable", "--kind", "estimators")
-
-    assert finished.returncode == 2
-    assert "Did you mean 'estimator'?" in finished.stderr
-
-
 def test_an_unknown_kind_is_a_usage_error_with_the_nearest_kind(rllm) -> None:
     finished = rllm("plugins", "list", "--kind", "estimators")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-HEAVY = {"torch", "transformers", "numpy", "ray", "omegaconf", "hydra", "matplotlib"}
+HEAVY = {"torch", "transformers", "numpy", "ray", "omegaconf", "hydra"}
 PROGRAM = """
 import sys
 from rllm.cli.main import main

@@ -57,6 +57,27 @@ def test_stored_episodes_are_tasks_and_take_the_place_of_playing() -> None:
         read_request((), None, (), {"data": "a.jsonl", "stored": "b"})
 
 
+@pytest.mark.parametrize(
+    ("word", "teacher"),
+    [
+        ("http://127.0.0.1:8000/v1", "server:http://127.0.0.1:8000/v1"),
+        ("./folder", "model:./folder"),
+        ("runs/a/checkpoints/latest", "model:runs/a/checkpoints/latest"),
+        ("model:tiny", "model:tiny"),
+        ("policy:either/or", "policy:either/or"),
+        ("mine", "mine"),
+    ],
+)
+def test_teacher_is_an_address_a_path_or_a_name(word: str, teacher: str) -> None:
+    assert request_of("--teacher", word).choices == {"rllm.teacher": teacher}
+
+
+def test_objective_opd_replaces_rewards_with_a_teacher() -> None:
+    request = request_of("--objective", "opd")
+    assert "distill" in request.defaults["rllm.pipeline.stages"]
+    assert not {"check_rewards", "advantages"} & {*request.defaults["rllm.pipeline.stages"]}
+
+
 def test_without_the_flags_nothing_is_chosen() -> None:
     assert request_of("question", "--seed", "3") == Request("question", None, (), ["rllm.trainer.seed=3"])
 

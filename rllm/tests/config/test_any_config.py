@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from rllm.config.compose import Composed, compose
 from rllm.config.keys import known_keys
@@ -42,7 +42,6 @@ json_like = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=8
 )
 paths = st.sampled_from([*known_keys(RunConfig), ("model",), ("model", "name"), ("training", "schedule")])
-anything = settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
 
 
 @pytest.fixture
@@ -68,14 +67,12 @@ def _is_planned_or_refused(registry: Registry, config: Any) -> None:
         assert plan.config.rllm.backend
 
 
-@anything
 @given(config=json_like)
 @example(config={"rllm": {"rollout": {"n": 2**4097}}})
 def test_any_tree_is_planned_or_refused(installed: Registry, config: Any) -> None:
     _is_planned_or_refused(installed, config if isinstance(config, dict) else {"rllm": config})
 
 
-@anything
 @given(values=st.lists(st.tuples(paths, json_like), max_size=4))
 def test_any_values_of_known_keys_are_planned_or_refused(installed: Registry, values: list[Any]) -> None:
     config: dict[str, Any] = {}
@@ -88,7 +85,6 @@ def test_any_values_of_known_keys_are_planned_or_refused(installed: Registry, va
     _is_planned_or_refused(installed, config)
 
 
-@anything
 @given(words=st.sampled_from(VALID), data=st.data())
 def test_any_change_of_one_value_is_planned_or_refused(installed: Registry, words: list[str], data: Any) -> None:
     valid = compose(installed, layers_from_overrides(words)).tree
@@ -102,7 +98,6 @@ def test_without_the_change_it_is_planned(installed: Registry, words: list[str])
     assert make_plan(compose(installed, [Layer("my.yaml", valid)]), installed).composed.tree == valid
 
 
-@anything
 @given(path=paths | st.sampled_from([("actor",), ("actor", "clip_ratio"), ("trainer",)]), value=json_like)
 def test_any_change_of_a_shared_key_is_agreed_on_or_refused(
     run_foreign: Callable[..., Composed], path: tuple[str, ...], value: Any

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm.config.compose import Composed, compose, plugins_section
 from rllm.config.keys import known_keys
@@ -230,7 +230,6 @@ user_layer = st.dictionaries(names, json_like, max_size=3) | st.builds(
 )
 
 
-@settings(max_examples=200, suppress_health_check=list(HealthCheck), deadline=None)
 @given(trees=st.lists(user_layer, max_size=3))
 def test_any_tree_is_a_configuration_or_a_config_error(composed: Compose, trees: list[dict[str, Any]]) -> None:
     try:

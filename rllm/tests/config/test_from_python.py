@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from rllm.config.compose import Composed
@@ -108,7 +108,6 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(config=anything)
 @example(config="\x00")
 def test_any_object_is_a_layer_or_a_config_error(config: Any) -> None:

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from rllm.config.layers import Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm_core.errors import ConfigError
-
-same_directory = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 def _file(directory: Path, text: str) -> Path:
@@ -140,7 +138,6 @@ def test_a_layer_holds_no_number_that_arrays_cannot_hold() -> None:
         Layer("here", {"a": 2**63})
 
 
-@same_directory
 @given(text=st.text() | st.text(alphabet="ab:-[]{}&*!|>%@#,?'\" \n\t01e.~=<"))
 @example(text="a: 2001-01-01 00:00:99")
 @example(text="? [1]\n: 2")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigTypeError
 
@@ -38,7 +38,6 @@ def _merged(*values: Any, key: str = "rllm.algorithm.adv_estimator") -> Any:
     return node
 
 
-@settings(max_examples=300, deadline=None)
 @given(layers=st.lists(trees, min_size=1, max_size=4))
 def test_merging_is_what_omegaconf_does(layers: list[dict[str, Any]]) -> None:
     try:

@@ -10,7 +10,7 @@ import pytest
 from expecting import expect_error
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -149,7 +149,6 @@ def test_a_key_that_is_no_text_is_told_how_to_be_written() -> None:
 words = st.text() | st.text(alphabet="ab.=[]{}:,'\"$ +~/!&*@\\()1") | st.sampled_from(VALUES).map("a={}".format)
 
 
-@settings(max_examples=300, deadline=None)
 @given(word=words)
 def test_any_word_is_an_override_or_a_config_error(word: str) -> None:
     try:
@@ -165,7 +164,6 @@ merging = st.sampled_from([value for value in VALUES if value != "{}"])
 override = st.builds("++{}={}".format, st.sampled_from(["a.b", "a.c", "a.d", "a.d.x", "n.m"]), merging)
 
 
-@settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
 @given(words=st.lists(override, min_size=1, max_size=4))
 def test_a_list_of_words_makes_what_hydra_makes_of_it(hydra: None, words: list[str]) -> None:
     assert merge_layers(layers_from_overrides([LOWEST, *words]), []).tree == _by_hydra(words)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from rllm.config.compose import Composed
 from rllm.config.layers import layer_from_file, layers_from_overrides
@@ -28,7 +28,6 @@ trees = st.dictionaries(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(tree=trees)
 @example(tree={"a": "1e-4", "b": 1e-4, "c": "2024-01-01", "d": "yes", "e": float("inf"), "1e-4": "null"})
 @example(tree={"a": r"\${b}", "b": "${a}", "c": "\\\\${x", "d": ["${oc.env:HOME}"], "e": "\\"})

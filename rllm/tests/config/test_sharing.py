@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm.config.layers import Layer, Tier, layer_from_dotted
 from rllm.config.merge import Merged, merge_layers
@@ -142,7 +142,6 @@ counted = st.sampled_from([STEPS, NATIVE_STEPS])
 tiers = st.sampled_from(Tier)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(values=st.lists(st.tuples(tiers, rated, rates) | st.tuples(tiers, counted, counts), max_size=6))
 def test_afterwards_both_sides_agree_and_sharing_again_changes_nothing(table: Table, values: list[Any]) -> None:
     merged = _merged(*values)

@@ -24,7 +24,7 @@ def test_a_game_has_what_was_heard_and_said_turn_by_turn() -> None:
     games.take("sums", make_episode("a", 0))
 
     assert list(games.lines()) == [
-        "══ sums, task a, attempt 0: solved ══",
+        "══ sums, task a, rollout 0: solved ══",
         "── turn 0, 2 tokens ──",
         "user: guess",
         "→ 7",
@@ -42,7 +42,7 @@ def test_the_first_are_shown_in_their_order_whichever_ends_first() -> None:
         games.take("sums", make_episode(id, 0))
 
     heads = [line for line in games.lines() if line.startswith("══")]
-    assert heads == [f"══ sums, task {id}, attempt 0: solved ══" for id in "ab"]
+    assert heads == [f"══ sums, task {id}, rollout 0: solved ══" for id in "ab"]
 
 
 def test_what_a_model_wrote_does_nothing_to_the_terminal() -> None:

@@ -71,6 +71,7 @@ def test_what_is_shown_is_the_same_run_when_given_back(rllm: Rllm, words: list[s
 @pytest.mark.slow
 def test_the_run_made_from_what_is_shown_is_the_same_run(rllm: Rllm) -> None:
     words = ["guess", "--estimator", "rloo", "rllm.trainer.total_batches=2", "rllm.rollout.n=2", "rllm.rollout.n_val=1"]
+    words += ["data.train_batch_size=4"]
     Path("again.yaml").write_text(rllm("config", "show", *words).out)
     assert rllm("train", *words).code == 0
     assert rllm("train", "--config", "again.yaml", "rllm.trainer.experiment_name=again").code == 0

@@ -112,7 +112,7 @@ def test_beginning_removes_what_the_replaced_run_wrote_and_nothing_else(
 ) -> None:
     (finished / "episodes").mkdir()
     (finished / "episodes" / "step_000000.jsonl.gz").touch()
-    for name in ("reward_curve.png", "report.html", "wandb_run_id"):
+    for name in ("report.html", "wandb_run_id"):
         (finished / name).write_text("old")
     for name in ("gateway", "journal", "record", "tensorboard", "wandb"):
         (finished / name).mkdir()

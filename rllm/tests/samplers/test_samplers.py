@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm.samplers.passes import Passes
 from rllm.samplers.plugin import samplers
@@ -215,7 +215,6 @@ def test_wrong_options_are_rejected(name: str, options: dict[str, Any], code: st
     solves=st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=8),
     ahead=st.integers(0, 2),
 )
-@settings(max_examples=20, deadline=None)
 def test_a_restored_state_continues_exactly(name: str, solves: list[list[int]], ahead: int) -> None:
     """For any results and any number of batches that are drawn ahead of them."""
     sampler, drawn = make(name, 8, 3, data=by_level), list[list[int]]()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from expecting import check_error
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm.tasks.options import TaskFileParams
 from rllm.tasks.task_file import read_tasks
@@ -71,7 +71,6 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_do
     assert [task.data for task in _read(write('\ufeff{"q": 1}\r\n{"q": 2}\r\n'))] == [{"q": 1}, {"q": 2}]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.dictionaries(st.sampled_from(["q", "answer"]), st.text() | st.integers()), min_size=1))
 def test_what_is_written_as_json_is_read_back(write: Write, rows: list[dict[str, Any]]) -> None:
     # Unescaped: some characters of Unicode break lines of text, and not lines of JSON.

@@ -11,9 +11,9 @@ from expecting import expect_error
 
 from rllm.runs.episode_log import EpisodeLog
 from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.codec import episode_from_json
 from rllm_core.data.types import Episode, Trajectory
 from rllm_core.errors import RllmError
-from rllm_view.rescoring.source import read_file
 
 
 def _step(global_step: int) -> TrainStep:
@@ -24,7 +24,8 @@ def _step(global_step: int) -> TrainStep:
 def test_a_steps_episodes_come_back_as_they_were(tmp_path: Path) -> None:
     directory = tmp_path / "not" / "there" / "yet"
     EpisodeLog(directory).on_batch_end(_step(3))
-    assert [episode.id for episode in read_file(directory / "step_000003.jsonl.gz").rounds[0]] == ["task:0", "task:1"]
+    with gzip.open(directory / "step_000003.jsonl.gz") as lines:
+        assert [episode_from_json(json.loads(line)).id for line in lines] == ["task:0", "task:1"]
 
 
 def test_every_episode_is_told_by_its_round(tmp_path: Path) -> None:

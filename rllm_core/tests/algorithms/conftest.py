@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 
 from rllm_core.data.types import Trajectory
-
-settings.register_profile("shared machine", deadline=None, max_examples=40)
-settings.load_profile("shared machine")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from expecting import expect_error
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from rllm_core.algorithms.options import PpoParams
@@ -51,7 +51,6 @@ tokens = st.lists(st.tuples(st.floats(-8, -0.01), st.floats(-8, -0.01), st.float
 
 
 @given(tokens)
-@settings(deadline=None)
 def test_losses_are_their_formulas(columns: list[tuple[float, float, float]]) -> None:
     inputs = _inputs(*(list(column) for column in zip(*columns, strict=True)))
     clipped, high, unclipped, plain = (LOSSES[name](inputs).tolist() for name in LOSSES)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import settings
 
 from rllm_core.data.types import Trajectory, TrajectoryGroup
 
 MakeConversation = Callable[..., Trajectory]
 MakeGroup = Callable[..., TrajectoryGroup]
-
-settings.register_profile("shared machine", deadline=None, max_examples=40)
-settings.load_profile("shared machine")
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_defaults(plan: MakePlan) -> None:
     assert made.losses.get("anybody").plugin.name == "ppo"
     assert (made.grouping.plugin.name, made.rejection.plugin.name) == ("task_role", "none")
     assert made.workflow.plugin.name == "single_turn_workflow"
-    assert [tracker.plugin.name for tracker in made.trackers] == ["console", "picture"]
+    assert [tracker.plugin.name for tracker in made.trackers] == ["console"]
     assert (made.environment, made.observers) == (None, ())
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from expecting import check_error, check_values
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from plugin_site import estimator_record
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -224,7 +224,6 @@ options = st.dictionaries(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(name=st.sampled_from([*MODELS, None, 3]), options=options)
 def test_any_choice_is_a_plugin_with_options_or_a_config_error(registry: Registry, name, options) -> None:
     try:

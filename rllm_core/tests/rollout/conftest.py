@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from rollout_context import context_of
 
 from rllm_core.contracts.engine import Completion, SamplingParams
@@ -19,9 +18,6 @@ from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.data.types import Task
 from rllm_core.data.version_spans import VersionSpan
 from rllm_core.rollout.template_renderer import TemplateRenderer
-
-settings.register_profile("shared machine", deadline=None, max_examples=40)
-settings.load_profile("shared machine")
 
 STOP = ord("$")
 

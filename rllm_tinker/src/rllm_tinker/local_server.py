@@ -21,8 +21,6 @@ STOPPING = 15.0
 MERGED, SNAPSHOTS, CACHE_GIB = 2, 32, 1.0
 """Defaults of ``rllm tinker serve``: merged versions that are ready for sampling, stored versions, and GiB of cache for
 each merged version."""
-LOG_LINES = 8
-"""Number of lines from the end of the server's output that an error shows."""
 
 
 @dataclass(eq=False)
@@ -62,21 +60,22 @@ class LocalServer:
         try:
             server.url = await announced_url(announcement, server.process, longest)
         except EndedError:
-            how = server._how()
             server.process.kill()  # also kills processes that the server started
             files.keep()
             raise BackendError(
                 "process-not-started",
-                f"The local Tinker server could not be started: {how}.",
+                f"The local Tinker server could not be started. Its log is {log}.",
                 "Run it separately to see its full output: `rllm tinker serve --model MODEL`.",
+                process.log_tail(),
             ) from None
         except TimeoutError as error:
-            said = server._last_words()
+            tail = process.log_tail()
             await server.stop()
             raise BackendError(
                 "process-timeout",
-                f"The local Tinker server did not start within {longest:g} s. Its last output: {said}.",
+                f"The local Tinker server did not start within {longest:g} s.",
                 "Raise tinker_timeout, or set model.name to a model folder on this machine.",
+                tail,
             ) from error
         except BaseException:
             await server.stop()
@@ -92,8 +91,9 @@ class LocalServer:
         if self.process.exit_code is not None:
             raise BackendError(
                 "process-died",
-                f"The run's local Tinker server has ended: {self._how()}.",
+                f"The run's local Tinker server has ended. Its log is {self.process.log}.",
                 "Run the same command with --resume. It starts a new server and continues from the newest checkpoint.",
+                self.process.log_tail(),
             )
         return await HttpHealth(self.url).problem()
 
@@ -108,13 +108,6 @@ class LocalServer:
             self.files.keep()
         else:
             self.files.close()
-
-    def _how(self) -> str:
-        process = self.process
-        return f"exit code {process.exit_code}; last lines of its log ({process.log}): {self._last_words()}"
-
-    def _last_words(self) -> str:
-        return " | ".join(self.process.last_lines(LOG_LINES)) or "nothing"
 
 
 def room_for(versions: int) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import model_directory, stop_ids
+from rllm_backend_kit.model_files import generation_stop_ids, model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError, did_you_mean
@@ -31,11 +31,11 @@ def renderer_setup(config: TinkerConfig, base_model: str) -> RendererSetup:
             "Set model.tokenizer to the tokenizer of a chat or instruct model, or to a folder whose "
             "tokenizer_config.json contains a chat template.",
         )
-    stops = stop_ids(tokenizer, None if name == TINY else _stops_of_generation(name))
+    stops = stop_ids(tokenizer, None if name == TINY else generation_stop_ids(name))
     return RendererSetup(
         name=name,
         tokenizer=tokenizer,
-        stop_ids=frozenset(stops),
+        stop_ids=stops,
         template_options=_template_options(tokenizer, config),
     )
 
@@ -78,15 +78,6 @@ def _tiny() -> Any:
             "pip install rllm-local",
         ) from error
     return build_tokenizer()
-
-
-def _stops_of_generation(name: str) -> Any:
-    from transformers import GenerationConfig
-
-    try:
-        return GenerationConfig.from_pretrained(name, local_files_only=only_cached(name)).eos_token_id
-    except (OSError, ValueError):
-        return None  # many tokenizers are saved without a generation config
 
 
 def _template_options(tokenizer: Any, config: TinkerConfig) -> dict[str, Any]:

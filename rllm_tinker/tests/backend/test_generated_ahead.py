@@ -85,6 +85,7 @@ def run(server: RunningServer, registry: Registry, tmp_path: Path, monkeypatch: 
     """Make a run in a folder of that name, or go on in it; `timing` is the seed of all delays."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    monkeypatch.setattr("rllm_view.report.write_page", lambda *_: None)
     sample, update = Sampler.sample, TinkerBackend.update
 
     def make(name: str, timing: int, *, resume: bool = False, stop_after: int | None = None, **settings: Any) -> Made:

@@ -55,7 +55,8 @@ Rllm = Callable[..., Ended]
 
 @pytest.fixture
 def rllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rllm:
-    """Run `rllm WORDS` in this process, in an empty folder."""
+    """Run `rllm WORDS` in this process, in an empty folder. A report takes more time than a short run."""
+    monkeypatch.setenv("RLLM_BLOCK_PLUGINS", "rllm-view")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     monkeypatch.setenv("COLUMNS", "200")

@@ -99,7 +99,7 @@ def test_a_run_that_is_killed_loses_its_server_and_is_interrupted_makes_the_same
     with _after(lambda: _steps(run) > reached, lambda: os.kill(_servers_of(os.getpid())[0], signal.SIGKILL)):
         killed = train(LOCAL, *settings, "tinker_connect_timeout=2", "--resume")
     assert killed.code == 1
-    check_printed(killed.error, "process-died", "exit code -9", "--resume")
+    check_printed(killed.error, "process-died", "SIGKILL", "--resume")
     assert not _servers_of(os.getpid())
 
     # Ctrl-C: the step is finished and saved.

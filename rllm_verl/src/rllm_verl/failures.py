@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rllm_core.errors import BackendError, RllmError
 from rllm_core.notices import one_line
-from rllm_verl.processes import Process, dead_daemon, log_lines, log_tails
+from rllm_verl.processes import Process, dead_daemon, log_tails
 
-_PREFIX = r"(?:\([^)]*\) ?)?(?:[A-Z]+ [-\d]+ [:.,\d]+ \[[^\]]*\] ?)?"
-"""vLLM's prefix of each line: ``(EngineCore pid=7) ERROR 10-31 12:00:00 [core.py:718]``."""
-_EXCEPTION = re.compile(rf"^{_PREFIX}(?P<error>(?:\w+\.)*\w*(?:Error|Exception)(?::\s.*)?)$")
 _PLACE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PROCESS = re.compile(r"\(pid=(?P<pid>\d+), ip=(?P<node>[^,)\s]+)")
-_ELSEWHERE = re.compile(r"\b(?:see|check)\b.*\b(?:above|below|logs?)\b", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
     """Return `text` without terminal colour codes."""
     return _COLOUR.sub("", text)
-
-
-def points_elsewhere(text: str) -> bool:
-    """Return True if an error only refers to a different place, as in vLLM's "See stack trace (above) for the root
-    cause"."""
-    return not text.strip() or _ELSEWHERE.search(text) is not None
-
-
-def last_cause(lines: Iterable[str]) -> str | None:
-    """Return the last exception in a text that describes a cause, as ``ValueError: why``. None if there is none."""
-    found = [match["error"] for line in lines if (match := _EXCEPTION.match(line.strip()))]
-    return next((error for error in reversed(found) if not points_elsewhere(error.partition(":")[2])), None)
 
 
 def place_in(traceback: str) -> str:
@@ -113,9 +97,7 @@ def _raised_in_a_process(error: RayTaskError, doing: str, processes: Sequence[Pr
     text = plain(str(error))
     process, where = _origin(text, processes), place_in(text)
     what = f"While {doing}: {process.name} raised {type(cause).__name__}: {_shown(str(cause))} {where}".rstrip()
-    if not points_elsewhere(str(cause)):
-        return BackendError("worker-failed", f"{what}.", "Add --debug to see the traceback.")
-    return BackendError("worker-failed", f"{what}.{_told_cause(text, process)}", details=log_tails([process]))
+    return BackendError("worker-failed", f"{what}.", "Add --debug to see the traceback.", log_tails([process]))
 
 
 def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> BackendError:
@@ -123,10 +105,10 @@ def _dead(error: RayActorError, doing: str, processes: Sequence[Process]) -> Bac
     if error.actor_init_failed:
         text = plain(str(error))
         process = _origin(text, processes)
-        because = _told_cause(text, process)
+        why = _shown("".join(text.strip().splitlines()[-1:]))
         return BackendError(
             "process-not-started",
-            f"While {doing}: {process.name} could not start.{because}",
+            f"While {doing}: {process.name} could not start: {why}.",
             details=log_tails([process]),
         )
     dead = [process for process in processes if process.actor_id and process.actor_id == str(error.actor_id or "")]
@@ -145,11 +127,6 @@ def _origin(traceback: str, processes: Sequence[Process]) -> Process:
     pid, node = process_in(traceback)
     known = (process for process in processes if (process.pid, process.node) == (pid, node))
     return next(known, Process(f"process {pid}", pid, node, ""))
-
-
-def _told_cause(traceback: str, process: Process) -> str:
-    found = last_cause(traceback.splitlines()) or last_cause(log_lines(process.pid))
-    return f" The cause in its log: {_shown(found)}." if found else ""
 
 
 def _shown(text: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version as version_of
 from importlib.util import find_spec
 from pathlib import Path
 
+from rllm_backend_kit.machine import installed_version
 from rllm_core.errors import ConfigError
 
 NEEDED = "0.9.1"
@@ -19,14 +19,9 @@ def version() -> str:
     Raises:
         ConfigError: verl is not installed.
     """
-    try:
-        found = version_of("verl")
-    except PackageNotFoundError:
-        found = None
+    found = installed_version("verl")
     if found is None or find_spec("verl") is None:
-        raise ConfigError(
-            "missing-package", f"Backend verl needs verl {NEEDED}, but verl is not installed.", _INSTALL
-        ) from None
+        raise ConfigError("missing-package", f"Backend verl needs verl {NEEDED}, but verl is not installed.", _INSTALL)
     return found
 
 

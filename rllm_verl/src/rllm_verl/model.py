@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rllm_backend_kit.hub import only_cached
-from rllm_backend_kit.model_files import model_directory, stop_ids
+from rllm_backend_kit.model_files import generation_stop_ids, model_directory, stop_ids
 from rllm_backend_kit.renderers import options_without_thinking
 from rllm_core.contracts.renderer import RendererSetup
 from rllm_core.errors import ConfigError
@@ -129,7 +129,7 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
         rendering=RendererSetup(
             name=path,
             tokenizer=tokenizer,
-            stop_ids=frozenset(stop_ids(tokenizer, _stops_of_generation(source))),
+            stop_ids=stop_ids(tokenizer, generation_stop_ids(source)),
             template_options=options,
         ),
         type=config.model_type,
@@ -137,15 +137,6 @@ def _opened(source: Path | str, name: str, path: str, digest: str, without_think
         vocabulary=int(text.vocab_size),
         softcap=getattr(text, "final_logit_softcapping", None),
     )
-
-
-def _stops_of_generation(source: Path | str) -> Any:
-    from transformers import GenerationConfig
-
-    try:
-        return GenerationConfig.from_pretrained(source, local_files_only=only_cached(source)).eos_token_id
-    except (OSError, ValueError):
-        return None  # many models are saved without a generation config
 
 
 def _write_tiny(directory: Path, seed: int) -> None:

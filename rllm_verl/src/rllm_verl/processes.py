@@ -57,18 +57,13 @@ def log_tails(processes: Sequence[Process]) -> str:
     lines_each = max(FEWEST_LINES, TAIL_LINES // max(len(shown), 1))
     for process in shown:
         files = sorted(_log_files(process.pid))
-        lines = log_lines(process.pid)
+        lines = [line for file in files for line in _last_lines(file)]
         if lines:
             text = "\n".join(f"    {line}" for line in lines[-lines_each:])
             parts.append(f"  The end of the log of {process.name} ({files[-1]}):\n{text}")
         elif not files:
             parts.append(f"  The log of {process.name} is on {process.node}, in Ray's session folder.")
     return "\n".join(parts)
-
-
-def log_lines(pid: int) -> list[str]:
-    """Return the last log lines of a worker process. Empty if it wrote none or runs on a different machine."""
-    return [line for file in sorted(_log_files(pid)) for line in _last_lines(file)]
 
 
 def dead_daemon() -> str | None:

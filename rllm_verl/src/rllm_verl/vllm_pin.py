@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version as version_of
 from typing import Any
 
+from rllm_backend_kit.machine import installed_version
 from rllm_core.errors import ConfigError
 from rllm_core.notices import warn_once
 from rllm_verl.installed import NEEDED
@@ -24,7 +24,7 @@ def check_vllm(native: dict[str, Any]) -> None:
     """Raise ConfigError if verl would send adapters to a vLLM that cannot load them. Warn if vLLM is a different
     version for another reason."""
     role = native["actor_rollout_ref"]
-    found = _installed()
+    found = installed_version(*BUILDS)
     if role["rollout"]["name"] != VLLM or found in (None, PINNED):
         return
     model = role["model"]
@@ -36,13 +36,3 @@ def check_vllm(native: dict[str, Any]) -> None:
             f"Set actor_rollout_ref.model.lora.merge=true, or {INSTALL}. {ENGINE}",
         )
     warn_once(f"verl {NEEDED} needs vLLM {PINNED}, but vLLM {found} is installed. Run {INSTALL}. {ENGINE}")
-
-
-def _installed() -> str | None:
-    """Return the installed vLLM version without its build suffix. None if vLLM is not installed."""
-    for build in BUILDS:
-        try:
-            return version_of(build).partition("+")[0]
-        except PackageNotFoundError:
-            continue
-    return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import omegaconf
 import pytest
 
 from rllm.config.compose import Composed, compose
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen[test] += 1
             if seen[test] > CASES:
                 item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _parse_interpolations_once() -> Iterator[None]:
+    """Keep the parse trees of interpolations: verl ships 260 of them, and parsing took a third of a composition."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (omegaconf.base, omegaconf._utils):
+            patch.setattr(module, "parse", lru_cache(maxsize=2000)(omegaconf.grammar_parser.parse))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -100,18 +100,13 @@ def test_a_rollout_server_that_is_not_installed_says_what_installs_it(
 def test_verl_missing_or_of_another_version_is_one_clear_error(
     run: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch, found: str | None, code: str
 ) -> None:
-    def version_of(name: str) -> str:
-        if found is None:
-            raise installed.PackageNotFoundError(name)
-        return found
-
-    monkeypatch.setattr(installed, "version_of", version_of)
+    monkeypatch.setattr(installed, "installed_version", lambda name: found)
     with expect_error(ConfigError, code, "verl 0.9.1", found or "verl", "pip install 'verl==0.9.1'"):
         run()
 
 
 def test_the_doctor_says_which_verl_is_needed(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "version_of", lambda name: "0.8.0")
+    monkeypatch.setattr(installed, "installed_version", lambda name: "0.8.0")
     alone = Registry()
     record = dataclasses.replace(registry.get("backend", "verl").plugin, load=lambda: object)
     alone.add(record, distribution="rllm-verl")

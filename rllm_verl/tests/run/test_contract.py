@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from rllm.config.compose import compose
@@ -18,11 +21,14 @@ CHOSEN = {
 }
 
 
-def options() -> dict[str, object]:
-    """The backend's whole configuration with the profile `cpu`: verl's sections have no defaults of ours."""
-    layer = layer_from_dotted(CHOSEN, "the contract", Tier.USER)
-    return compose(Registry.load(), [layer]).backend_config.model_dump()
+class TestVerl(BackendContract):
+    name = "rllm-verl/verl"
+    options = (CHOSEN,)
+
+    def params_from(self, options: Mapping[str, Any]) -> Any:
+        """Validate the whole configuration with the profile `cpu`, because rllm has no defaults for verl's sections."""
+        layer = layer_from_dotted(dict(options), "the contract", Tier.USER)
+        return super().params_from(compose(Registry.load(), [layer]).backend_config.model_dump())
 
 
-globals().update(BackendContract.for_each("rllm-verl", verl={"options": (options(),)}))
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]

@@ -112,7 +112,6 @@ def test_an_error_in_a_worker_is_told_in_one_line_with_its_place(
         run(lambda: ray.get(worker.fail.remote()))
     told = "While updating the policy: worker 0 raised ValueError: the weights have no name "
     assert re.fullmatch(re.escape(told) + r"\(test_deadlines\.py, line \d+\)\.", raised.value.message)
-    assert raised.value.details == ""
 
 
 def test_an_error_that_points_to_a_log_comes_with_what_the_log_says(
@@ -122,7 +121,6 @@ def test_an_error_that_points_to_a_log_comes_with_what_the_log_says(
         run(lambda: ray.get(worker.fail_elsewhere.remote()))
     cause = "ValueError: no memory for the cache"
     check_error(raised.value, "worker-failed", "RuntimeError: The engine is dead.", cause)
-    assert cause in raised.value.message
     assert f"    {cause}" in raised.value.details.splitlines()
 
 

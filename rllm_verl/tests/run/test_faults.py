@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from expecting import expect_error
@@ -115,16 +114,6 @@ def test_training_and_rollout_log_probs_agree_after_several_publications(started
 def test_completions_say_which_weights_sampled_them(started: Started) -> None:
     versions = {completion.weight_version for completion in started.session.sample(REQUESTS)}
     assert versions == {started.session.updates}
-
-
-def test_the_servers_speak_the_api_of_openai_at_the_addresses_of_the_engine(started: Started) -> None:
-    engine: Any = started.session.engine
-    assert len(engine.addresses) == 2
-    for address in engine.addresses:
-        body = {"prompt": [5, 6, 7], "max_tokens": 3, "temperature": 0.0, "logprobs": 1}
-        answer = httpx.post(f"http://{address}/v1/completions", json=body, timeout=100)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["usage"]["completion_tokens"] >= 1
 
 
 def test_samples_asked_for_between_log_probs_and_publication_are_of_the_published_weights(started: Started) -> None:

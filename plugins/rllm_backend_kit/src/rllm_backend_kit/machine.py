@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -80,12 +81,12 @@ def look(packages: Sequence[str] = ()) -> Machine:
     )
 
 
-def installed_version(distribution: str) -> str | None:
-    """The version of a distribution without what names its build; None where there is none."""
-    try:
-        return version(distribution).partition("+")[0]
-    except PackageNotFoundError:
-        return None
+def installed_version(*distributions: str) -> str | None:
+    """Return the version, without its build suffix, of the first installed package. None if none is installed."""
+    for distribution in distributions:
+        with suppress(PackageNotFoundError):
+            return version(distribution).partition("+")[0]
+    return None
 
 
 def parse_gpus(answer: str) -> tuple[Gpu, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rllm_backend_kit.hub import only_cached
 from rllm_core.errors import ConfigError
 
 _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -62,6 +63,19 @@ def stop_ids(tokenizer: Any, of_generation: int | Sequence[int] | None) -> froze
     """
     also = [of_generation] if isinstance(of_generation, int) else of_generation or []
     return frozenset(int(token) for token in (tokenizer.eos_token_id, *also) if token is not None)
+
+
+def generation_stop_ids(source: Path | str) -> int | Sequence[int] | None:
+    """Return the stop tokens in a model's generation settings, for `stop_ids`. None if it has no such settings."""
+    from transformers import GenerationConfig
+
+    try:
+        found: int | Sequence[int] | None = GenerationConfig.from_pretrained(
+            source, local_files_only=only_cached(source)
+        ).eos_token_id
+    except (OSError, ValueError):
+        return None  # many models are saved without generation settings
+    return found
 
 
 def check_vocabulary(name: str, tokenizer: Any, stops: frozenset[int], rows: int) -> None:

@@ -59,6 +59,8 @@ def _read(source: Source, config: str | None) -> Mapping[str, Dataset]:
         # Absolute: a folder named `json` would be taken for the builder of that name.
         place = source.place if source.kind == "hub" else str(Path(source.place).resolve())
         return cast("Mapping[str, Dataset]", datasets.load_dataset(place, config))
+    if not Path(source.place).stat().st_size:
+        raise _without_rows(source)
     if source.builder == "parquet":
         import pyarrow.parquet
 

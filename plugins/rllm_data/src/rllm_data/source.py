@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import SEEK_END
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_core.files import open_to_read
 
 BUILDERS: Mapping[str, str] = MappingProxyType(
     {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
@@ -23,7 +21,6 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _SAVED = ("state.json", "dataset_dict.json")
 """Files that `save_to_disk` of `datasets` writes into a folder: for one split, and for several splits."""
 _ABOUT_DATA = re.compile(r"dataset_infos?\.json|state\.json|dataset_dict\.json")
-_PARQUET_MAGIC = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -69,28 +66,6 @@ def _file(path: Path) -> Source:
             "unknown-file-type",
             f"{path} has {ending}.",
             f"Dataset hf reads {', '.join(BUILDERS)}: convert or rename the file.",
-        )
-    try:
-        with open_to_read(path) as file:
-            start = file.read(len(_PARQUET_MAGIC))
-            size = file.seek(0, SEEK_END)
-            file.seek(max(0, size - len(_PARQUET_MAGIC)))
-            end = file.read()
-    except OSError as error:
-        raise ConfigError(
-            "file-unreadable",
-            f"{path} cannot be read: {error.strerror or error}.",
-            f"Set the option path to a readable file, or run: chmod u+r {path}",
-        ) from error
-    if not size:
-        raise ConfigError(
-            "no-rows", f"{path} is empty.", "Write rows into the file, or set the option path to a different file."
-        )
-    if builder == "parquet" and not start == end == _PARQUET_MAGIC:
-        raise ConfigError(
-            "damaged-file",
-            f"{path} is damaged: it does not begin and end as a parquet file does.",
-            "Write or copy the file again. An interrupted copy looks like this.",
         )
     return Source("file", str(path), builder)
 

@@ -1,4 +1,4 @@
-"""The environments `reasoning_gym` and `textarena`."""
+"""The environments `gymnasium`, `reasoning_gym` and `textarena`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.plugins import hookimpl
+from rllm_envs.gymnasium import plugin as gymnasium
 from rllm_envs.reasoning_gym import plugin as reasoning_gym
 from rllm_envs.textarena import plugin as textarena
 
@@ -15,5 +16,6 @@ requires_api = 1
 
 @hookimpl
 def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
+    yield from gymnasium.environments()
     yield from reasoning_gym.environments()
     yield from textarena.environments()

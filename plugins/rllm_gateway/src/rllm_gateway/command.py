@@ -41,7 +41,17 @@ def selection_options(command: CommandT) -> CommandT:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def gateway() -> None:
-    """Serve a gateway to your own agents, and read their model calls."""
+    """Serve a gateway to your own agents, and read their model calls.
+
+    \b
+    Serve a model to an agent that is already deployed, then train on its sessions:
+      rllm gateway serve --model ./some-hf-folder
+      rllm gateway episodes sessions
+      rllm train --stored sessions --model ./some-hf-folder
+    Read the sessions of a training run:
+      rllm gateway sessions --store runs/rllm-training/default
+      rllm gateway show SESSION --store runs/rllm-training/default
+    """
 
 
 @gateway.command()
@@ -101,7 +111,13 @@ def serve(words: tuple[str, ...], model: str | None, files: tuple[str, ...], **o
 @gateway.command()
 @selection_options
 def sessions(store: str | None, **selected: Any) -> None:
-    """List sessions with id, run, number of calls, how they ended, and time."""
+    """List sessions with id, run, number of calls, how they ended, and time.
+
+    \b
+    Examples:
+      rllm gateway sessions --store runs/rllm-training/default
+      rllm gateway sessions --run deployed --since 2026-11-01
+    """
     from rllm_gateway.listing import Selection, opened, session_lines, sessions_of
 
     with opened(store, selected["run"]) as reader:
@@ -116,11 +132,11 @@ def sessions(store: str | None, **selected: Any) -> None:
 @STORE_OPTION
 @click.argument("session")
 def show(store: str | None, session: str) -> None:
-    """Print the conversation of a session."""
-    from rllm_gateway.listing import call_lines, opened, session_named
+    """Print the conversation of a session. `rllm gateway sessions` lists their ids."""
+    from rllm_gateway.listing import call_lines, opened
 
     with opened(store) as reader:
-        for line in call_lines(session_named(reader, session)):
+        for line in call_lines(reader.session(session)):
             click.echo(line)
 
 
@@ -131,6 +147,10 @@ def export(store: str | None, file: BinaryIO, **selected: Any) -> None:
     """Write model calls as JSON Lines.
 
     Each line has a call's messages, token ids and log-probs. Without FILE they are written to standard output.
+
+    \b
+    Example:
+      rllm gateway export calls.jsonl --store runs/rllm-training/default
     """
     from rllm_gateway.listing import Selection, exported, opened
 
@@ -146,7 +166,12 @@ def export(store: str | None, file: BinaryIO, **selected: Any) -> None:
 def episodes(store: str | None, with_open: bool, directory: Path, **selected: Any) -> None:
     """Write sessions as episodes.
 
-    `rllm rescore FOLDER` and `rllm train --stored FOLDER` read them. Validation sessions are not written.
+    Validation sessions are not written. Score the episodes, or train on them:
+
+    \b
+      rllm gateway episodes sessions --run deployed
+      rllm rescore sessions --reward exact --save scored
+      rllm train --stored scored --model ./some-hf-folder
     """
     from rllm_gateway.exporting import export_episodes
     from rllm_gateway.listing import Selection, counted, opened
@@ -164,7 +189,12 @@ def episodes(store: str | None, with_open: bool, directory: Path, **selected: An
 @RUN_OPTION
 @click.option("--days", type=click.FloatRange(0), help="Only sessions opened more than this many days ago.")
 def prune(store: str | None, run: str | None, days: float | None) -> None:
-    """Delete old sessions, or all sessions of a run."""
+    """Delete old sessions, or all sessions of a run.
+
+    \b
+    Example:
+      rllm gateway prune --days 30
+    """
     from rllm_gateway.calls import CallStore
     from rllm_gateway.listing import counted
     from rllm_gateway.places import named_store

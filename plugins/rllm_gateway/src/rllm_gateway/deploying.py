@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rllm.evaluation.engines import open_engine
@@ -20,16 +19,6 @@ from rllm_gateway.link_trainer import RolloutSampler
 from rllm_gateway.process import Place, gateway_process
 from rllm_serving.process_directory import ProcessDirectory
 from rllm_serving.until_stopped import Stop
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionContext:
-    """Engine, sampling parameters and limits of one session. See `SamplingContext`."""
-
-    engine: RolloutEngine
-    sampling: SamplingParams
-    max_prompt_length: int
-    max_response_length: int
 
 
 class DeployedSampler(RolloutSampler):
@@ -105,12 +94,9 @@ def _samplers(plan: RunPlan, engine: RolloutEngine) -> Callable[[str], RolloutSa
             seed=derive_seed(config.rllm.trainer.seed, "deployed", session),
             **config.sampling.train.model_dump(),
         )
-        context = SessionContext(
-            engine=PerRolloutEngine(engine),
-            sampling=sampling,
-            max_prompt_length=config.data.max_prompt_length,
-            max_response_length=config.data.max_response_length,
+        most = config.data.max_prompt_length
+        return DeployedSampler(
+            PerRolloutEngine(engine), sampling, session, max_prompt_length=most, engine_stops=plan.stop_texts
         )
-        return DeployedSampler(context, session, engine_stops=plan.stop_texts)
 
     return sampler_of

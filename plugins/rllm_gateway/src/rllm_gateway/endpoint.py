@@ -25,7 +25,6 @@ STREAM = [
 ]
 METADATA = b"x-rllm-metadata"
 """Header with a JSON object: the metadata of the enclosing `rllm_gateway.client.session`."""
-TRACEPARENT_LENGTH = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,6 @@ class Head:
     """API key. Empty if the client sent none."""
     client_retry: int | None
     """Number of the client's retry, from 0. None if the client sent none."""
-    traceparent: str | None
     metadata: Mapping[str, Any]
     """Value of the header `METADATA`. If the body has the same key, the body's value applies."""
 
@@ -55,14 +53,12 @@ def head_of(scope: Scope) -> Head:
     named = scope["path_params"]
     if not ROLE.fullmatch(named["role"]):
         raise invalid("A role in the path is 1 to 64 letters, digits, '-', '_', '.' and '~', but not '.', '..' or v1.")
-    traceparent = headers.get(b"traceparent")
     return Head(
         session=named["session"],
         role=named["role"],
         model=named.get("model"),
         key=key_of(headers),
         client_retry=_number(headers.get(b"x-stainless-retry-count")),
-        traceparent=None if traceparent is None else traceparent[:TRACEPARENT_LENGTH].decode("latin-1"),
         metadata=json_object(headers[METADATA], "The header X-Rllm-Metadata") if METADATA in headers else {},
     )
 
@@ -181,7 +177,6 @@ class Endpoint:
             role=head.role,
             metadata={**head.metadata, **asked.metadata},
             client_retry=head.client_retry,
-            traceparent=head.traceparent,
         )
         gone = asyncio.create_task(until_gone(receive))
         session.in_flight += 1

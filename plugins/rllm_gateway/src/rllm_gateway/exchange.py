@@ -167,8 +167,6 @@ class Asked:
     """Parameter -> its outcome: ``honoured``, ``overruled`` or ``ignored``."""
     client_retry: int | None = None
     """Number of the client's retry, from 0. None if the client sent none."""
-    traceparent: str | None = None
-    """Value of the ``traceparent`` header."""
 
     @cached_property
     def characters(self) -> int:

@@ -46,7 +46,7 @@ def episode_of(stored: StoredSession, uid: str) -> Episode:
         uid: id of the episode.
 
     Raises:
-        DamagedError: a call is missing.
+        StoreError: a call is missing.
     """
     rewards = {row.role: row.value for row in stored.rewards}
     ending: Any = "closed" if stored.end is None else stored.end.ending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import orjson
 
@@ -222,3 +222,35 @@ def refuse_unless_ignored(name: str, unsupported: Literal["refuse", "ignore"]) -
             f"{name:.80}",
             "unsupported_parameter",
         )
+
+
+class MessageParts:
+    """Reads the text of messages. Parts without text are rejected, or counted as ignored."""
+
+    parameter: ClassVar[str]
+    """Parameter with the messages, for errors and counters."""
+    text_keys: ClassVar[Mapping[str, str]]
+    """Type of a part with text -> key of the text in the part."""
+
+    def __init__(self, unsupported: Literal["refuse", "ignore"], outcomes: dict[str, Outcome]) -> None:
+        self._unsupported = unsupported
+        self._outcomes = outcomes
+
+    def read(self, content: Any, place: str) -> str:
+        """Return the text of a string or of a list of parts. Empty if `content` is None. `place` is for errors."""
+        if content is None or isinstance(content, str):
+            return content or ""
+        words = []
+        for at, part in enumerate(objects({place: content}, place)):
+            kind = text(part, "type", f"{place}[{at}]")
+            if kind in self.text_keys:
+                words.append(text(part, self.text_keys[kind], f"{place}[{at}]"))
+            else:
+                self.leave_out(kind)
+        return "".join(words)
+
+    def leave_out(self, kind: str) -> None:
+        """Reject a part of this type, or count it as ignored."""
+        name = f"{self.parameter}.{kind:.64}"
+        refuse_unless_ignored(name, self._unsupported)
+        self._outcomes[name] = "ignored"

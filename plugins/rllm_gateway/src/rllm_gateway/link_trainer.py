@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,31 +35,24 @@ SECONDS_TO_ANSWER = 60.0
 REQUESTED = [each.name for each in fields(SampleRequest)]
 
 
-class SamplingContext(Protocol):
-    """The fields of a `WorkflowContext` that sampling needs."""
-
-    @property
-    def engine(self) -> RolloutEngine: ...
-    @property
-    def sampling(self) -> SamplingParams: ...
-    @property
-    def max_prompt_length(self) -> int: ...
-    @property
-    def max_response_length(self) -> int: ...
-
-
 class RolloutSampler:
     """Samples for the agent of one rollout, by the same rules as built-in workflows."""
 
-    def __init__(self, context: SamplingContext, name: str, *, engine_stops: bool) -> None:
+    def __init__(
+        self, engine: RolloutEngine, sampling: SamplingParams, name: str, *, max_prompt_length: int, engine_stops: bool
+    ) -> None:
         """Make a sampler.
 
         Args:
-            context: context of the rollout.
+            engine: the engine of the rollout.
+            sampling: sampling parameters, with the maximum length of a response.
             name: prefix of the engine's sessions. There is one per branch, because calls of a session run one by one.
+            max_prompt_length: maximum number of tokens of a prompt.
             engine_stops: True if the engine supports stop strings. Otherwise the sampler cuts responses there.
         """
-        self._context = context
+        self._engine = engine
+        self._sampling = sampling
+        self._max_prompt_length = max_prompt_length
         self._name = name
         self._engine_stops = engine_stops
         self._branches: set[str] = set()
@@ -83,16 +76,15 @@ class RolloutSampler:
             UnsupportedSamplingError: the engine does not support a JSON schema or the most likely tokens.
             BackendError: the engine has stopped.
         """
-        context, call, prompt_ids, stop = self._context, request.call, request.prompt_ids, request.stop
-        engine = context.engine
+        engine, call, prompt_ids, stop = self._engine, request.call, request.prompt_ids, request.stop
         room = engine.max_context - len(prompt_ids)
-        if len(prompt_ids) > context.max_prompt_length or room < 1:
+        if len(prompt_ids) > self._max_prompt_length or room < 1:
             self.too_long += 1
-            longest = min(context.max_prompt_length, engine.max_context - 1)
+            longest = min(self._max_prompt_length, engine.max_context - 1)
             raise PolicyError(f"a prompt of {len(prompt_ids)} tokens; this run takes {longest} at most", "too_long")
-        most = min(request.max_tokens, context.max_response_length, room)
+        most = min(request.max_tokens, self._sampling.max_tokens, room)
         sampling = replace(
-            context.sampling,
+            self._sampling,
             max_tokens=most,
             stop=stop if self._engine_stops else (),
             json_schema=request.json_schema,
@@ -130,7 +122,7 @@ class RolloutSampler:
         """End the engine's sessions, so that it frees their cache."""
         branches, self._branches = self._branches, set()
         for branch in sorted(branches):
-            await self._context.engine.end_session(branch)
+            await self._engine.end_session(branch)
 
 
 def step_of(prompt_ids: NDArray[np.int32], completion: Completion) -> Step:

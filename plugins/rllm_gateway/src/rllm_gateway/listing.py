@@ -90,20 +90,6 @@ def sessions_of(reader: CallReader, selection: Selection = ALL) -> list[SessionS
     return found
 
 
-def session_named(reader: CallReader, id_: str) -> StoredSession:
-    """Return a session with its calls.
-
-    Raises:
-        ConfigError: the store has no session with this id.
-        StoreError: the store cannot be read.
-    """
-    if all(each.session.id != id_ for each in reader.sessions()):
-        raise ConfigError(
-            "unknown-session", f"The store has no session {id_!r}.", "List the sessions with `rllm gateway sessions`."
-        )
-    return reader.session(id_)
-
-
 def counted(count: int, what: str) -> str:
     """Return a count with its noun, such as ``1 session`` or ``2 sessions``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
@@ -182,5 +168,4 @@ def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) ->
         "outcomes": row.outcomes,
         "delivered": row.delivered,
         "reward": rewards.get(row.role),
-        "traceparent": row.traceparent,
     }

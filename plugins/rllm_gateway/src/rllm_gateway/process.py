@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -26,8 +25,6 @@ MODEL = "policy"
 """Name of the model for clients."""
 SECONDS_TO_START = 120.0
 SECONDS_TO_END = 10.0
-SECONDS_TO_BE_GONE = 1.0
-LOG_LINES = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +79,7 @@ async def gateway_process(
         process = ChildProcess.spawn(program, directory / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
-        link = TrainerLink(*await asyncio.open_connection(sock=ours), make_sampler, lambda: _last_words(process))
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), make_sampler, process.log_tail)
         yield link, await _answering(announcement, process)
     finally:
         if link is not None:
@@ -130,17 +127,8 @@ async def _answering(announcement: Path, process: ChildProcess) -> str:
             "process-not-started",
             "The gateway does not start. The end of its log is below.",
             "Check `rllm.sdk.store` and `rllm.sdk.proxy`, or the options of `rllm gateway serve`.",
-            _last_words(process),
+            process.log_tail(),
         ) from error
-
-
-def _last_words(process: ChildProcess) -> str:
-    lines = process.last_lines(LOG_LINES) or ["(its log is empty)"]
-    # Its connections close before its exit code is available, so wait for the exit code.
-    code = process.exit_code_within(SECONDS_TO_BE_GONE)
-    if code is not None and code < 0:
-        lines.append(f"(it was killed by {signal.Signals(-code).name})")
-    return "\n".join(lines)
 
 
 def _environment() -> dict[str, str]:

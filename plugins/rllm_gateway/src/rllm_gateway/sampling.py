@@ -209,8 +209,6 @@ class _Sampling:
             response=choice.message,
             sent=asked.sent,
             outcomes=asked.outcomes,
-            client_retry=asked.client_retry,
-            traceparent=asked.traceparent,
         )
 
     async def _stored(self, rows: Sequence[CallRow]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import orjson
 
@@ -102,45 +101,18 @@ def _any_of(schemas: Sequence[Json]) -> Json:
     return {"anyOf": [_moved(schema, f"#/anyOf/{at}") for at, schema in enumerate(schemas)]}
 
 
-def _moved(schema: Any, to: str) -> Any:
+def _moved(part: Any, to: str) -> Any:
     """Return a schema for use as a part of a larger schema. Its references still point to itself."""
-    return _referring(schema, to, dict(_anchors(schema, to)))
-
-
-def _referring(part: Any, to: str, anchors: Mapping[str, str]) -> Any:
     match part:
+        case {"$ref": str(reference)} if reference == "#" or reference.startswith("#/"):
+            rest = {key: value for key, value in part.items() if key != "$ref"}
+            return {"$ref": to + reference[1:], **_moved(rest, to)}
         case dict():
-            # Replace anchors by paths, because two parts of a schema may use the same anchor.
-            kept = {key: value for key, value in part.items() if key != "$anchor" or not isinstance(value, str)}
-            return {
-                key: _reference(value, to, anchors)
-                if key == "$ref" and isinstance(value, str)
-                else _referring(value, to, anchors)
-                for key, value in kept.items()
-            }
+            return {key: _moved(value, to) for key, value in part.items()}
         case list():
-            return [_referring(each, to, anchors) for each in part]
+            return [_moved(each, to) for each in part]
         case _:
             return part
-
-
-def _anchors(part: Any, at: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the new path of each ``$anchor``."""
-    match part:
-        case dict():
-            if isinstance(name := part.get("$anchor"), str):
-                yield name, at
-            for key, each in part.items():
-                yield from _anchors(each, f"{at}/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}")
-        case list():
-            for index, each in enumerate(part):
-                yield from _anchors(each, f"{at}/{index}")
-
-
-def _reference(value: str, to: str, anchors: Mapping[str, str]) -> str:
-    if value == "#" or value.startswith("#/"):
-        return to + value[1:]
-    return anchors.get(value[1:], value) if value.startswith("#") else value
 
 
 def _text(schema: Json) -> str:

@@ -86,7 +86,13 @@ class AgentWorkflow(Workflow):
         gateway, context = self._gateway, self.context
         self.episode = Episode(id=uid)
         spec = self._spec(task, uid)
-        sampler = RolloutSampler(context, f"{uid}#{context.sampling.seed}", engine_stops=gateway.engine_stops)
+        sampler = RolloutSampler(
+            context.engine,
+            context.sampling,
+            f"{uid}#{context.sampling.seed}",
+            max_prompt_length=context.max_prompt_length,
+            engine_stops=gateway.engine_stops,
+        )
         session = await gateway.link.open_session(spec, sampler)
         try:
             outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, task)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import expect_error
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rllm_core.data.version_spans import VersionSpan
@@ -20,11 +20,8 @@ from rllm_gateway.calls import (
     CallReader,
     CallStore,
     DeliveryRow,
-    DuplicateError,
     Row,
-    SealedError,
     StoreError,
-    UnknownSessionError,
 )
 
 from .made_rows import call, end, reward, session
@@ -81,7 +78,6 @@ SHARED = "calls of all examples"
 _examples = count()
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     # One store: each that is made is synced to disk.
@@ -108,8 +104,6 @@ def test_rows_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory,
         response=data.draw(JSON),
         sent=data.draw(OBJECTS),
         outcomes=data.draw(st.dictionaries(TEXTS, TEXTS, max_size=3)),
-        client_retry=data.draw(st.none() | st.integers()),
-        traceparent=data.draw(st.none() | TEXTS),
     )
     given_reward = reward(data.draw(st.floats(allow_nan=False)), id, data.draw(TEXTS))
     ended = end(id, data.draw(TEXTS))
@@ -182,10 +176,13 @@ def test_a_time_that_is_no_number_is_refused(store: CallStore) -> None:
         asyncio.run(store.add(session(opened=float("nan"))))
 
 
-async def _outcomes(store: CallStore, *rows: Row) -> list[type[BaseException] | None]:
+DUPLICATE = "duplicate-row"
+
+
+async def _outcomes(store: CallStore, *rows: Row) -> list[str | None]:
     """Added together, so that they may share a commit."""
     results = await asyncio.gather(*(store.add(row) for row in rows), return_exceptions=True)
-    return [type(result) if isinstance(result, BaseException) else None for result in results]
+    return [result.code if isinstance(result, StoreError) else None for result in results]
 
 
 def test_a_row_that_is_refused_leaves_its_neighbours_alone(store: CallStore) -> None:
@@ -193,7 +190,7 @@ def test_a_row_that_is_refused_leaves_its_neighbours_alone(store: CallStore) -> 
 
     outcomes = asyncio.run(_outcomes(store, *rows))
 
-    assert outcomes == [None, None, DuplicateError, UnknownSessionError, None, DuplicateError, None, DuplicateError]
+    assert outcomes == [None, None, DUPLICATE, "unknown-session", None, DUPLICATE, None, DUPLICATE]
     assert [row.id for row in store.calls("s")] == ["a", "c"]
 
 
@@ -202,7 +199,7 @@ def test_a_session_that_has_ended_takes_nothing(store: CallStore) -> None:
 
     outcomes = asyncio.run(_outcomes(store, *rows))
 
-    assert outcomes == [None, None, None, None, SealedError, SealedError, None]
+    assert outcomes == [None, None, None, None, "session-ended", "session-ended", None]
     assert [row.delivered for row in store.calls("s")] == [True]
     assert store.session("s").rewards == (reward(),)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from expecting import expect_error
 
-from rllm_gateway.calls import CallReader, CallStore, DamagedError, Row, StoreError, UnknownSessionError
+from rllm_core.errors import ConfigError
+from rllm_gateway.calls import CallReader, CallStore, Row, StoreError
 
 from .made_rows import call, end, reward, session
 
@@ -82,12 +83,12 @@ def test_a_reply_that_is_no_message_is_left_out(store: CallStore) -> None:
 def test_a_call_without_its_parent_has_no_prompt(store: CallStore) -> None:
     add(store, session(), CHILD)
 
-    with expect_error(DamagedError, "damaged-store", "'root'", "'child'"):
+    with expect_error(StoreError, "damaged-store", "'root'", "'child'"):
         store.session("s").prompt_ids("child")
 
 
 def test_an_unknown_session_is_named(store: CallStore) -> None:
-    with expect_error(UnknownSessionError, "unknown-session", "'nobody'"):
+    with expect_error(ConfigError, "unknown-session", "'nobody'"):
         store.session("nobody")
 
 
@@ -127,7 +128,7 @@ def test_a_session_that_was_pruned_takes_nothing(store: CallStore) -> None:
     add(store, session())
     store.prune(run="demo")
 
-    with pytest.raises(UnknownSessionError):
+    with pytest.raises(StoreError):
         add(store, call())
 
     assert store.sessions() == []

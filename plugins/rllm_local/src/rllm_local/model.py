@@ -219,8 +219,9 @@ def _from_pretrained(name: str) -> tuple[Any, Any]:
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         why = " ".join(str(error).split())[:300].rstrip(".")
+        missing = "" if Path(name).exists() else f" There is no folder {name} here, so it was read as a hub id."
         raise ConfigError(
-            "model-not-loadable", f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name)
+            "model-not-loadable", f"model.name={name!r} cannot be loaded: {why}.", how_to_name_a_model(name) + missing
         ) from error
     # transformers fills missing weights with random numbers, and `_quiet` suppresses its warning.
     random = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})

@@ -1,4 +1,4 @@
-"""Plugin specs of rllm-local: the backend `local`."""
+"""Plugin specs of rllm-local: the backend `local`, and the teacher `model`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities, RunContext, SharedKey
 from rllm_core.contracts.finding import Finding
+from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_local.footprint import footprint
 from rllm_local.model_name import check_model
 from rllm_local.settings import LocalConfig, TrainingSection
+from rllm_local.teacher_options import TeacherModelParams, check_teacher
 
 if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
@@ -79,4 +81,16 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             overlap=frozenset({"fixed", "latest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
         ),
+    )
+
+
+@hookimpl
+def rllm_teachers() -> Iterable[TeacherPlugin[TeacherModelParams]]:
+    yield TeacherPlugin(
+        name="model",
+        summary="A second model on this machine, such as `model:./some-hf-folder` or `model:tiny`.",
+        params=TeacherModelParams,
+        load=load_from("rllm_local.teacher", "ModelTeacher"),
+        check=check_teacher,
+        family_option="path",
     )

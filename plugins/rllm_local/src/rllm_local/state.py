@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rllm_core.errors import CheckpointError
@@ -95,7 +94,6 @@ def _load_model(directory: Path, masters: Masters) -> None:
             f"{directory} contains a LoRA adapter, but this run trains all weights.",
             "Resume with the same model.lora_rank with which you started the run.",
         )
-    _check_float32(directory)
     saved = AutoModelForCausalLM.from_pretrained(directory / MODEL, dtype=torch.float32)
     try:
         masters.load(saved.state_dict())
@@ -129,19 +127,6 @@ def _load_adapter(directory: Path, adapter: Adapter) -> None:
             f"{directory} contains a different LoRA adapter than this run trains: {error}.",
             "Resume with the same model.lora_… keys with which you started the run.",
         ) from error
-
-
-def _check_float32(directory: Path) -> None:
-    for path in sorted((directory / MODEL).glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            types = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  (the file is no mapping)
-        if rough := sorted(types & {"BF16", "F16"}):
-            raise CheckpointError(
-                "checkpoint-too-old",
-                f"{directory} contains weights of type {rough[0]}. An earlier version of rllm-local trained them "
-                "without float32 masters, so most of its small updates were lost.",
-                "Start a new run with model.name set to this checkpoint.",
-            )
 
 
 def _trained(masters: Masters, critic: Critic | None) -> Iterator[tuple[str, torch.nn.Parameter]]:

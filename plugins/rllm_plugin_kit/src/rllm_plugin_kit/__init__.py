@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.reward import RewardContract
     from rllm_plugin_kit.sampler import SamplerContract
     from rllm_plugin_kit.stage import StageContract
+    from rllm_plugin_kit.teacher import TeacherContract
     from rllm_plugin_kit.tracker import TrackerContract
     from rllm_plugin_kit.workflow import WorkflowContract
 
@@ -49,6 +50,7 @@ __all__ = [
     "RewardContract",
     "SamplerContract",
     "StageContract",
+    "TeacherContract",
     "TrackerContract",
     "WorkflowContract",
     "stage_context",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +17,7 @@ from rllm_core.data.types import TrajectoryGroup
 from rllm_core.errors import RllmError, did_you_mean
 from rllm_core.plugins.registry import Registry
 from rllm_plugin_kit.estimator_calls import EstimatorCalls, distance
-from rllm_plugin_kit.samples import Member, random_members, repeated
-from rllm_plugin_kit.timing import ALLOWED, GROWTH, time_ratio
+from rllm_plugin_kit.samples import Member, random_members
 
 COLUMNS = frozenset(field.name for field in fields(AdvantageInput)) - {"groups", "algorithm_config", "component_names"}
 CONSTANTS = (0.0, 1.0, 0.1, 0.7, 1 / 3, 100.1, -0.1)
@@ -203,30 +201,6 @@ class EstimatorContract(EstimatorCalls):
                     "Put everything that it keeps between steps into state_dict, and restore all of it in "
                     "load_state_dict.",
                 )
-
-    def test_time_grows_linearly_with_the_number_of_groups(self, params: Any) -> None:
-        base = self.inputs(self.groups(random_members(0, [8] * 8)))
-        self._check_growth(params, partial(repeated, base), 4, 128, "groups")
-
-    def test_time_grows_linearly_with_the_length_of_trajectories(self, params: Any) -> None:
-        def of_length(tokens: int) -> AdvantageInput:
-            members = [Member(number / 8, ((8, tokens),)) for number in range(8)]
-            return self.inputs(self.groups([members]))
-
-        self._check_growth(params, of_length, 128, 8192, "tokens")
-
-    def _check_growth(
-        self, params: Any, make: Callable[[int], AdvantageInput], smallest: int, largest: int, what: str
-    ) -> None:
-        self.call(params, make(smallest), f"many {what}")
-        function = self.make_estimator()
-        ratio = time_ratio(lambda inputs: function(inputs, params), make, smallest, largest)
-        if ratio > ALLOWED:
-            raise self.failure(
-                f"takes {ratio:.0f} times as long for {GROWTH} times as many {what}",
-                "Make one pass over the arrays instead of comparing everything with everything; "
-                "rllm_core.algorithms.segments has sums and means of groups.",
-            )
 
     def _difference(self, params: Any, one: Sequence[TrajectoryGroup], other: Sequence[TrajectoryGroup]) -> float:
         return distance(self.tokens(params, one, "ragged groups"), self.tokens(params, other, "ragged groups"))

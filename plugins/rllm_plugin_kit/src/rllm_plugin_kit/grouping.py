@@ -14,7 +14,6 @@ from rllm_core.data import codec
 from rllm_core.data.types import Episode, Trajectory, TrajectoryGroup
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.samples import make_episodes
-from rllm_plugin_kit.timing import ALLOWED, GROWTH, time_ratio
 
 
 class GroupingContract(PluginContract[GroupingPlugin[Any]]):
@@ -83,25 +82,6 @@ class GroupingContract(PluginContract[GroupingPlugin[Any]]):
             raise self.failure(
                 "changes the episodes it is given",
                 "Build lists of your own, and leave episodes and trajectories as they are.",
-            )
-
-    def test_time_grows_linearly_with_the_number_of_episodes(self, params: Any) -> None:
-        function = self.loaded()
-        self._grouped(params, self._episodes())
-        few = self._episodes()
-
-        def many(times: int) -> list[Episode]:
-            return [
-                Episode(id=f"{number}/{episode.id}", trajectories=episode.trajectories)
-                for number in range(times)
-                for episode in few
-            ]
-
-        ratio = time_ratio(lambda episodes: function(episodes, params), many, 4, 64)
-        if ratio > ALLOWED:
-            raise self.failure(
-                f"takes {ratio:.0f} times as long for {GROWTH} times as many episodes",
-                "Look groups up in a dictionary by their key, instead of searching through a list.",
             )
 
     def _episodes(self) -> list[Episode]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -104,6 +105,16 @@ class PluginContract(Generic[RecordT]):
         self.loaded()
         if different := changes_by(act):
             raise self.failure(f"leaves {', '.join(different)} changed{when}", fix)
+
+    def saved_state(self, thing: Any) -> str:
+        """Return the result of `state_dict` as JSON."""
+        try:
+            return json.dumps(thing.state_dict())
+        except (TypeError, ValueError) as error:
+            raise self.failure(
+                f"has a state that is not JSON data: {error}",
+                "Write arrays with `tolist`, sets as sorted lists, and groups with rllm_core.data.codec.group_to_json.",
+            ) from error
 
     def params_from(self, options: Mapping[str, Any]) -> Any:
         """An instance of the record's `params`, validated as config is; raises `ConfigError`."""

@@ -110,7 +110,7 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
         marks = []
         for _ in range(STEPS):
             whole.step()
-            marks.append((len(whole.said), self._saved(whole.mode)))
+            marks.append((len(whole.said), self.saved_state(whole.mode)))
         for number, (done, state) in enumerate(marks):
             fresh = self._mode(params)
             fresh.load_state_dict(json.loads(state))
@@ -164,15 +164,6 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
         if not isinstance(result, RejectionResult):
             raise self.failure(f"returned {result!r:.80}", "Return a rllm_core.contracts.rejection.RejectionResult.")
         return result
-
-    def _saved(self, mode: RejectionMode) -> str:
-        try:
-            return json.dumps(mode.state_dict())
-        except (TypeError, ValueError) as error:
-            raise self.failure(
-                f"has a state that is not JSON data: {error}",
-                "Write groups with rllm_core.data.codec.group_to_json, and sets as sorted lists.",
-            ) from error
 
 
 def _offers(seed: int, first: int = 0) -> Iterator[list[TrajectoryGroup]]:

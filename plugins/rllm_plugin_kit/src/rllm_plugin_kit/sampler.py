@@ -85,12 +85,12 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
         whole, marks = _Run(self._sampler(params), ahead), []
         for _ in range(BATCHES):
             self._step(whole)
-            marks.append((len(whole.drawn), self._saved(whole.sampler)))
+            marks.append((len(whole.drawn), self.saved_state(whole.sampler)))
         for trained in range(1, BATCHES, 4):
             drawn, state = marks[trained - 1]
             fresh = self._sampler(params)
             fresh.load_state_dict(json.loads(state))
-            if self._saved(fresh) != state:
+            if self.saved_state(fresh) != state:
                 raise self.failure(
                     "saves a different state after it restored one", "Restore all of `state_dict` in `load_state_dict`."
                 )
@@ -166,11 +166,3 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
                 f"makes {sampler!r:.80}, which is no sampler", "Derive its class from rllm_core.contracts.Sampler."
             )
         return sampler
-
-    def _saved(self, sampler: Sampler) -> str:
-        try:
-            return json.dumps(sampler.state_dict())
-        except (TypeError, ValueError) as error:
-            raise self.failure(
-                f"has a state that is not JSON data: {error}", "Write arrays with `tolist`, and sets as sorted lists."
-            ) from error

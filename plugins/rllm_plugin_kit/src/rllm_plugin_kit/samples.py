@@ -6,15 +6,13 @@ Every number of a trajectory is a function of its `uid`, so it does not depend o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
 from rllm_core.algorithms.grouping import describe
-from rllm_core.contracts.estimator import AdvantageInput
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 from rllm_core.seeding import derive_seed
@@ -24,7 +22,6 @@ ROLE = "agent"
 ROLES = ("solver", "judge")
 FILLED = (*(name for name in TOKEN_COLUMNS if name != "sampling_logprobs"), "advantages", "returns")
 """Columns of a batch that are empty until a backend or a stage fills them."""
-OFFSETS = ("group_offsets", "step_offsets", "token_offsets")
 
 
 class Member(NamedTuple):
@@ -127,22 +124,6 @@ def _plausible(name: str, logprobs: NDArray[np.float32], random: np.random.Gener
             return np.minimum(logprobs + random.normal(0.0, 0.05, count), -1e-3)
         case _:
             return np.minimum(logprobs + random.normal(0.0, 0.5, count), -1e-3)
-
-
-def repeated(inputs: AdvantageInput, times: int) -> AdvantageInput:
-    """The same groups again and again: large inputs without making as many objects."""
-    columns: dict[str, Any] = {"groups": list(inputs.groups) * times}
-    for field in fields(inputs):
-        column = getattr(inputs, field.name)
-        if field.name in OFFSETS:
-            starts = np.arange(times)[:, None] * column[-1]
-            columns[field.name] = np.append((starts + column[:-1]).ravel(), times * column[-1])
-        elif isinstance(column, np.ndarray):
-            columns[field.name] = np.concatenate([column] * times)
-    for column in columns.values():
-        if isinstance(column, np.ndarray):
-            column.flags.writeable = False
-    return replace(inputs, **columns)
 
 
 def _random(*place: str | int) -> np.random.Generator:

@@ -16,7 +16,11 @@ SHOWN = 20
 
 @click.group()
 def record() -> None:
-    """Check the record of a run (rllm.record)."""
+    """Check the record of a run (rllm.record).
+
+    \b
+      rllm record check runs/rllm-training/default
+    """
 
 
 @record.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from expecting import check_values, expect_error
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.data.types import Episode, Step, TerminationReason, Trajectory
 from rllm_core.errors import RllmError
@@ -33,7 +33,6 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> StepFiles:
     return write_record(tmp_path_factory.mktemp("run"))
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_check_flipped_bit_is_found(intact: StepFiles, data: st.DataObject) -> None:
     places = [place for kind in KINDS if (place := intact.place(kind, 0)).exists()]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from expecting import expect_error
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from rllm_core.data.codec import episode_to_json
 from rllm_core.data.record import Outcome
@@ -68,7 +68,6 @@ def as_played(*some: Episode) -> list[PlayedEpisode]:
     return Accounting().account_for(step(12, list(some), []), {})[0]
 
 
-@settings(deadline=None, max_examples=50)
 @given(played=st.lists(episodes(), max_size=3))
 def test_episodes_are_read_as_they_were_played(tmp_path_factory: pytest.TempPathFactory, played: list[Episode]) -> None:
     files = StepFiles(tmp_path_factory.getbasetemp() / "read as played")

@@ -16,6 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PAUSE = 0.05
+SECONDS_TO_BE_GONE = 1.0
+LOG_LINES = 15
+"""Number of lines from the end of a log that an error shows."""
 
 
 class ChildProcess:
@@ -73,16 +76,16 @@ class ChildProcess:
             return False
         return stat.rpartition(")")[2].split()[0] in "Tt"
 
-    def exit_code_within(self, seconds: float) -> int | None:
-        """Wait for the end of the process for at most `seconds`, and return `exit_code`. Blocks."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+    def log_tail(self) -> str:
+        """Return the last lines of its log, and how it has ended, for the details of an error.
 
-    def last_lines(self, count: int) -> list[str]:
-        """Return the last lines of its log, for an error."""
-        return self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-count:]
+        Blocks for a second if it has not ended. Its connections close before its exit code is available.
+        """
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES:]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(SECONDS_TO_BE_GONE)
+            lines.append(f"(killed by {signal.Signals(-code).name})" if code < 0 else f"(exit code {code})")
+        return "\n".join(["Last lines of its log:", *lines])
 
     async def end(self, within: float) -> None:
         """Close its standard input, wait until it has ended by itself, and then kill the whole process group.

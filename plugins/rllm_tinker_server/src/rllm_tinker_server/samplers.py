@@ -70,7 +70,7 @@ class Samplers:
 
         Args:
             weights: None: the base model.
-            prompts: (n,) tokens each.
+            prompts: (n,) tokens each, which fit into the context. `sample_request` checks that.
             settings: how; more tokens than the context holds are not sampled.
 
         Raises:
@@ -78,8 +78,8 @@ class Samplers:
             RolloutError: a forward pass failed.
         """
         for prompt in prompts:
-            self._check_prompt(prompt, room=1)
-        _check_settings(settings, len(prompts))
+            check_ids(prompt, self._host.base.vocabulary, "The prompt")
+        _check_settings(settings)
         stop_ids = self._host.stop_ids if settings.stop_ids is None else settings.stop_ids
         stops = stop_rule(self._text, stop_ids, settings.stop_strings)
         seed = secrets.randbits(63) if settings.seed is None else settings.seed
@@ -104,9 +104,9 @@ class Samplers:
             temperature: temperature of the distribution. 0 means 1, as for the log-probs of samples.
 
         Raises:
-            RequestRefused: the request has no tokens, too many tokens, or tokens outside the vocabulary.
+            RequestRefused: the request has tokens outside the vocabulary.
         """
-        self._check_prompt(given, room=0)
+        check_ids(given, self._host.base.vocabulary, "The prompt")
         async with self.models.use(weights) as sampler:
             return await asyncio.get_running_loop().run_in_executor(
                 self._executor, self._host.score, sampler.model, given, top, temperature or 1.0
@@ -129,16 +129,6 @@ class Samplers:
     def _text(self, tokens: list[int]) -> str:
         tokenizer = self._host.tokenizer
         return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    def _check_prompt(self, prompt: NDArray[np.int32], *, room: int) -> None:
-        base = self._host.base
-        if prompt.ndim != 1 or not len(prompt):
-            raise RequestRefused(f"The prompt has shape {prompt.shape}; it must be one token at least, (n,).")
-        if len(prompt) + room > base.max_context:
-            raise RequestRefused(
-                f"The prompt has {len(prompt)} tokens; {base.name} holds {base.max_context}, prompt and reply together."
-            )
-        check_ids(prompt, base.vocabulary, "The prompt")
 
 
 def _params(settings: SampleSettings, seed: int, index: int) -> SamplingParams:
@@ -168,11 +158,7 @@ def _delivered(result: Sampled | BaseException) -> Sampled:
     return result
 
 
-def _check_settings(settings: SampleSettings, count: int) -> None:
-    if count < 1:
-        raise RequestRefused(f"{count} samples are asked for; ask for one at least.")
-    if settings.max_tokens < 1:
-        raise RequestRefused(f"max_tokens is {settings.max_tokens}; it must be 1 or more.")
+def _check_settings(settings: SampleSettings) -> None:
     if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
         raise RequestRefused(
             f"temperature is {settings.temperature}; it must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "

@@ -172,13 +172,7 @@ class Training:
         return wire.stepped(await self._service.in_worker(self._service.host.optim_step, model.model_id, step))
 
     async def _load_into(self, model: TrainedModel, found: Found) -> Answer:
-        checkpoint = self._checkpoint(found)
-        if _shape(checkpoint) != _shape(model):
-            raise RequestRefused(
-                f"{checkpoint.path} is of a LoRA model with rank and layers {_shape(checkpoint)}, and {model.model_id} "
-                f"has {_shape(model)}. Create the model from the checkpoint (create_training_client_from_state)."
-            )
-        return await self._load(model.model_id, checkpoint, found)
+        return await self._load(model.model_id, self._checkpoint(found), found)
 
     async def _load(self, model_id: str, checkpoint: Checkpoint, found: Found) -> Answer:
         directory = self._service.checkpoints.directory(checkpoint.path)
@@ -236,8 +230,3 @@ class Training:
         if found.get("optimizer") and checkpoint.path.kind != "weights":
             raise RequestRefused(f"{checkpoint.path} has no optimizer state. Load one of save_state, under …/weights/.")
         return checkpoint
-
-
-def _shape(of: Checkpoint | TrainedModel) -> tuple[int, bool, bool, bool]:
-    """Return the settings that decide the shapes of a LoRA model's tensors."""
-    return of.spec.rank, of.spec.train_mlp, of.spec.train_attn, of.spec.train_unembed

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from rllm_core.contracts.estimator import AdvantageInput, Advantages, EstimatorPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.plugins.registry import Registry
+from rllm_record.steps import PlayedEpisode, PlayedTrajectory, StepFiles
 from rllm_view.rescoring.rescore import Request, Rescored, rescore
 from rllm_view.rescoring.scores import Member, ScoredGroup
 
@@ -59,12 +58,6 @@ def episodes_of(
     return episodes
 
 
-def lines_of(episodes: Sequence[Episode], number: int) -> bytes:
-    """As a run logs them: the attempts of one round."""
-    lines = (json.dumps(episode_to_json(episode) | {"round": number}) for episode in episodes)
-    return b"".join(line.encode() + b"\n" for line in lines)
-
-
 @pytest.fixture
 def episodes() -> Callable[..., list[Episode]]:
     return episodes_of
@@ -74,7 +67,7 @@ def episodes() -> Callable[..., list[Episode]]:
 def run(tmp_path: Path) -> Path:
     """The folder of a run that has begun; a configuration may be given by `configure`."""
     folder = tmp_path / "run"
-    (folder / "episodes").mkdir(parents=True)
+    folder.mkdir()
     (folder / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo}}\n")
     return folder
 
@@ -87,13 +80,25 @@ def configure(run: Path) -> Callable[[dict[str, Any]], None]:
 
 @pytest.fixture
 def keep(run: Path) -> Callable[..., Path]:
-    """Write a step's episodes, round by round, as a run does, and return the file."""
+    """Record a step's episodes, one mapping of rewards for each rollout batch, and return the file."""
 
-    def keep(step: int, *rounds: Rewards, **options: Any) -> Path:
-        file = run / "episodes" / f"step_{step:06d}.jsonl.gz"
-        lines = [lines_of(episodes_of(rewards, **options), number) for number, rewards in enumerate(rounds)]
-        file.write_bytes(gzip.compress(b"".join(lines)))
-        return file
+    def keep(step: int, *rounds: Rewards, content: Literal["fates", "tokens"] = "tokens", **options: Any) -> Path:
+        played = [
+            PlayedEpisode(
+                uid=f"{step}.{number}:{episode.id}",
+                step=step,
+                round=number,
+                episode=episode,
+                trajectories=tuple(
+                    PlayedTrajectory(uid=each.uid, trajectory=each, reward_given=each.reward, reward_used=each.reward)
+                    for each in episode.trajectories
+                ),
+            )
+            for number, rewards in enumerate(rounds)
+            for episode in episodes_of(rewards, **options)
+        ]
+        StepFiles(run / "record").write(step, played, [], content)
+        return run / "record" / "episodes" / f"step_{step:06d}.parquet"
 
     return keep
 
@@ -130,8 +135,6 @@ def group() -> Callable[..., ScoredGroup]:
         values = np.array(advantages, np.float64).reshape(len(advantages), len(rewards))
         fields: dict[str, Any] = {
             "lengths": np.full(len(rewards), 4),
-            "turns": np.ones(len(rewards), np.int64),
-            "deviations": np.zeros_like(values),
             "signal": (values != 0).any(axis=1),
         }
         return ScoredGroup(

@@ -17,7 +17,6 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError, RewardError
 from rllm_core.plugins.registry import Registry
-from rllm_view.rescoring.as_json import result_to_json
 from rllm_view.rescoring.rescore import Rescored
 from rllm_view.rescoring.source import EpisodesError
 from rllm_view.rescoring.summary import reproduction_of, summaries_of
@@ -143,8 +142,6 @@ def test_trajectories_that_sampled_nothing_have_no_advantage(rescored: Rescore, 
     keep(0, {"t": [0, 1]}, lengths={"t": [0, 3]})
     group = rescored().groups[0]
     assert np.isnan(group.advantages[0]).tolist() == [True, False]
-    data = result_to_json(result := rescored(), summaries_of(result))
-    assert data["groups"][0]["trajectories"][0]["advantages"] == {"grpo": {"mean": None, "std": None}}
 
 
 @pytest.fixture
@@ -208,14 +205,6 @@ def test_rounds_that_rejection_does_not_ask_for_count_all_the_same(rescored: Res
     assert [group.rewards.max() for group in rescored(rejection="group").groups] == [1, 3]
 
 
-def test_lines_skipped_are_counted(rescored: Rescore, keep: Keep) -> None:
-    file = keep(0, {"t": [0, 1, 1]})
-    file.write_bytes(file.read_bytes()[:-20])
-    steps = rescored().steps
-    assert sum(step.skipped_lines for step in steps) == 1
-    assert 0 < sum(step.episodes for step in steps) < 3
-
-
 def test_files_without_a_whole_episode_are_an_error(rescored: Rescore, keep: Keep) -> None:
     keep(0, {})
     with expect_error(EpisodesError, "no-episodes"):
@@ -274,24 +263,3 @@ def test_other_estimators_or_rules_than_the_runs_prove_nothing(
     keep(0, {"t": [0, 1]})
     _log(run, rescored())
     assert reproduction_of(rescored(**request_)) is None
-
-
-# JSON
-
-
-def test_as_json_everything_is_there_and_adds_up(rescored: Rescore, keep: Keep) -> None:
-    keep(0, {"t": [0, 0, 1], "u": [1]})
-    result = rescored(estimators=["grpo", "reinforce_plus_plus_baseline"], losses=["ppo"])
-    data = json.loads(json.dumps(result_to_json(result, summaries_of(result)), allow_nan=False))
-    assert data["schema_version"] == 1
-    assert data["applied"]["grouping"] == "rllm-core/task_role"
-    assert [setup["label"] for setup in data["setups"]] == ["grpo", "reinforce_plus_plus_baseline"]
-    assert data["setups"][0]["estimator"]["name"] == "rllm-core/grpo"
-    assert len(data["groups"]) == data["roles"][0]["groups"] == 2
-    assert sum(group["size"] for group in data["groups"]) == data["roles"][0]["trajectories"]
-    assert data["groups"][1]["without_signal"] == ["reinforce_plus_plus_baseline"]
-    assert data["roles"][0]["comparisons"][0]["reference"] == "grpo"
-    assert {loss["setup"] for loss in data["losses"]} == {"grpo", "reinforce_plus_plus_baseline"}
-    assert data["steps"][0]["metrics"]["grpo"]["advantage/agent/max"] == pytest.approx(
-        max(entry["advantages"]["grpo"]["mean"] for group in data["groups"] for entry in group["trajectories"])
-    )

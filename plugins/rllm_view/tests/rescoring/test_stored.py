@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ from expecting import expect_error
 
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.schema.run_config import RunConfig
@@ -81,13 +78,6 @@ def test_attempts_are_together_if_task_groups_them(tmp_path: Path, episodes: Mak
     assert [episode.trajectories[0].reward for episode in tasks[0].episodes()] == [1.0, 0.0, 0.25]
     assert [episode.id for episode in tasks[0].episodes()] == ["a:0", "a:1", "a:2"]
     assert [episode.trajectories[0].uid for episode in tasks[0].episodes()] == ["a:0/agent", "a:1/agent", "a:2/agent"]
-
-
-def test_a_log_of_episodes_is_a_store_too(tmp_path: Path, episodes: Make) -> None:
-    lines = [json.dumps(episode_to_json(each)) + "\n" for each in episodes({"a": [1.0, 0.0]})]
-    (tmp_path / "step_000000.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
-    (task,) = stored_in(tmp_path)
-    assert (task.id, task.data, len(task.rollouts)) == ("a", {}, 2)
 
 
 def test_attempts_without_a_model_call_are_left_out(tmp_path: Path, episodes: Make) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version as version_of
 from importlib.util import find_spec
 
+from rllm_backend_kit.machine import installed_version
 from rllm_core.errors import PluginError
 
 NEEDED = "0.31"
@@ -21,18 +21,8 @@ def check_installed() -> None:
     """Raise PluginError if vLLM is not installed, or its version is not supported."""
     if find_spec("vllm") is None:
         raise PluginError("missing-package", "engine 'vllm' needs the package vllm, which is not installed.", INSTALL)
-    found = _version()
+    found = installed_version(*BUILDS)
     if found is not None and not found.startswith(f"{NEEDED}."):
         raise PluginError(
             "wrong-version", f"engine 'vllm' needs vLLM {NEEDED}, but vLLM {found} is installed.", INSTALL
         )
-
-
-def _version() -> str | None:
-    """Return the version of vLLM. None if it was not installed as a package."""
-    for build in BUILDS:
-        try:
-            return version_of(build)
-        except PackageNotFoundError:
-            continue
-    return None

@@ -14,8 +14,6 @@ from rllm_vllm.cpu_linear import SWITCH
 from rllm_vllm.messages import Body, Failure, Unsupported
 
 RESUME = "Continue from the newest checkpoint with --resume."
-LOG_LINES = 15
-"""Number of the log's last lines in an error."""
 
 
 class ServerProcess:
@@ -47,11 +45,6 @@ class ServerProcess:
         """Process id, which is also the id of its process group."""
         return self._process.pid
 
-    def log_tail(self) -> str:
-        """Return the last lines of its log, for an error."""
-        lines = self._process.last_lines(LOG_LINES)
-        return "\n".join(["Last lines of vLLM's log:", *lines]) if lines else "Its log is empty."
-
     async def connect(self) -> None:
         """Connect to the process and start to read its answers."""
         self._connection = await Connection.open(self._end, PICKLE)
@@ -76,16 +69,19 @@ class ServerProcess:
             raise BackendError(
                 "process-timeout",
                 f"{action} has taken more than {within:g} s, the engine's option {option}.",
-                f"Increase {option}. {self.log_tail()}",
+                f"Increase {option}.",
+                self._process.log_tail(),
             ) from error
         except EOFError as error:
             raise BackendError(
-                "process-died", f"{action}: vLLM's process has ended.", f"{RESUME} {self.log_tail()}"
+                "process-died", f"{action}: vLLM's process has ended.", RESUME, self._process.log_tail()
             ) from error
         if isinstance(answer, Unsupported):
             raise UnsupportedSamplingError(answer.code, answer.message, answer.hint)
         if isinstance(answer, Failure):
-            raise BackendError("worker-failed", f"{action} failed: {answer.what.rstrip('.')}.", self.log_tail())
+            raise BackendError(
+                "worker-failed", f"{action} failed: {answer.what.rstrip('.')}.", details=self._process.log_tail()
+            )
         return answer
 
     async def close(self, within: float) -> None:

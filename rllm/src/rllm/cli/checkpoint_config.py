@@ -18,7 +18,15 @@ OF_TRAINING = tuple(
     split_key(f"rllm.{key}")
     for key in (
         *("algorithm.adv_estimator", "algorithm.estimator_map", "algorithm.loss_fn", "algorithm.loss_map"),
-        *("transform.grouping", "sampler", "rejection_sample", "pipeline", "trainer.logger", "trainer.observers"),
+        *(
+            "transform.grouping",
+            "sampler",
+            "teacher",
+            "rejection_sample",
+            "pipeline",
+            "trainer.logger",
+            "trainer.observers",
+        ),
     )
 )
 """Keys that choose plugins for training: none of them has to be installed to play."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -45,11 +46,13 @@ PLANNING_FLAGS = {
     "tools": (TOOLS_KEY, "Functions that the model may call, separated by commas. Chooses workflow tool_calling."),
     "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
     "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
+    "objective": ("rllm.pipeline.stages", "opd: learn from a teacher instead of rewards (on-policy distillation)."),
+    "teacher": ("rllm.teacher", "Model to learn from: a folder, a server's address, or a teacher by name."),
 }
 """All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "DIRECTORY"}
+METAVARS |= {"stored": "DIRECTORY", "objective": "opd", "teacher": "FOLDER|URL|NAME"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
@@ -58,6 +61,17 @@ STORED = "stored"
 """Name of the dataset that ``--stored`` chooses, and of the stage that replaces ``generate`` then."""
 OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
 """Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
+OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
+    "opd": {
+        "rllm.pipeline.stages": [
+            *("generate", "impute_names", "compact_filter", "group", "build_batch", "process"),
+            *("distill", "update", "log"),
+        ],
+        "rllm.algorithm.loss_fn": "importance_sampling",
+        "rllm.algorithm.loss_agg_mode": "token-mean",
+    }
+}
+"""Default values that ``--objective`` sets, by name."""
 SFT_FLAGS = {
     **{name: FLAGS[name] for name in ("backend", "profile", "seed")},
     "data": (FLAGS["data"][0], "Examples to train on: a file, or a dataset by name."),
@@ -90,7 +104,7 @@ class Request:
     """Values of flags that are not written in the grammar of overrides, by key. `overrides` win over them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values that flags set as defaults, by key. Values in config files win over them."""
-    defaults_of: str = "--stored"
+    defaults_of: str = ""
     """Origin of `defaults`, for messages."""
 
 
@@ -142,10 +156,26 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     stored = flags.get("stored")
     if stored is not None:
         choices |= _stored_data(stored, words_of_flags) | {"rllm.pipeline.replace": {"generate": STORED}}
+    if (teacher := flags.get("teacher")) is not None:
+        choices["rllm.teacher"] = read_teacher(teacher)
+    defaults = {} if stored is None else OF_STORED
+    if (objective := flags.get("objective")) is not None:
+        if objective not in OBJECTIVES:
+            raise click.UsageError(f"--objective {objective} is unknown. Available: {', '.join(OBJECTIVES)}.")
+        defaults = {**defaults, **OBJECTIVES[objective]}
     if flags.get("rejection") is not None:
         overrides.append("rllm.rejection_sample.enable=true")
     words = [*overrides, *words[environment is not None :]]
-    return Request(environment, model, files, words, choices, {} if stored is None else OF_STORED)
+    by = " and ".join(f"--{name}" for name in ("stored", "objective") if flags.get(name) is not None)
+    return Request(environment, model, files, words, choices, defaults, by)
+
+
+def read_teacher(word: str) -> str:
+    """Return the teacher's name in config: teacher ``server`` for an address, teacher ``model`` for a path."""
+    if word.startswith(("http://", "https://")):
+        return f"server{FAMILY}{word}"
+    is_path = "/" in word.partition(FAMILY)[0] or Path(word).expanduser().exists()
+    return f"model{FAMILY}{word}" if is_path else word
 
 
 def _stored_data(directory: str, flags: Mapping[str, str], **options: Any) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
 
 
 def show_losses(plan: RunPlan) -> None:
-    """Print the loss of each role, and the estimator that it belongs to if the run has rewards."""
+    """Print the loss of each role, and the estimator that it belongs to if the run has one."""
     entries = losses_in_force(plan)
-    if plan.examples is not None:
+    if not plan.estimates:
         rows = [("all" if entry.role is None else entry.role, entry.loss, entry.origin) for entry in entries]
         print_table(("role", "loss", "from"), rows)
         return

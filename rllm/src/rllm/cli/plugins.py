@@ -28,7 +28,7 @@ def plugins() -> None:
     \b
     Everything that you choose by name in config is a plugin: estimators, losses, groupings,
     rejection modes, samplers, stages, backends, engines, workflows, agents, environments, rewards,
-    renderers, datasets, trackers, observers.
+    renderers, datasets, trackers, observers, teachers.
     \b
     You can install more plugins with `pip install`. To run without an installed plugin:
       RLLM_BLOCK_PLUGINS=rllm-estimators rllm train guess
@@ -38,16 +38,14 @@ def plugins() -> None:
 
 @plugins.command("list")
 @click.option("--kind", metavar="KIND", help="Only plugins of this kind, such as estimator or backend.")
-@click.option("--installable", is_flag=True, help="List rllm's own packages that are not installed, and what they add.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def list_plugins(kind: str | None, installable: bool, as_json: bool) -> None:
+def list_plugins(kind: str | None, as_json: bool) -> None:
     """List plugins by kind and name, with what they do and where they come from.
 
     \b
     Examples:
       rllm plugins list
       rllm plugins list --kind estimator
-      rllm plugins list --installable
       rllm plugins list --json | jq -r '.[].qualified_name'
     """
     from rllm.cli.plugin_commands import format_candidates
@@ -55,11 +53,6 @@ def list_plugins(kind: str | None, installable: bool, as_json: bool) -> None:
     from rllm_core.plugins.kinds import KINDS
     from rllm_core.plugins.registry import Registry
 
-    if installable:
-        from rllm.cli.installable import missing_distributions, print_for_people, print_json
-
-        (print_json if as_json else print_for_people)(missing_distributions(kind))
-        return
     registry = Registry.load()
     entries = [entry for each in ([kind] if kind else KINDS) for entry in registry.all(each)]
     if as_json:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rllm.planning.plan import RunPlan
-from rllm.runs.run_directory import PICTURE
+from rllm.runs.run_directory import REPORT
 from rllm.runs.validation_metrics import split_validation_name
 from rllm.tracking.console import in_three_digits
 from rllm_core.data.types import Task
@@ -31,8 +31,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     directory = trainer.directory.path
     of_them = "" if trainer.steps_made == trainer.finished_steps else f", the last {trainer.steps_made} of them"
     console.print(f"{trainer.finished_steps} steps{of_them} in {seconds:.0f} s; everything is in {directory}")
-    if (directory / PICTURE).exists():
-        console.print(f"reward curve: {directory / PICTURE}")
+    if (directory / REPORT).exists():
+        console.print(f"reward curve: {directory / REPORT}")
     if (directory / "checkpoints" / "latest").exists():
         model = f"--model {directory}/checkpoints/latest"
         if plan.examples is None:
@@ -41,7 +41,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
         else:
             console.print(f"evaluate the model: rllm eval ENV {model}")
             console.print(f"train it with rewards: rllm train ENV {model}")
-            console.print(f"use it elsewhere: rllm export {directory} --to DIRECTORY")
+            console.print(f"use it elsewhere: rllm export {directory} --to hf")
     if plan.recorded != "off":
         console.print(f"view the run: rllm view {directory}")
         console.print(f"explain {'a rollout' if plan.examples is None else 'an example'}: rllm why {directory}")
@@ -65,7 +65,7 @@ def results_table(plan: RunPlan, metrics: Mapping[str, float]) -> Table:
     # The user's own rewards are added to the environment's reward, so the environment's best value is not the run's.
     best = dict(plan.environment.plugin.best_possible) if plan.environment and not plan.rewards else {}
     best |= {f"pass@{k}": 1.0 for k in {1, rollouts}}
-    title = f"validation, {rollouts} attempts per task" if plan.examples is None else "validation"
+    title = f"validation, {rollouts} rollouts per task" if plan.examples is None else "validation"
     table = Table(title=title, title_justify="left")
     table.add_column("metric", no_wrap=True)
     for heading in ("reached", "best possible", "difference") if plan.examples is None else ("reached",):

@@ -127,7 +127,11 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
     try:
         click.echo(
             f"{_doing(plan)} with backend {plan.backend.name}; run folder {directory.path}"
-            + (", which holds no run to resume: this one begins" if resume and not directory.holds_a_run() else "")
+            + (
+                ", which contains no run to resume, so a new run starts"
+                if resume and not directory.holds_a_run()
+                else ""
+            )
         )
         click.echo(_recording(plan, directory.path))
         trainer = TrainingLoop(plan, directory, train_tasks=train_tasks, val_tasks=val_tasks, resume=resume)

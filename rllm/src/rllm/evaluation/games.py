@@ -39,7 +39,7 @@ class Games:
 
 def _episode(name: str, episode: Episode) -> Iterator[str]:
     solved = "solved" if episode.is_correct else "not solved"
-    yield f"══ {harmless(f'{name}, task {episode.task_id}, attempt {episode.rollout_idx}')}: {solved} ══"
+    yield f"══ {harmless(f'{name}, task {episode.task_id}, rollout {episode.rollout_idx}')}: {solved} ══"
     for trajectory in episode.trajectories:
         yield from _trajectory(trajectory, episode.trajectories)
     yield harmless(f"ended: {episode.termination_reason.value}")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllm.evaluation.outcome import Outcome
-from rllm.evaluation.statistics import Estimate, choose_ks, mean_reward, pass_at_k, share
+from rllm.evaluation.statistics import Estimate, choose_ks, mean_reward, share
+from rllm.runs.validation_metrics import pass_at_k
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,22 +31,6 @@ class Estimate:
     """None where there is none."""
 
 
-def pass_at_k(rollouts: int, correct: int, k: int) -> float:
-    """Chance that one of `k` attempts drawn without replacement is correct (Chen et al. 2021, arXiv:2107.03374, eq. 1).
-
-    The product form does not overflow.
-
-    Raises:
-        ValueError: `k` is more than there are attempts.
-    """
-    if k > rollouts:
-        raise ValueError(f"pass@{k} of {rollouts} attempts")
-    wrong = rollouts - correct
-    if wrong < k:
-        return 1.0
-    return 1.0 - float(np.prod(1.0 - k / np.arange(wrong + 1, rollouts + 1)))
-
-
 def choose_ks(rollouts: int) -> list[int]:
     """1, the powers of two below `rollouts`, and `rollouts`."""
     powers = [2**power for power in range(rollouts.bit_length()) if 2**power < rollouts]

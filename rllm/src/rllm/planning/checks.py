@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rllm.planning import async_checks, group_checks, idle_checks, plugin_checks, supervised_checks, term_checks
+from rllm.planning import (
+    async_checks,
+    group_checks,
+    idle_checks,
+    plugin_checks,
+    supervised_checks,
+    teacher_checks,
+    term_checks,
+)
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import other_losses
 from rllm.planning.problem import Problem
@@ -50,6 +58,7 @@ CHECKS: tuple[Check, ...] = (
     group_checks.choices_by_role,
     group_checks.stages_learn_and_log,
     supervised_checks.examples_are_imitated,
+    teacher_checks.stages_have_a_teacher,
     other_losses,
 )
 """Functions that take a plan and yield its problems."""

@@ -13,7 +13,7 @@ GROUPING, STAGES = "rllm.transform.grouping", "rllm.pipeline"
 
 def groups_of_one(plan: RunPlan) -> Iterator[Problem]:
     """Warn if every group contains a single trajectory. Skip groupings that do not declare their comparison."""
-    if plan.examples is not None:
+    if not plan.estimates:
         return
     compares, workflow = plan.grouping.plugin.compares, plan.workflow.plugin
     differs = {

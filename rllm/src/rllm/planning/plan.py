@@ -21,6 +21,7 @@ from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
+from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.pipeline.graph import StageChoice
@@ -28,6 +29,7 @@ from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.run_config import RunConfig
 
 PluginT = TypeVar("PluginT")
+ESTIMATOR_KEY = "rllm.algorithm.adv_estimator"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class RunPlan:
     """Source of the training tasks. None: the environment."""
     val_dataset: PluginChoice[DatasetPlugin[Any]] | None
     sampler: PluginChoice[SamplerPlugin[Any]]
+    teacher: PluginChoice[TeacherPlugin[Any]] | None
+    """The model that stages such as `distill` learn from. None if the run has none."""
     rewards: tuple[WeightedReward, ...]
     agent: PluginChoice[AgentPlugin[Any]]
     workflow: PluginChoice[WorkflowPlugin[Any]]
@@ -102,6 +106,11 @@ class RunPlan:
         return next((each.params for each in self.stages if type(each.params) is ExamplesParams), ExamplesParams())
 
     @property
+    def estimates(self) -> bool:
+        """True if a stage computes advantages with the run's estimators."""
+        return any(ESTIMATOR_KEY in stage.plugin.config_keys for stage in self.stages)
+
+    @property
     def stop_texts(self) -> bool:
         """True if rollouts can stop at strings. See `Capabilities.stop_texts`."""
         return self.backend.plugin.capabilities.stop_texts if self.engine is None else self.engine.plugin.stop_texts
@@ -134,16 +143,17 @@ class RunPlan:
     @property
     def needs(self) -> frozenset[str]:
         """All inputs that the run's estimators, losses and loss terms need. See `EstimatorPlugin.needs`."""
-        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*self.estimators, *self.losses)))
+        estimators = self.estimators if self.estimates else ()
+        needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*estimators, *self.losses)))
         return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
 
     @property
     def chosen(self) -> list[PluginChoice[Any]]:
         """Every choice of a plugin in the run, except the backend."""
-        one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset)
-        of_rollouts = (*self.estimators, self.rejection, self.workflow, self.agent) if self.examples is None else ()
+        one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset, self.teacher)
+        of_rollouts = (self.rejection, self.workflow, self.agent) if self.examples is None else ()
         return [
-            *(*of_rollouts, *self.losses, self.grouping, self.renderer),
+            *(*(self.estimators if self.estimates else ()), *of_rollouts, *self.losses, self.grouping, self.renderer),
             self.sampler,
             *(entry for entry in one_or_none if entry),
             *(entry.chosen for entry in self.rewards),

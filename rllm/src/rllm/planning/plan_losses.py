@@ -50,7 +50,7 @@ def losses_in_force(plan: RunPlan) -> list[LossInForce]:
 
 def other_losses(plan: RunPlan) -> Iterator[Problem]:
     """A warning of each loss that is not the estimator's default and that no user chose."""
-    for entry in losses_in_force(plan) if plan.examples is None else ():
+    for entry in losses_in_force(plan) if plan.estimates else ():
         if entry.is_default or entry.by_user:
             continue
         of_role = "" if entry.role is None else f" of role {entry.role}"

@@ -80,6 +80,7 @@ class _Planner:
             train_dataset=self._dataset(data.train_dataset, "data.train_dataset"),
             val_dataset=self._dataset(data.val_dataset, "data.val_dataset"),
             sampler=self._pick("sampler", config.sampler, "rllm.sampler"),
+            teacher=self._pick_if("teacher", config.teacher, "rllm.teacher"),
             rewards=tuple(self._reward(choice, f"rllm.reward[{index}]") for index, choice in enumerate(config.reward)),
             agent=self._agent(workflow),
             workflow=workflow,

@@ -19,7 +19,6 @@ from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
 from rllm_core.schema.run_sections import TrainerSection
 
-PICTURE = "reward_curve.png"
 REPORT = "report.html"
 PLUGINS = "plugins.json"
 LENGTH = "length.json"
@@ -28,7 +27,7 @@ LOCK = ".lock"
 TRACKED = ("tensorboard", "wandb", "wandb_run_id")
 """Names that the core's trackers write in the run folder."""
 DIRECTORIES = ("checkpoints", "episodes", "record", "journal", "gateway")
-WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, PICTURE, REPORT, *TRACKED, PLUGINS)
+WRITTEN = (CONFIG, LENGTH, METRICS, *DIRECTORIES, REPORT, *TRACKED, PLUGINS)
 """Everything a run leaves behind. `plugins.json` tells a run's folder from others, so it is the last to be removed."""
 
 

@@ -79,6 +79,7 @@ class Supervise(ContextStage):
 
     async def __call__(self, step: TrainStep) -> None:
         step.batch = as_supervised(step.filled_batch)
+        step.estimators = ("supervise",) * len(step.batch.groups)
         for name in [name for name in step.metrics if name.startswith("staleness/")]:
             del step.metrics[name]  # no weights sampled these tokens
         step.metrics["batch/trained_tokens"] = float(step.batch.loss_mask.sum())

@@ -76,15 +76,17 @@ class ChatClient:
             raise self._error(f"the answer has no text: {_shown(json.dumps(answer))}")
         return text
 
-    async def complete(self, http: httpx.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON object that answers a request for a chat completion.
+    async def complete(
+        self, http: httpx.AsyncClient, request: Mapping[str, Any], path: str = "/chat/completions"
+    ) -> dict[str, Any]:
+        """Return the JSON object that answers a request for a completion.
 
         Raises:
             ChatError: no answer came, or it is not a JSON object.
         """
         for number in range(self.retries + 1):
             try:
-                answer = await self._send(http, "POST", "/chat/completions", request)
+                answer = await self._send(http, "POST", path, request)
             except _PassingError as error:
                 if number == self.retries:
                     tries = "one try" if number == 0 else f"{number + 1} tries"

@@ -40,7 +40,7 @@ class Question(Environment):
             return []
         raise ConfigError(
             "no-dataset",
-            "Environment 'question' needs a dataset, and `data.train_dataset` is not set.",
+            "This environment needs a dataset, and `data.train_dataset` is not set.",
             'Add --data FILE, or "data.train_dataset={name: jsonl, path: FILE}".',
         )
 

@@ -1,9 +1,10 @@
-"""Options of the workflow `tool_calling`, in a separate module so that listing plugins stays fast."""
+"""Options of the workflow `tool_calling` and the environment `trl`, so that listing plugins imports nothing else."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
+from rllm.tasks.options import QuestionParams
 from rllm_core.rollout.options import AgentWorkflowParams
 
 
@@ -16,4 +17,13 @@ class ToolCallingParams(AgentWorkflowParams):
     )
     tool_timeout: float = Field(
         30.0, gt=0, description="Maximum number of seconds for one call. The model gets an error if a call exceeds it."
+    )
+
+
+class TrlEnvironmentParams(QuestionParams):
+    """Options of ``trl``."""
+
+    factory: str = Field(
+        min_length=1,
+        description="Class for TRL's `environment_factory`, as FILE.py:CLASS. Its public methods are the tools.",
     )

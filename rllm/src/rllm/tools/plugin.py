@@ -1,12 +1,13 @@
-"""The workflow `tool_calling`."""
+"""The workflow `tool_calling` and the environment `trl`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rllm.tools.options import ToolCallingParams
+from rllm.tools.options import ToolCallingParams, TrlEnvironmentParams
+from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
 from rllm_core.lazy import load_from
 
@@ -23,6 +24,30 @@ async def _open(run: OpenedRun, params: ToolCallingParams) -> AsyncIterator[Any]
     from rllm.tools.toolbox import load_tools
 
     yield load_tools(params.tools)
+
+
+def _check_trl(params: TrlEnvironmentParams) -> None:
+    from rllm.tools.trl_environment import check_factory
+
+    check_factory(params)
+
+
+def _check_trl_task(params: TrlEnvironmentParams, data: Mapping[str, Any]) -> None:
+    from rllm.tasks.question import Question
+
+    Question(params).reset(data)
+
+
+def environments() -> Iterable[EnvironmentPlugin[Any]]:
+    yield EnvironmentPlugin(
+        name="trl",
+        summary="Environments written for TRL's environment_factory: a class whose methods are tools.",
+        params=TrlEnvironmentParams,
+        load=load_from("rllm.tools.trl_environment", "TrlEnvironment"),
+        check=_check_trl,
+        check_task=_check_trl_task,
+        defaults={"rllm.workflow.name": "tool_calling"},
+    )
 
 
 def workflows() -> Iterable[WorkflowPlugin[Any]]:

@@ -18,8 +18,12 @@ from rllm_core.files import open_to_read
 KEY = "rllm.workflow.workflow_args.tools"
 
 
-def load_function(tool: str) -> Callable[..., Any]:
-    """Run the file, once for all of its functions, and return this one.
+def load_function(tool: str, key: str = KEY) -> Callable[..., Any]:
+    """Run the file, once for all of its functions, and return this function or class.
+
+    Args:
+        tool: ``FILE.py:FUNCTION``.
+        key: config key that names it, for errors.
 
     Raises:
         ConfigError: the file is not there, fails (naming the line), or has no such function; or none is named.
@@ -27,7 +31,7 @@ def load_function(tool: str) -> Callable[..., Any]:
     file, _, name = (tool, "", "") if tool.endswith(".py") else tool.rpartition(":")
     if not file:
         raise ConfigError(
-            "bad-function-name", f"{KEY} contains {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search."
+            "bad-function-name", f"{key} contains {tool!r}.", "Give FILE.py:FUNCTION, such as tools.py:search."
         )
     path = Path(file).expanduser()
     try:

@@ -1,1 +1,1 @@
-"""Trackers for rllm: TensorBoard, Weights & Biases, and a picture of the run."""
+"""Trackers for rllm: TensorBoard and Weights & Biases."""

@@ -1,4 +1,4 @@
-"""The trackers `tensorboard`, `wandb` and `picture`."""
+"""The trackers `tensorboard` and `wandb`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from rllm.trackers.options import TensorboardParams, WeightsAndBiasesParams
 from rllm.trackers.packages import needing
-from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.lazy import load_from
 
@@ -24,11 +23,4 @@ def trackers() -> Iterable[TrackerPlugin[Any]]:
         summary="A run of Weights & Biases, online or offline.",
         params=WeightsAndBiasesParams,
         load=needing("wandb", "wandb", load_from("rllm.trackers.weights_and_biases", "WeightsAndBiasesTracker")),
-    )
-    yield TrackerPlugin(
-        name="picture",
-        summary="reward_curve.png in the run directory, in every run.",
-        params=NoParams,
-        load=load_from("rllm.trackers.picture_tracker", "PictureTracker"),
-        every_run=True,
     )

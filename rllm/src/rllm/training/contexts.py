@@ -9,8 +9,11 @@ from rllm.runs.run_directory import RunDirectory
 from rllm_core.algorithms.options import clamp_tasks_per_batch
 from rllm_core.contracts.backend import Backend, RunContext
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES
+from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.teacher import Teacher, TeacherSetup
 from rllm_core.contracts.tracker import TrackedRun
+from rllm_core.errors import PluginError, failures_as
 from rllm_core.rollout.runner import RolloutRunner
 
 
@@ -46,6 +49,7 @@ def stage_context(
     plan: RunPlan,
     backend: Backend,
     runner: RolloutRunner,
+    renderer: Renderer,
     *,
     tasks: int,
     log: Callable[[int, Mapping[str, float]], None],
@@ -69,5 +73,26 @@ def stage_context(
         estimator_of=plan.estimators.get,
         loss_of=plan.losses.get,
         log=log,
+        teacher=_make_teacher(plan, backend, renderer),
         traces_tokens=plan.recorded == "tokens" and plan.backend.plugin.capabilities.token_trace,
     )
+
+
+def _make_teacher(plan: RunPlan, backend: Backend, renderer: Renderer) -> Teacher | None:
+    """Return the run's teacher. None if it has none.
+
+    Raises:
+        ConfigError: the teacher cannot score the run's tokens.
+    """
+    chosen, config = plan.teacher, plan.config
+    if chosen is None:
+        return None
+    setup = TeacherSetup(
+        backend=backend,
+        renderer=renderer,
+        temperature=config.sampling.train.temperature,
+        seed=config.rllm.trainer.seed,
+    )
+    with failures_as(PluginError, f"Teacher {chosen.qualified_name}"):
+        teacher: Teacher = chosen.registered.load()(chosen.params, setup)
+    return teacher

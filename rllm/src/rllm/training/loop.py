@@ -153,6 +153,7 @@ class TrainingLoop:
         """Train to the end, or until `stop`; returns the last validation's figures."""
         for line in self.plan.warnings:
             self._warn(line)
+        frozen = gc.get_freeze_count()
         backend: Backend = self.plan.backend.load()()
         trackers = self._trackers = Trackers(self.plan.trackers, self.directory, self._tracked, self._warn)
         try:
@@ -166,7 +167,14 @@ class TrainingLoop:
             async with opening as runner:
                 pipeline = Pipeline(
                     self.plan.stages,
-                    stage_context(self.plan, backend, runner, tasks=len(self._schedule.tasks), log=trackers.log),
+                    stage_context(
+                        self.plan,
+                        backend,
+                        runner,
+                        engine.renderer,
+                        tasks=len(self._schedule.tasks),
+                        log=trackers.log,
+                    ),
                 )
                 self.has_begun = True
                 drawn = await self._take_up(checkpoint, backend, pipeline)
@@ -189,7 +197,8 @@ class TrainingLoop:
         except _StoppedError:
             return self.last_validation
         finally:
-            gc.unfreeze()
+            if not frozen:  # Objects that the caller has frozen stay frozen.
+                gc.unfreeze()
             trackers.close()
             await backend.close()
         return self.last_validation

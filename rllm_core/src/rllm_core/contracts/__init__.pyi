@@ -116,6 +116,11 @@ from .stage import (
     StagePlugin as StagePlugin,
 )
 from .stage_context import StageContext as StageContext
+from .teacher import (
+    Teacher as Teacher,
+    TeacherPlugin as TeacherPlugin,
+    TeacherSetup as TeacherSetup,
+)
 from .tracker import (
     TrackedRun as TrackedRun,
     Tracker as Tracker,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.loss import LossPlugin
     from rllm_core.contracts.rejection import RejectionMode
     from rllm_core.contracts.rollout import Runner
+    from rllm_core.contracts.teacher import Teacher
     from rllm_core.schema.run_config import RunConfig
 
 
@@ -37,5 +38,8 @@ class StageContext:
     """Takes a role and returns its loss."""
     log: Callable[[int, Mapping[str, float]], None]
     """Sends the metrics of a step to all trackers and the run directory."""
+    teacher: Teacher | None = None
+    """The run's teacher (``rllm.teacher``). A stage that uses it lists this key in `config_keys`, and the run then has
+    a teacher."""
     traces_tokens: bool = False
     """True if every update returns a token trace (`UpdatePlan.trace`)."""

@@ -6,8 +6,8 @@ The index is generated from the specs of all our packages: ``make docs``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,21 +85,6 @@ def _without_member(value: Any) -> Any:
 def first_party_distributions() -> frozenset[str]:
     """Return our packages other than the core, including packages that are not installed."""
     return frozenset(_index())
-
-
-def list_uninstalled_packages(installed: Collection[str], kinds: Collection[str] = ()) -> dict[str, Entry]:
-    """Return our packages that are not installed, by name.
-
-    Args:
-        installed: names of packages.
-        kinds: keep only packages that offer these kinds, and only plugins of these kinds. If empty, keep everything.
-    """
-    found = {}
-    for name, entry in _index().items():
-        offers = {kind: names for kind, names in entry.offers.items() if not kinds or kind in kinds}
-        if name not in installed and offers:
-            found[name] = replace(entry, offers=offers)
-    return found
 
 
 def names_elsewhere(kind: str) -> list[str]:

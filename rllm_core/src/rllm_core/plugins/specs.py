@@ -28,6 +28,7 @@ from rllm_core.contracts import (
     RewardPlugin,
     SamplerPlugin,
     StagePlugin,
+    TeacherPlugin,
     TrackerPlugin,
     WorkflowPlugin,
 )
@@ -177,6 +178,39 @@ def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
                 summary="The tasks with the lowest pass rates.",
                 params=NoParams,
                 load=lambda: HardestFirst,
+            )
+    """
+    return ()
+
+
+@hookspec
+def rllm_teachers() -> Iterable[TeacherPlugin[Any]]:
+    """Offer teachers, which score the tokens of rollouts for distillation. Users choose one with ``rllm.teacher``.
+
+    A teacher takes a batch of tokens and returns a log-prob for each::
+
+        from rllm_core.contracts import Params, TeacherPlugin
+        from rllm_core.plugins import hookimpl
+
+        class UniformParams(Params):
+            logprob: float = -5.0
+
+        def load_uniform():
+            import numpy as np
+
+            class Uniform:
+                def __init__(self, params, setup):
+                    self.logprob = params.logprob
+
+                async def logprobs(self, batch):
+                    return np.full(len(batch.tokens), self.logprob, np.float32)
+
+            return Uniform
+
+        @hookimpl
+        def rllm_teachers():
+            yield TeacherPlugin(
+                name="uniform", summary="All tokens are equally likely.", params=UniformParams, load=load_uniform
             )
     """
     return ()

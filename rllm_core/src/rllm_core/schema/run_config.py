@@ -76,6 +76,9 @@ class RllmSection(Section):
     sampler: Annotated[Choice, Names("sampler"), TRAINING] = Field(
         "uniform", description="Name of the sampler, which chooses the tasks of each rollout batch."
     )
+    teacher: Annotated[Choice | None, ReadBy(), Names("teacher"), TRAINING] = Field(
+        None, description="Name of the teacher, which stages such as `distill` ask for log-probs of the sampled tokens."
+    )
     renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), ROLLOUT] = Field(
         None,
         description="Name of the renderer, which converts messages to tokens and tokens to responses. null means "

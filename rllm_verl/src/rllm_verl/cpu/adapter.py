@@ -13,7 +13,6 @@ from verl.workers.rollout import base
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from rllm_core.errors import ConfigError
 from rllm_verl.cpu.buckets import Buckets
 from rllm_verl.cpu.replica import NAME, server_name
 
@@ -44,29 +43,19 @@ class CpuRollout(BaseRollout):  # type: ignore[misc]
     async def release(self) -> None:
         await self.server.sleep.remote()
 
-    async def update_weights(
-        self,
-        weights: Weights,
-        wire_format: str = "named_tensors",
-        global_steps: int | None = None,
-        peft_config: object = None,
-        base_sync_done: bool = True,
-    ) -> None:
+    async def update_weights(self, weights: Weights, *_: object, global_steps: int | None = None, **__: object) -> None:
         """Replace the server's weights.
 
+        The weights are whole, because the backend's checks reject adapters that are not merged.
+
         Args:
-            weights: all weights of the model. They are always read to the end, even after an error. Each weight is
-                gathered from all workers, so a worker that stops early would block the others.
-            wire_format: verl's wire format. Only whole tensors are supported.
-            global_steps: the training step of the weights, which is the server's new weight version.
-            peft_config: the config of a LoRA model whose adapters are not merged.
-            base_sync_done: verl's flag for adapters. It is not used.
+            weights: the weights by name. The method always reads all of them, because every worker must take part in
+                gathering each weight.
+            global_steps: the new weight version, or None for 0.
 
         Raises:
-            ConfigError: the weights are adapters or differences.
-            BackendError: the weights do not match the server's model.
+            BackendError: the weights do not match the server's model. It then keeps its old weights.
         """
-        _check(wire_format, peft_config)
         buckets = Buckets(self.config.checkpoint_engine.update_weights_bucket_megabytes << 20)
         server, failure = self.server, None
         async for name, weight in ensure_async_iterator(weights):
@@ -88,21 +77,6 @@ async def _failure_of(call: Awaitable[None]) -> RayError | None:
     except RayError as error:
         return error
     return None
-
-
-def _check(wire_format: str, peft_config: object) -> None:
-    if wire_format != "named_tensors":
-        raise ConfigError(
-            "unsupported-weight-transfer",
-            f"The rollout server for CPUs accepts only whole weights, not {wire_format!r}.",
-            "Set actor_rollout_ref.rollout.checkpoint_engine.backend=naive.",
-        )
-    if peft_config is not None:
-        raise ConfigError(
-            "lora-needs-merge",
-            "The rollout server for CPUs does not accept LoRA adapters.",
-            "Set actor_rollout_ref.model.lora.merge=true to merge the adapter into the weights that are sent.",
-        )
 
 
 def register() -> None:

@@ -23,7 +23,7 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
     """Starts a server. verl's base class forwards calls to it."""
 
     async def launch_servers(self) -> None:
-        """Start the server and wait until it listens.
+        """Start the server and wait until it has loaded the model.
 
         Raises:
             ConfigError: the model cannot be loaded, or the server does not support a setting.
@@ -34,17 +34,20 @@ class CpuReplica(RolloutReplica):  # type: ignore[misc]
 
         settings = server_settings(self.config, copy_to_local(self.model_config.path))
         node = await self.workers[0].__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+        name = server_name(self.workers[0]._actor_id.hex())
         server = (
             ray.remote(RolloutServer)
             .options(
-                name=server_name(self.workers[0]._actor_id.hex()),
+                name=name,
                 num_cpus=0,
                 max_concurrency=self.max_concurrency,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
             )
             .remote(settings)
         )
-        self._server_address = await server.start.remote()
+        await server.__ray_ready__.remote()
+        # verl only needs different addresses. This server has no HTTP API.
+        self._server_address = name
         self._server_handle = server
         self.servers = [server]
 

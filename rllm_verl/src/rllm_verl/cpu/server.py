@@ -14,19 +14,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rllm_core.errors import BackendError, RolloutError
+from rllm_core.contracts.engine import SamplingParams
+from rllm_core.errors import BackendError
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_local.engine import LocalEngine
 from rllm_local.model import load_model
 from rllm_local.settings import ModelSection
-from rllm_serving.http_server import HttpServer
-from rllm_serving.listening import listen, url_of
 from rllm_verl.cpu.gate import Gate
-from rllm_verl.cpu.openai_api import create_app
-from rllm_verl.cpu.sampling_request import ContextLimits, SamplingRequest, sampling_request
 from rllm_verl.cpu.server_settings import ServerSettings
 from rllm_verl.cpu.staged_weights import Bucket, StagedWeights
 from rllm_verl.cpu.token_output import Response
+
+SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 
 
 class RolloutServer:
@@ -41,101 +40,61 @@ class RolloutServer:
         # More than one thread makes tiny models slower, in particular with many workers on a machine.
         torch.set_num_threads(1)
         loaded = load_model(ModelSection(name=settings.model, dtype=settings.dtype, device="cpu"), seed=0)
-        self.settings = settings
-        self.renderer = TemplateRenderer(loaded.tokenizer, loaded.stop_ids)
-        self.limits = ContextLimits(
-            vocabulary=int(loaded.model.get_input_embeddings().num_embeddings),
-            max_context=min(settings.max_context, loaded.max_context),
-        )
         self._model = loaded.model
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-rollout")
         self._engine = LocalEngine(
             loaded.model,
-            self.renderer,
+            TemplateRenderer(loaded.tokenizer, loaded.stop_ids),
             self._executor,
-            max_context=self.limits.max_context,
+            max_context=min(settings.max_context, loaded.max_context),
             max_concurrency=settings.max_concurrency,
             kv_cache_bytes=settings.kv_cache_bytes,
         )
         self._gate = Gate()
         self._asleep = False
         self._staged: StagedWeights | None = None
-        self._http: HttpServer | None = None
 
     @property
     def weight_version(self) -> int:
         """The training step of the current weights. 0 before the first update."""
         return self._engine.weight_version
 
-    async def start(self) -> str:
-        """Listen for HTTP requests, and return ``host:port``."""
-        listening = listen()
-        self._http = HttpServer(create_app(self), listening)
-        address = url_of(listening).removeprefix("http://")
-        await self._http.start()
-        return address
-
-    async def stop(self) -> None:
-        """Stop listening and computing. A Ray actor does not need this, because its process ends."""
-        if self._http is not None:
-            await self._http.stop()
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling_params: Mapping[str, Any],
-        request_id: str,
-        image_data: object = None,
-        video_data: object = None,
-        audio_data: object = None,
+        self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **_: object
     ) -> Response:
         """Continue a prompt. Requests with the same id run one after the other and share a cached prefix.
 
+        `sampling_params` are the parameters that `VerlEngine` sends. verl's client adds images and sounds, all None.
+
         Raises:
-            RolloutError: the request cannot be served, or a forward pass failed.
+            RolloutError: the prompt is empty, too long or has unknown tokens, or a forward pass failed.
         """
-        for kind, data in (("Images", image_data), ("Videos", video_data), ("Sounds", audio_data)):
-            if data is not None:
-                raise RolloutError(
-                    "token-ids-only",
-                    f"The rollout server for CPUs does not support {kind.lower()}.",
-                    "Send only token ids.",
-                )
         if self._asleep:
             raise BackendError(
                 "not-started",
                 "The rollout server sleeps, because it has freed its weights.",
                 "Call sync_weights before sampling.",
             )
-        settings = self.settings
-        request = sampling_request(
-            request_id,
-            prompt_ids,
-            sampling_params,
-            defaults=settings.defaults,
-            ignore_eos=settings.ignore_eos,
-            limits=self.limits,
-        )
         async with self._gate.entered() as admitted:
             if not admitted:
                 return Response([], None, "aborted", self.weight_version)
-            return await self._sample(request, request_id)
+            return await self._sample(prompt_ids, sampling_params, request_id)
 
-    async def _sample(self, request: SamplingRequest, request_id: str) -> Response:
-        stop_ids = request.stop_ids if request.ignores_eos else request.stop_ids | self.renderer.stop_ids
+    async def _sample(self, prompt_ids: Sequence[int], asked: Mapping[str, Any], request_id: str) -> Response:
+        sampling = SamplingParams(**{name: asked[name] for name in SAMPLING})
+        stop_ids = frozenset(asked["stop_token_ids"])
         aborted = False
 
         def stops(sampled: NDArray[np.int32]) -> bool:
             nonlocal aborted
             done = int(sampled[-1]) in stop_ids
-            aborted = self._gate.aborting and not done and len(sampled) < request.sampling.max_tokens
+            aborted = self._gate.aborting and not done and len(sampled) < sampling.max_tokens
             return done or aborted
 
-        completion = await self._engine.generate(request.prompt, request.sampling, session=request_id, stops=stops)
+        completion = await self._engine.generate(prompt_ids, sampling, session=request_id, stops=stops)
         return Response(
             token_ids=completion.token_ids.tolist(),
-            log_probs=completion.logprobs.tolist() if request.wants_logprobs else None,
+            log_probs=completion.logprobs.tolist(),
             stop_reason="aborted" if aborted else "completed",
             weight_version=completion.weight_version,
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rllm_core.contracts.engine import SamplingParams
 from rllm_core.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -24,9 +22,6 @@ class ServerSettings:
     """Maximum number of tokens in a prompt and its response. The model may support fewer."""
     max_concurrency: int
     """Maximum number of responses in one forward pass."""
-    defaults: SamplingParams
-    """Values for missing request parameters. The seeds of requests without a seed are derived from this seed."""
-    ignore_eos: bool = False
     kv_cache_bytes: int = KV_CACHE_BYTES
 
 
@@ -42,31 +37,17 @@ def server_settings(rollout: Any, model_path: str) -> ServerSettings:
         dtype=rollout.dtype,
         max_context=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
         max_concurrency=rollout.max_num_seqs,
-        defaults=SamplingParams(
-            max_tokens=rollout.response_length,
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            seed=rollout.seed,
-        ),
-        ignore_eos=rollout.ignore_eos,
     )
 
 
 def _check(rollout: Any) -> None:
     key = "actor_rollout_ref.rollout"
-    parallel: Mapping[str, int] = {
-        "tensor_model_parallel_size": rollout.tensor_model_parallel_size,
-        "data_parallel_size": rollout.data_parallel_size,
-        "pipeline_model_parallel_size": rollout.pipeline_model_parallel_size,
-    }
-    for name, size in parallel.items():
-        if size != 1:
-            raise ConfigError(
-                "unsupported-parallelism",
-                f"{key}.{name}={size}, but the rollout server for CPUs keeps a whole model in one process.",
-                f"Set {key}.{name}=1. Each worker has its own server.",
-            )
+    if (size := rollout.tensor_model_parallel_size) != 1:
+        raise ConfigError(
+            "unsupported-parallelism",
+            f"{key}.tensor_model_parallel_size={size}, but each rollout server for CPUs has a whole model.",
+            f"Set {key}.tensor_model_parallel_size=1. Each worker has its own server.",
+        )
     if rollout.dtype not in get_args(Dtype):
         raise ConfigError(
             "bad-value",

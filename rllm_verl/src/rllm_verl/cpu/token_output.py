@@ -18,7 +18,7 @@ class Response:
 
     token_ids: list[int]
     log_probs: list[float] | None
-    """Log-probs under softmax(logits / temperature), before top-p and top-k. None if they were not requested."""
+    """Log-probs under softmax(logits / temperature), before top-p and top-k. None if the request was rejected."""
     stop_reason: StopReason
     weight_version: int
     """verl's ``global_steps``: the oldest weight version that sampled a token of the response."""

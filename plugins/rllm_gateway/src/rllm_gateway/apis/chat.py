@@ -8,36 +8,40 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from rllm_gateway import fields
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.fields import Kind, MessageParts, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A supported value of ``tool_choice``."""
+    """A value of ``tool_choice``."""
 
-    none: bool
+    none: bool = False
     """True if the model must not call a tool. Its prompt then contains no tools."""
-    must_call: bool
+    must_call: bool = False
     tool: str | None = None
     """The only tool that the model may call. None if it may call any tool."""
 
 
-def tool_choice(body: Mapping[str, Any], holder: str | None) -> ToolChoice | None:
-    """Return the choice. None if it is missing, or has an unsupported value.
+def read_tool_choice(
+    body: Mapping[str, Any], holder: str | None, unsupported: Any, outcomes: dict[str, Outcome]
+) -> ToolChoice:
+    """Return the choice. A missing choice and an ignored choice leave the model free.
 
     `holder` is the key of the object with the tool's name; None if the choice has the name itself.
 
     Raises:
-        RefusedError: a tool is chosen without a name.
+        RefusedError: the value is not supported, or a tool is chosen without a name.
     """
     match body.get("tool_choice"):
+        case None:
+            return ToolChoice()
         case "auto" | "none" | "required" as choice:
             return ToolChoice(choice == "none", choice == "required")
         case {"type": "function"}:
@@ -45,17 +49,9 @@ def tool_choice(body: Mapping[str, Any], holder: str | None) -> ToolChoice | Non
             named = choice if holder is None else fields.mapping(choice, holder, "tool_choice")
             return ToolChoice(False, True, fields.text(named, "name", "tool_choice"))
         case _:
-            return None
-
-
-def without_known_choice(body: Mapping[str, Any], chosen: ToolChoice | None) -> Mapping[str, Any]:
-    """Return the parameters without ``tool_choice`` if its value is supported, because it then needs no rule."""
-    return body if chosen is None else {name: value for name, value in body.items() if name != "tool_choice"}
-
-
-def must_call(chosen: ToolChoice | None) -> dict[str, Any]:
-    """Return the arguments for `wanted`."""
-    return {"must_call": chosen is not None and chosen.must_call, "tool": None if chosen is None else chosen.tool}
+            refuse_unless_ignored("tool_choice", unsupported)
+            outcomes["tool_choice"] = "ignored"
+            return ToolChoice()
 
 
 TYPES: dict[Kind, str] = {
@@ -93,6 +89,7 @@ RULES = Rules(
             "stop",
             "n",
             "tools",
+            "tool_choice",
             "stream",
             "stream_options",
             "logprobs",
@@ -124,7 +121,6 @@ RULES = Rules(
         "logit_bias": ({},),
         "modalities": (["text"],),
         "moderation": (),
-        "tool_choice": (),
         "web_search_options": (),
     },
 )
@@ -136,10 +132,8 @@ SHOWN = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", "rea
 
 def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
-    chosen = tool_choice(body, "function")
-    outcomes = RULES.outcomes(without_known_choice(body, chosen), unsupported)
-    if chosen is not None:
-        outcomes["tool_choice"] = "honoured"
+    outcomes = RULES.outcomes(body, unsupported)
+    chosen = read_tool_choice(body, "function", unsupported, outcomes)
     reader = _Messages(unsupported, outcomes)
     tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(fields.objects(body, "tools"))]
     most = [fields.read_integer(body, key, 1, 1 << 31) for key in ("max_tokens", "max_completion_tokens")]
@@ -147,14 +141,14 @@ def _read(body: dict[str, Any], unsupported: Any) -> Asked:
     form = fields.mapping(body, "response_format")
     holder = fields.mapping(form, "json_schema", "response_format")
     schema = schema_of(form, holder, "response_format") if form else None
-    tools = [] if chosen is not None and chosen.none else tools
+    tools = [] if chosen.none else tools
     messages = [reader.message(each, f"messages[{at}]") for at, each in enumerate(fields.objects(body, "messages"))]
     if not messages:
         raise invalid("messages is empty; send at least one.", "messages")
     return Asked(
         messages=messages,
         tools=tools,
-        wanted=find_required_form("response_format", schema, tools, **must_call(chosen)),
+        wanted=find_required_form("response_format", schema, tools, chosen.must_call, chosen.tool),
         n=fields.read_integer(body, "n", 1, MOST_CHOICES) or 1,
         max_tokens=min((each for each in most if each is not None), default=None),
         stop=fields.stop_texts(body, "stop", MOST_STOPS),
@@ -183,18 +177,17 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-class _Messages:
-    """Reads messages. Parts other than text and tool calls are rejected, or counted as ignored."""
+class _Messages(MessageParts):
+    """Reads messages."""
 
-    def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
-        self._unsupported = unsupported
-        self._outcomes = outcomes
+    parameter = "messages"
+    text_keys: ClassVar = {"text": "text", "refusal": "refusal"}
 
     def message(self, found: Mapping[str, Any], where: str) -> dict[str, Any]:
         role = ROLES.get(fields.text(found, "role", where))
         if role is None:
             raise invalid(f"{where}.role is none of {', '.join(ROLES)}.", f"{where}.role")
-        read: dict[str, Any] = {"role": role, "content": self._content(found, where)}
+        read: dict[str, Any] = {"role": role, "content": self.read(found.get("content"), f"{where}.content")}
         if name := fields.optional_text(found, "name", where):
             read["name"] = name
         if role == "tool":
@@ -209,20 +202,6 @@ class _Messages:
             if value and key not in SHOWN:
                 self._outcomes[f"messages.{key:.64}"] = "ignored"
         return read
-
-    def _content(self, found: Mapping[str, Any], where: str) -> str:
-        content = found.get("content")
-        if content is None or isinstance(content, str):
-            return content or ""
-        words = []
-        for at, part in enumerate(fields.objects(found, "content", where)):
-            kind = fields.text(part, "type", f"{where}.content[{at}]")
-            if kind in ("text", "refusal"):
-                words.append(fields.text(part, kind, f"{where}.content[{at}]"))
-            else:
-                refuse_unless_ignored(f"messages.{kind:.64}", self._unsupported)
-                self._outcomes[f"messages.{kind:.64}"] = "ignored"
-        return "".join(words)
 
 
 def _call(call: Mapping[str, Any], where: str) -> dict[str, Any]:

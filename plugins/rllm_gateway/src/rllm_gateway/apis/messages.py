@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from rllm_gateway import fields
 from rllm_gateway.exchange import Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Kind, Outcome, RefusedError, Rules, invalid, refuse_unless_ignored
+from rllm_gateway.fields import Kind, MessageParts, RefusedError, Rules, invalid, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
@@ -106,15 +106,14 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": function | {"parameters": fields.mapping(tool, "input_schema", where)}}
 
 
-class _Messages:
+class _Messages(MessageParts):
     """Reads turns. A turn in Anthropic's API may become several messages, because each tool result is a message."""
 
-    def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
-        self._unsupported = unsupported
-        self._outcomes = outcomes
+    parameter = "messages"
+    text_keys: ClassVar = {"text": "text"}
 
     def system(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        if said := self._words(body.get("system"), "system"):
+        if said := self.read(body.get("system"), "system"):
             yield {"role": "system", "content": said}
 
     def messages(self, turn: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -133,12 +132,12 @@ class _Messages:
         for at, block in enumerate(fields.objects(turn, "content", where)):
             place = f"{where}.content[{at}]"
             if block.get("type") == "tool_result":
-                result = self._words(block.get("content"), f"{place}.content")
+                result = self.read(block.get("content"), f"{place}.content")
                 yield {"role": "tool", "tool_call_id": fields.text(block, "tool_use_id", place), "content": result}
             else:
                 others.append(block)
         if others or not turn.get("content"):
-            yield {"role": role, "content": self._words(others, f"{where}.content")}
+            yield {"role": role, "content": self.read(others, f"{where}.content")}
 
     def _assistant(self, turn: Mapping[str, Any], where: str) -> dict[str, Any]:
         content = turn.get("content")
@@ -148,24 +147,11 @@ class _Messages:
         calls = [_call(block, f"{where}.content") for block in blocks if block.get("type") == "tool_use"]
         reasoning = [block for block in blocks if block.get("type") == "thinking"]
         rest = [b for b in blocks if b.get("type") not in ("tool_use", "thinking", "redacted_thinking")]
-        message: dict[str, Any] = {"role": "assistant", "content": self._words(rest, f"{where}.content")}
+        message: dict[str, Any] = {"role": "assistant", "content": self.read(rest, f"{where}.content")}
         if reasoning:
             thought = [fields.text(block, "thinking", f"{where}.content") for block in reasoning]
             message["reasoning_content"] = "".join(thought)
         return message | ({"tool_calls": calls} if calls else {})
-
-    def _words(self, content: Any, where: str) -> str:
-        if content is None or isinstance(content, str):
-            return content or ""
-        words = []
-        for at, block in enumerate(fields.objects({"content": content}, "content")):
-            kind = fields.text(block, "type", f"{where}[{at}]")
-            if kind == "text":
-                words.append(fields.text(block, "text", f"{where}[{at}]"))
-            else:
-                refuse_unless_ignored(f"messages.{kind:.64}", self._unsupported)
-                self._outcomes[f"messages.{kind:.64}"] = "ignored"
-        return "".join(words)
 
 
 def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:

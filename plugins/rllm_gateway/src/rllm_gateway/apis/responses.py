@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
 from rllm_gateway import fields
-from rllm_gateway.apis.chat import error_body, error_object, must_call, tool_choice, without_known_choice
+from rllm_gateway.apis.chat import error_body, error_object, read_tool_choice
 from rllm_gateway.exchange import MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
-from rllm_gateway.fields import Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
+from rllm_gateway.fields import MessageParts, Outcome, RefusedError, Rules, invalid, refuse_held, refuse_unless_ignored
 from rllm_gateway.structured import find_required_form, schema_of
 
 RULES = Rules(
@@ -23,6 +23,7 @@ RULES = Rules(
             "metadata",
             "stream",
             "tools",
+            "tool_choice",
             "user",
             "include",
             "text",
@@ -51,7 +52,6 @@ RULES = Rules(
         "context_management": ([],),
         "image": (),
         "moderation": (),
-        "tool_choice": (),
         "truncation": ("disabled",),
     },
     held=frozenset(("conversation", "previous_response_id", "prompt")),
@@ -59,16 +59,13 @@ RULES = Rules(
 WITH_LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (WITH_LOGPROBS, "reasoning.encrypted_content")
 """Supported values of ``include``. Reasoning is sent as plain text, so encrypted reasoning is never sent."""
-WORDS = ("input_text", "output_text", "text", "refusal")
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def read(body: dict[str, Any], unsupported: Any) -> Asked:
     """Raises RefusedError."""
-    chosen = tool_choice(body, None)
-    outcomes = RULES.outcomes(without_known_choice(body, chosen), unsupported)
-    if chosen is not None:
-        outcomes["tool_choice"] = "honoured"
+    outcomes = RULES.outcomes(body, unsupported)
+    chosen = read_tool_choice(body, None, unsupported, outcomes)
     text = fields.mapping(body, "text")
     form = fields.mapping(text, "format", "text")
     schema = schema_of(form, form, "text.format") if form else None
@@ -76,7 +73,7 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
         outcomes["text"] = "ignored"
     included = _included(body, unsupported, outcomes)
     tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(fields.objects(body, "tools"))]
-    tools = [] if chosen is not None and chosen.none else tools
+    tools = [] if chosen.none else tools
     reader = _Items(unsupported, outcomes)
     if instructions := fields.optional_text(body, "instructions"):
         reader.messages.append({"role": "system", "content": instructions})
@@ -90,7 +87,7 @@ def read(body: dict[str, Any], unsupported: Any) -> Asked:
     return Asked(
         messages=reader.messages,
         tools=tools,
-        wanted=find_required_form("text.format", schema, tools, **must_call(chosen)),
+        wanted=find_required_form("text.format", schema, tools, chosen.must_call, chosen.tool),
         max_tokens=fields.read_integer(body, "max_output_tokens", 1, 1 << 31),
         stream=fields.truth(body, "stream"),
         logprobs=WITH_LOGPROBS in included,
@@ -123,13 +120,15 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": function | {"parameters": fields.mapping(tool, "parameters", where)}}
 
 
-class _Items:
+class _Items(MessageParts):
     """Reads items. Consecutive reasoning, text and tool calls become one assistant message."""
 
+    parameter = "input"
+    text_keys: ClassVar = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
     def __init__(self, unsupported: Any, outcomes: dict[str, Outcome]) -> None:
+        super().__init__(unsupported, outcomes)
         self.messages = list[dict[str, Any]]()
-        self._unsupported = unsupported
-        self._outcomes = outcomes
         self._open: dict[str, Any] | None = None
         """The assistant's message to which further tool calls belong."""
 
@@ -142,12 +141,12 @@ class _Items:
             case "function_call":
                 self._assistant().setdefault("tool_calls", []).append(_call(item, where))
             case "function_call_output":
-                output = self._words(item, "output", where)
+                output = self.read(item.get("output"), f"{where}.output")
                 self._say({"role": "tool", "tool_call_id": fields.text(item, "call_id", where), "content": output})
             case "item_reference":
                 refuse_held(f"{where}.type")
             case str(kind):
-                self._leave_out(f"input.{kind:.64}")
+                self.leave_out(kind)
             case _:
                 raise invalid(f"{where}.type must be a text.", f"{where}.type")
 
@@ -155,7 +154,7 @@ class _Items:
         role = ROLES.get(fields.text(item, "role", where))
         if role is None:
             raise invalid(f"{where}.role is none of {', '.join(ROLES)}.", f"{where}.role")
-        words = self._words(item, "content", where)
+        words = self.read(item.get("content"), f"{where}.content")
         if role != "assistant":
             self._say({"role": role, "content": words})
         elif self._open is not None and not self._open["content"] and "tool_calls" not in self._open:
@@ -181,23 +180,6 @@ class _Items:
     def _say(self, message: dict[str, Any]) -> None:
         self._open = None
         self.messages.append(message)
-
-    def _words(self, item: Mapping[str, Any], key: str, where: str) -> str:
-        content = item.get(key)
-        if content is None or isinstance(content, str):
-            return content or ""
-        words = []
-        for at, part in enumerate(fields.objects(item, key, where)):
-            kind = fields.text(part, "type", f"{where}.{key}[{at}]")
-            if kind in WORDS:
-                words.append(fields.text(part, "refusal" if kind == "refusal" else "text", f"{where}.{key}[{at}]"))
-            else:
-                self._leave_out(f"input.{kind:.64}")
-        return "".join(words)
-
-    def _leave_out(self, name: str) -> None:
-        refuse_unless_ignored(name, self._unsupported)
-        self._outcomes[name] = "ignored"
 
 
 def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:

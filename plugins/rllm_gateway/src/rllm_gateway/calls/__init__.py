@@ -6,18 +6,14 @@
 from rllm_gateway.calls.reader import CallReader
 from rllm_gateway.calls.rows import (
     CallRow,
-    DamagedError,
     DeliveryRow,
-    DuplicateError,
     EndRow,
     RewardRow,
     Row,
-    SealedError,
     SessionRow,
     SessionSummary,
     StoredSession,
     StoreError,
-    UnknownSessionError,
 )
 from rllm_gateway.calls.store import CallStore
 
@@ -25,16 +21,12 @@ __all__ = [
     "CallReader",
     "CallRow",
     "CallStore",
-    "DamagedError",
     "DeliveryRow",
-    "DuplicateError",
     "EndRow",
     "RewardRow",
     "Row",
-    "SealedError",
     "SessionRow",
     "SessionSummary",
     "StoreError",
     "StoredSession",
-    "UnknownSessionError",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rllm_core.files import sync_directory, sync_file
 from rllm_gateway.calls import tables
-from rllm_gateway.calls.rows import DamagedError, StoreError
+from rllm_gateway.calls.rows import StoreError
 
 BUSY_SECONDS = 60.0
 """Seconds that a commit waits for commits of other processes."""
@@ -44,20 +44,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
             f"No store of calls can be created at {path}: {error.strerror}.",
             "Set rllm.sdk.store.path, or --store of `rllm gateway serve`, to a path that you may write.",
         ) from error
-    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
-        raise StoreError(
-            "not-writable",
-            f"You have no permission to write the store of calls {path}.",
-            f"Run: chmod u+rw {path}. Or set rllm.sdk.store.path to a new file.",
-        )
-    with failures(path, "opened"):
-        connection = _connect(path, "rw")
-        with _closed_if_refused(connection):
-            _require_version(connection, path)
-            # FULL syncs the log with every commit. Otherwise a crash of the machine could lose acknowledged rows.
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
-    return connection
+    # FULL syncs the log with every commit. Otherwise a crash of the machine could lose acknowledged rows.
+    return _connect(path, "rw", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON")
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
@@ -73,15 +61,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
             f"There is no store of calls at {path}.",
             "Set --store to the folder of a run, or to the file that `rllm gateway serve` prints as `store:`.",
         )
-    if not os.access(path, os.R_OK, effective_ids=True):
-        raise StoreError(
-            "file-unreadable", f"You have no permission to read the store of calls {path}.", f"Run: chmod u+r {path}"
-        )
-    with failures(path, "opened"):
-        connection = _connect(path, "ro")
-        with _closed_if_refused(connection):
-            _require_version(connection, path)
-    return connection
+    return _connect(path, "ro")
 
 
 @contextmanager
@@ -110,7 +90,7 @@ def failure(path: Path, done: str, error: sqlite3.Error) -> StoreError:
     """Return the `StoreError` for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(_MALFORMED):
-        return DamagedError(
+        return StoreError(
             "damaged-store",
             f"The store of calls {path} cannot be {done}: {error}.",
             f"Copy {path} back from a backup, or move it to a different path. A run then creates a new store.",
@@ -144,13 +124,21 @@ def _make(path: Path) -> None:
     sync_directory(path.parent)
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection that begins no transaction by itself.
-
-    Callers must make sure that only one thread uses it at a time.
-    """
+def _connect(path: Path, mode: str, *pragmas: str) -> sqlite3.Connection:
+    """Return a connection that begins no transaction by itself, after a check of the file's type and version."""
     place = f"{path.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+    with failures(path, "opened"):
+        connection = sqlite3.connect(
+            place, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
+        )
+        try:
+            _require_version(connection, path)
+            for pragma in pragmas:
+                connection.execute(pragma)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
 def _require_version(connection: sqlite3.Connection, path: Path) -> None:
@@ -171,24 +159,9 @@ def _require_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _reject_no_file(path: Path) -> None:
-    if path.is_dir():
-        raise StoreError("not-a-file", f"The store of calls {path} is a folder.", "Set the path of a file in it.")
+    # For a pipe, SQLite would wait forever for a program that writes into it.
     if path.exists() and not path.is_file():
-        # SQLite would wait forever for a program that writes into the pipe.
-        raise StoreError(
-            "not-a-file",
-            f"The store of calls {path} is a pipe or a device, not a file.",
-            "Set the path of a store of calls, or of a new file.",
-        )
-
-
-@contextmanager
-def _closed_if_refused(connection: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connection.close()
-        raise
+        raise StoreError("not-a-file", f"The store of calls {path} is a folder or a pipe.", "Set the path of a file.")
 
 
 LOGS = ("-wal", "-shm")

@@ -10,15 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rllm_core.errors import ConfigError
 from rllm_gateway.calls.opening import connect_to_read, failures
 from rllm_gateway.calls.rows import (
     CallRow,
-    DamagedError,
     EndRow,
     RewardRow,
     SessionSummary,
     StoredSession,
-    UnknownSessionError,
+    StoreError,
 )
 from rllm_gateway.calls.tables import COLUMNS, agrees, decoded_call, decoded_session, from_json
 
@@ -48,7 +48,7 @@ class CallReader:
         """Return the sessions of a run, or of all runs, in the order in which they were opened.
 
         Raises:
-            DamagedError: a row is damaged.
+            StoreError: a row is damaged.
             StoreError: the store cannot be read.
         """
         with self._reading():
@@ -63,14 +63,14 @@ class CallReader:
         """Return a session with its calls, its rewards and its end.
 
         Raises:
-            UnknownSessionError: the session does not exist.
-            DamagedError: one of its rows is damaged.
+            ConfigError: the session does not exist.
+            StoreError: one of its rows is damaged.
             StoreError: the store cannot be read.
         """
         with self._reading():
             rows = self._rows("sessions", "id", session)
             if not rows:
-                raise UnknownSessionError(
+                raise ConfigError(
                     "unknown-session",
                     f"The store of calls {self._path} has no session {session!r}.",
                     "List the sessions with `rllm gateway sessions`.",
@@ -93,14 +93,14 @@ class CallReader:
         """Return the weight version of a session's first call. Only this call is read.
 
         Raises:
-            UnknownSessionError: the session does not exist, or has no calls.
-            DamagedError: the call is damaged.
+            StoreError: the session does not exist, or has no calls.
+            StoreError: the call is damaged.
             StoreError: the store cannot be read.
         """
         with self._reading():
             rows = self._rows("calls", "session", session, "LIMIT 1")
             if not rows:
-                raise UnknownSessionError(
+                raise StoreError(
                     "no-sessions",
                     f"The store of calls {self._path} has no call of session {session!r}.",
                     "List the sessions and the number of their calls with `rllm gateway sessions`.",
@@ -111,13 +111,13 @@ class CallReader:
         """Read the store's pages and indices. Digests of rows are not compared.
 
         Raises:
-            DamagedError: a page is damaged.
+            StoreError: a page is damaged.
             StoreError: the store cannot be read.
         """
         with self._reading():
             (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise DamagedError(
+            raise StoreError(
                 "damaged-store",
                 f"The store of calls {self._path} is damaged: {found}.",
                 f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",
@@ -155,7 +155,7 @@ class CallReader:
     def _request(self, digest: bytes) -> bytes:
         rows = self._rows("requests", "digest", digest)
         if not rows:
-            raise DamagedError(
+            raise StoreError(
                 "damaged-store",
                 f"The store of calls {self._path} has lost the parameters of a request.",
                 f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",
@@ -172,7 +172,7 @@ class CallReader:
         found = self._connection.execute(query, {} if value is None else {"value": value}).fetchall()
         for number, *values in found:
             if not agrees(values):
-                raise DamagedError(
+                raise StoreError(
                     "damaged-store",
                     f"Record {number} of {table} in {self._path} is damaged.",
                     f"Copy {self._path} back from a backup, or move it away: a run then makes a new store.",

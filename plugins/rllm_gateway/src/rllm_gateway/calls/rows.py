@@ -18,22 +18,6 @@ class StoreError(RllmError):
     """A row could not be written, or the store could not be opened or read. No part of the row is in the store."""
 
 
-class SealedError(StoreError):
-    """The session has ended. It accepts no more calls or rewards."""
-
-
-class UnknownSessionError(StoreError):
-    """The session does not exist, or was pruned."""
-
-
-class DuplicateError(StoreError):
-    """The store already has a row with this id."""
-
-
-class DamagedError(StoreError):
-    """A row differs from the row that was written."""
-
-
 NAME, GROUP = "name", "group"
 """Keys of `CallRow.parameters`."""
 
@@ -109,10 +93,6 @@ class CallRow:
     """The request's parameters as sent by the client, tools included. Stored once for all calls that share them."""
     outcomes: Mapping[str, str]
     """Parameter -> its outcome, such as ``honoured``."""
-    client_retry: int | None = None
-    """Number of the client's retry, from the request. None: the request has no such number."""
-    traceparent: str | None = None
-    """Value of the request's ``traceparent`` header."""
     delivered: bool = False
     """True if the response reached the client. This is only read, not written: a `DeliveryRow` stores it."""
 
@@ -196,7 +176,7 @@ class StoredSession:
 
         Raises:
             KeyError: the session has no such call.
-            DamagedError: an ancestor is missing.
+            StoreError: an ancestor is missing.
         """
         return prompt_ids(self._lineage(call))
 
@@ -215,7 +195,7 @@ class StoredSession:
             if call not in self._by_id:
                 raise
             parent = error.args[0]
-            raise DamagedError(
+            raise StoreError(
                 "damaged-store",
                 f"Session {self.session.id!r} lacks call {parent!r}, which call {call!r} continues.",
                 "Copy the store back from a backup. The other sessions can still be read.",

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,24 +15,9 @@ from typing import Self, TypeAlias
 
 from rllm_gateway.calls.opening import Presence, connect_to_read, connect_to_write, failure, failures, transaction
 from rllm_gateway.calls.reader import CallReader
-from rllm_gateway.calls.rows import DeliveryRow, DuplicateError, Row, SealedError, StoreError, UnknownSessionError
+from rllm_gateway.calls.rows import DeliveryRow, Row, StoreError
 from rllm_gateway.calls.tables import INSERT, Record, encoded
 
-_REFUSALS: dict[str, Callable[[str, Record], StoreError]] = {
-    "SQLITE_CONSTRAINT_UNIQUE": lambda where, record: DuplicateError(
-        "duplicate-row", f"{where} already contains {_named(record)}.", "This is a bug; please report it."
-    ),
-    "SQLITE_CONSTRAINT_FOREIGNKEY": lambda where, record: UnknownSessionError(
-        "unknown-session",
-        f"{where} does not contain the session or the call of {_named(record)}.",
-        "Check if the session was deleted with `rllm gateway prune`.",
-    ),
-    "SQLITE_CONSTRAINT_TRIGGER": lambda where, record: SealedError(
-        "session-ended",
-        f"{where}: session {record.values[0]!r} has ended and accepts no more calls or rewards.",
-        "Open a new session.",
-    ),
-}
 _Outcome: TypeAlias = "tuple[asyncio.Future[None], StoreError | None]"
 
 
@@ -150,26 +135,29 @@ class GroupWriter:
         for record in records:
             try:
                 self._connection.execute(INSERT[record.table], record.values)
-            except sqlite3.IntegrityError as error:
-                refusal = _REFUSALS.get(error.sqlite_errorname)
-                where = f"The store of calls {self._path}"
-                return refusal(where, record) if refusal else failure(self._path, "written", error)
-            except (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeError) as error:
-                return StoreError(
-                    "store-failed",
-                    f"{_named(record)} cannot be stored: {error}.",
-                    "This is a bug; please report it.",
-                )
+            except (
+                sqlite3.IntegrityError,
+                sqlite3.DataError,
+                sqlite3.InterfaceError,
+                OverflowError,
+                UnicodeError,
+            ) as error:
+                return self._rejection(record, error)
         return None
 
-
-def _named(record: Record) -> str:
-    what = record.table.removesuffix("s").replace("deliverie", "delivery")
-    return (
-        f"the {what} {record.values[1]!r} of {record.values[0]!r}"
-        if what in ("call", "delivery")
-        else (f"the {what} {record.values[0]!r}" if what == "session" else f"the {what} of {record.values[0]!r}")
-    )
+    def _rejection(self, record: Record, error: Exception) -> StoreError:
+        what = f"The store of calls {self._path} rejects a record of {record.table} ({record.values[0]!r:.100})"
+        match getattr(error, "sqlite_errorname", ""):
+            case "SQLITE_CONSTRAINT_UNIQUE":
+                hint = "This is a bug; please report it."
+                return StoreError("duplicate-row", f"{what}: it has this record already.", hint)
+            case "SQLITE_CONSTRAINT_FOREIGNKEY":
+                hint = "Check if the session was deleted with `rllm gateway prune`."
+                return StoreError("unknown-session", f"{what}: it lacks the record's session or call.", hint)
+            case "SQLITE_CONSTRAINT_TRIGGER":
+                return StoreError("session-ended", f"{what}: its session has ended.", "Open a new session.")
+            case _:
+                return StoreError("store-failed", f"{what}: {error}.", "This is a bug; please report it.")
 
 
 def _settle(outcomes: Sequence[_Outcome]) -> None:
@@ -257,10 +245,8 @@ class CallStore(CallReader):
         If the caller is cancelled while it waits, the row may or may not be stored.
 
         Raises:
-            DuplicateError: the store already has this session, the session already has this call, or it has an end.
-            UnknownSessionError: the row's session does not exist, or the call of a delivery does not exist.
-            SealedError: the session has ended.
-            StoreError: the row could not be written.
+            StoreError: the row could not be written (``store-failed``). Or the store has it (``duplicate-row``), lacks
+                its session or call (``unknown-session``), or its session has ended (``session-ended``).
         """
         future = asyncio.get_running_loop().create_future()
         self._writer.submit(encoded(row), future)

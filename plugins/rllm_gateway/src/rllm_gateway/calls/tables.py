@@ -122,7 +122,7 @@ def _tables_of(row: Row) -> list[tuple[str, tuple[Value, ...]]]:
 
 
 _HEAD = (
-    *("role", "parent", "kept_tokens", "kept_messages", "client_retry", "traceparent", "prompt_digest"),
+    *("role", "parent", "kept_tokens", "kept_messages", "prompt_digest"),
     *("weight_version", "version_spans", "finish_reason", "started", "seconds", "parameters"),
 )
 """Fields of a `CallRow` that are JSON data of the call."""

@@ -69,6 +69,16 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  sampler: {name: $chosen, bound: 0.5}",
             dependencies=_NUMPY,
         ),
+        "teacher": Template(
+            title="Teacher",
+            summary="Prefers one token. All other tokens are equally likely.",
+            train="rllm train guess --objective opd --teacher $chosen",
+            config=(
+                "rllm:\n  teacher: {name: $chosen, probability: 0.9}\n"
+                "  pipeline:\n    insert: [{stage: distill, after: advantages}]"
+            ),
+            dependencies=_NUMPY,
+        ),
         "stage": Template(
             title="Pipeline stage",
             summary="Takes a little reward for every token that was sampled.",

@@ -1,4 +1,4 @@
-"""Findings of `rllm record check`, and the checks that need no torch: files, ids, rewards, advantages and norms."""
+"""Findings of `rllm record check`, and the checks that need no torch: files, ids, rewards, advantages and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rllm.runs.metrics_file import METRICS
 from rllm_record.steps import digests
@@ -93,8 +92,6 @@ def _digests_in(mark: bytes) -> dict[str, str]:
 LOGGED = {"grad_norm": "actor/grad_norm", "learning_rate": "actor/lr"}
 """Column of `UPDATES` -> the metric that is its mean."""
 NORM_TOLERANCE = 1e-6
-ADDED = (1e-6, 0.0)
-"""Numbers that clipping functions add to a norm before they divide by it: 1e-6 in torch, 0 elsewhere."""
 
 
 def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mapping[str, float]) -> Iterator[Mismatch]:
@@ -109,44 +106,6 @@ def check_logged(step: int, updates: Sequence[Mapping[str, Any]], logged: Mappin
                     f"step {step}: {metric} in {METRICS} is {logged[metric]:.9g}, but {mean:.9g} follows from updates",
                 )
 
-
-def check_clipping(updates: Mapping[str, Mapping[str, Any]]) -> Iterator[Mismatch]:
-    """Check that all clipped gradients of a run were scaled down to the same norm.
-
-    Args:
-        updates: name for the message -> row of `UPDATES`.
-    """
-    known = {name: row for name, row in updates.items() if row["grad_norm"] and row["clip_factor"] is not None}
-    if not known:
-        return
-    norms = np.array([row["grad_norm"] for row in known.values()])
-    factors = np.array([row["clip_factor"] for row in known.values()])
-    clipped = factors != 1.0
-    wrong = ~((factors > 0) & (factors <= 1))
-    if clipped.any():
-        # The right addition is the one with the fewest differing gradients.
-        found = [_differing(factors, norms + added, clipped) for added in ADDED]
-        wrong |= min(found, key=np.sum)
-    for index in np.flatnonzero(wrong):
-        name = list(known)[index]
-        yield Mismatch(
-            "clipping-mismatch",
-            f"{name}: clip_factor {factors[index]:.9g} does not follow from grad_norm {norms[index]:.9g}",
-        )
-
-
-def _differing(factors: Any, norms: Any, clipped: Any) -> Any:
-    """Return (n,) bools, True for gradients whose clipping limit differs from the median."""
-    limit = float(np.median((factors * norms)[clipped]))
-    expected = np.minimum(1.0, limit / norms)
-    return np.abs(factors - expected) > NORM_TOLERANCE * expected
-
-
-TOLERANCE = 1e-5
-"""Tolerance relative to the largest value of a group, because advantages are float32."""
-COMPARES_WITH_MEAN = frozenset({"grpo", "reinforce_plus_plus_baseline"})
-COMPARES_WITH_OTHERS = frozenset({"rloo"})
-"""Estimators of rllm-core, by their kind of baseline. Baselines of other estimators are not checked."""
 
 Row = Mapping[str, Any]
 
@@ -247,74 +206,6 @@ def check_traces(
                     f"outcome, but {uniform} in its trace",
                 )
             )
-
-
-def check_estimates(step: int, outcomes: Sequence[RecordedOutcome], played: Played) -> Iterator[Mismatch]:
-    """Check that the baselines and advantages of rllm-core's estimators follow from the rewards of each group."""
-    groups: dict[frozenset[str], list[RecordedOutcome]] = defaultdict(list)
-    for recorded in outcomes:
-        if recorded.outcome.outcome == "trained" and recorded.outcome.group is not None:
-            groups[frozenset((recorded.outcome.trajectory, *recorded.outcome.peers))].append(recorded)
-    for uids, members in groups.items():
-        found = [played[each.played_step].get(each.outcome.trajectory) for each in members]
-        estimators = {each.estimator for each in members}
-        if len(uids) != len(members) or len(estimators) != 1 or None in found:
-            continue
-        (estimator,) = estimators
-        rewards = [None if pair is None else pair[1]["reward_used"] for pair in found]
-        steps = [0 if pair is None else len(pair[1]["steps"]) for pair in found]
-        values = [[each.baseline for each in members], [each.advantage for each in members]]
-        if None in rewards or any(None in each for each in values) or estimator is None:
-            continue
-        problem = _problem(estimator, *(np.array(each, np.float64) for each in (rewards, *values, steps)))
-        if problem:
-            yield Mismatch(
-                "estimate-mismatch",
-                f"step {step}: in group {members[0].outcome.group}, {problem} (estimator {estimator})",
-            )
-
-
-def _problem(
-    estimator: str,
-    rewards: NDArray[np.float64],
-    baselines: NDArray[np.float64],
-    advantages: NDArray[np.float64],
-    steps: NDArray[np.float64],
-) -> str | None:
-    """Describe why the values of a group do not follow from each other. None if they do, or are not checked."""
-    size, n = float(np.abs(rewards).max()), len(rewards)
-    if estimator in COMPARES_WITH_MEAN:
-        expected = np.full(n, rewards.mean())
-    elif estimator in COMPARES_WITH_OTHERS:
-        expected = (rewards.sum() - rewards) / max(n - 1, 1)
-    else:
-        return None
-    if n == 1:
-        # The baseline of a group with one member is 0 or its own reward.
-        return None if baselines[0] in (0.0, rewards[0]) else "the baseline does not follow from the reward"
-    if not np.allclose(baselines, expected, rtol=0, atol=TOLERANCE * size):
-        return "the baselines do not follow from the rewards"
-    surplus = rewards - baselines
-    if 0 < np.abs(surplus).max() <= 1e-9 * size:
-        # The rounding errors of the baselines are too large, relative to the advantages.
-        return None
-    # `normalize_by_steps` divides the advantages by the number of steps.
-    if not any(_is_multiple(surplus, each, estimator) for each in (advantages, advantages * steps)):
-        return "the advantages do not follow from the rewards and baselines"
-    return None
-
-
-def _is_multiple(surplus: NDArray[np.float64], advantages: NDArray[np.float64], estimator: str) -> bool:
-    """True if each advantage is its `surplus` times the same positive factor."""
-    if estimator == "reinforce_plus_plus_baseline":
-        # Its dialect `verl` adds the same number to all advantages of a role.
-        surplus, advantages = surplus - surplus[0], advantages - advantages[0]
-    largest = int(np.abs(surplus).argmax())
-    factor = advantages[largest] / surplus[largest] if surplus[largest] else 0.0
-    size = float(np.abs(advantages).max())
-    if surplus.any() and not factor > 0:
-        return False
-    return bool(np.allclose(advantages, factor * surplus, rtol=0, atol=TOLERANCE * size))
 
 
 def _sampled(steps: Sequence[Row], segment: int) -> set[int]:

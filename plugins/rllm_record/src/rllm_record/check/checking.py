@@ -26,8 +26,6 @@ from rllm_record.check.chain import (
     Played,
     Report,
     changed_files,
-    check_clipping,
-    check_estimates,
     check_ids,
     check_logged,
     check_traces,
@@ -142,7 +140,6 @@ def check_run(directory: Path) -> Report:
     checker.report.first_step = files.first_step()
     for step in range(checker.report.first_step, steps[-1] + 1):
         checker.check(step)
-    checker.check_clipping()
     report = checker.report
     if not checker.with_tokens and not report.problems:
         raise RecordError(
@@ -170,7 +167,6 @@ class _Checker:
         self._recorded = set(files.steps())
         self._losses = RoleLosses()
         self._played = Played(files)
-        self._updates: dict[str, Mapping[str, Any]] = {}
 
     def check(self, step: int) -> None:
         """Check a step, and add its problems to the report."""
@@ -191,17 +187,12 @@ class _Checker:
                 problem = f"step {step}: its files do not agree with each other ({type(error).__name__}: {error})"
                 self.report.problems.append(Mismatch("inconsistent-files", problem))
 
-    def check_clipping(self) -> None:
-        """Check the gradient clipping of all optimizer steps."""
-        self.report.problems += check_clipping(self._updates)
-
     def _compare(self, step: int) -> None:
         files, report = self._files, self.report
         outcomes = files.outcomes(step)
         # A trajectory that waits for a later step has an outcome in each step until then.
         self._played.drop_except({each.played_step for each in outcomes})
         report.problems += check_ids(step, outcomes, self._played)
-        report.problems += check_estimates(step, outcomes, self._played)
         has_update = files.has_update(step)
         if not has_update and not files.holds_tokens(step):
             return
@@ -222,7 +213,6 @@ class _Checker:
         report.problems += check_traces(step, rows, outcomes, self._played)
         logged = self._logged.get(step, {})
         report.problems += check_logged(step, updates, logged)
-        self._updates |= {f"step {step}, optimiser step {update['optimizer_step']}": update for update in updates}
         if not updates or not rows or rows[0]["epoch"] is None:
             report.untraced.append(step)
             return

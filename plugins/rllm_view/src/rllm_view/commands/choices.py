@@ -11,7 +11,6 @@ from rllm.cli import print_table
 from rllm_core.errors import ConfigError
 from rllm_core.notices import harmless
 from rllm_record.run_places import find_runs
-from rllm_view.commands.comparison import figure
 from rllm_view.commands.explaining import short_uid
 from rllm_view.reading.rollouts import Filter, find_attempts
 from rllm_view.reading.run import Run
@@ -31,7 +30,9 @@ def list_choices(command: str, folder: Path | None, step: int | None) -> None:
     places = find_runs([folder or Path("runs")])
     if not places:
         raise ConfigError(
-            "run-not-found", f"{folder or 'runs'} contains no run.", "Train first, for example `rllm train guess`."
+            "run-not-found",
+            f"{folder or 'runs'} contains no run.",
+            "`rllm runs list` lists the runs below the folder `runs`. `rllm train guess` trains a first run.",
         )
     if len(places) > 1:
         _list_runs(command, [Run(place) for place in places])
@@ -43,6 +44,12 @@ def list_choices(command: str, folder: Path | None, step: int | None) -> None:
         _list_steps(command, run)
     else:
         _list_trajectories(command, run, step)
+
+
+def figure(value: float | None) -> str:
+    """Return a number with three decimals; ``-`` if it is not known."""
+    # -0.0 + 0.0 is 0.0: no number is -0.
+    return "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
 
 
 def short_path(folder: Path) -> Path:
@@ -70,7 +77,7 @@ def _list_steps(command: str, run: Run) -> None:
             str(each.trained),
             str(each.masked + each.dropped),
             figure(each.reward),
-            figure(each.solved),
+            figure(None if each.reward is None else each.solved),
         )
         for each in summaries
     ]

@@ -1,4 +1,4 @@
-"""`rllm runs`: list runs and their progress, and compare runs."""
+"""`rllm runs list`: list runs and their progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def runs() -> None:
-    """List runs, and compare them."""
+    """List runs. `rllm view` compares them."""
 
 
 @runs.command("list")
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List the runs in and below each FOLDER (default: runs), with how far they came.
+    """List the runs in and below each FOLDER (default: runs), with their progress.
 
     \b
     Examples:
@@ -29,8 +29,7 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
     """
     from rllm_record.run_places import find_runs
     from rllm_view.api.as_json import as_json as to_json
-    from rllm_view.commands.choices import short_path
-    from rllm_view.commands.comparison import figure
+    from rllm_view.commands.choices import figure, short_path
     from rllm_view.reading.run import Run
 
     summaries = [Run(place).summary() for place in find_runs(folders or (Path("runs"),))]
@@ -51,26 +50,3 @@ def list_runs(folders: tuple[Path, ...], as_json: bool) -> None:
         for each in summaries
     ]
     print_table(("run", "steps", "reward", "solved", "val pass@1", "estimator", "backend", "record"), rows)
-
-
-@runs.command("compare")
-@click.argument("folders", nargs=-1, required=True, metavar="RUN RUN...", type=FOLDER)
-@click.option(
-    "--tasks", default=10, show_default=True, type=click.IntRange(min=0), help="Maximum number of tasks to show."
-)
-def compare_runs(folders: tuple[Path, ...], tasks: int) -> None:
-    """Show the differences between runs: settings, metrics, and tasks that one run solves and the other does not.
-
-    \b
-    Example:
-      rllm runs compare runs/rllm-training/first runs/rllm-training/second
-    """
-    from rllm_record.run_places import one_run
-    from rllm_view.api.comparing import compare
-    from rllm_view.commands.comparison import print_comparison
-    from rllm_view.reading.run import Run
-
-    opened = [Run(one_run(folder)) for folder in folders]
-    for run in opened:
-        run.index.refresh()
-    print_comparison(compare(opened), tasks)

@@ -10,7 +10,7 @@ import click
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.argument("runs", nargs=-1, metavar="[RUN]...", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("runs", nargs=-1, metavar="[RUN]...", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
     "--port", default=0, metavar="N", type=click.IntRange(0, 65535), help="Port to listen on. 0 means any free port."
 )
@@ -28,8 +28,8 @@ import click
 def view(runs: tuple[Path, ...], port: int, announce: Path | None, static: Path | None, episodes: int) -> None:
     """Inspect runs in the browser: curves, steps, groups, and each token down to its gradient.
 
-    RUN is a run folder or a folder of runs (default: runs). Only this machine can connect, and only with the key that
-    the printed address holds; RLLM_VIEW_KEY sets another. From elsewhere: ssh -L 8000:127.0.0.1:PORT.
+    RUN is a run folder or a folder of runs (default: runs). Only this machine can connect, and only with the key in the
+    printed URL. RLLM_VIEW_KEY sets your own key. From a different machine: ssh -L 8000:127.0.0.1:PORT HOST.
 
     \b
     Examples:

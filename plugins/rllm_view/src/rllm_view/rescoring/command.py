@@ -1,4 +1,4 @@
-"""`rllm rescore`: stored episodes under other estimators, groupings and losses; evaluations under other rewards."""
+"""`rllm rescore`: stored episodes under other estimators and groupings; evaluations under other rewards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from rllm.cli import ROLE_FLAG, require_roles
 
 if TYPE_CHECKING:
     from rllm_view.rescoring.rescore import Request
+
+SCHEMA_VERSION = 2
+"""Version of the output of ``--json``. It is raised whenever a name changes."""
 
 
 @click.command()
@@ -36,13 +39,6 @@ if TYPE_CHECKING:
     "--on-missing-reward",
     type=click.Choice(["error", "drop", "zero"]),
     help="Action for a missing reward, instead of the run's.",
-)
-@click.option(
-    "--loss",
-    "losses",
-    multiple=True,
-    metavar="NAME",
-    help="Also show this policy loss's effect on the tokens. May be repeated. Needs torch.",
 )
 @click.option(
     "--import-module",
@@ -76,10 +72,12 @@ if TYPE_CHECKING:
 def rescore(
     episodes: Path, groups: int, as_json: bool, rewards: tuple[str, ...], save: Path | None, **options: Any
 ) -> None:
-    """Show stored EPISODES under other estimators: a run folder, its episodes/ folder, or one file.
+    """Show the advantages of stored EPISODES with other estimators or rewards.
 
-    Nothing is played, trained or written. Each training step is estimated on its own, as in the run, whose
-    configuration says everything that is not said here. With fewer than two --estimator the run's own is the reference.
+    EPISODES is a run folder, its episodes/ folder, or one file.
+
+    Nothing is generated, trained or written. The options replace values of the run's config. With fewer than two
+    --estimator, the run's own estimator is the reference.
 
     \b
     A run keeps its episodes with rllm.record=tokens. Then:
@@ -87,7 +85,7 @@ def rescore(
       rllm rescore runs/rllm-training/default --estimator grpo --estimator rloo --estimator reinforce
     With options, as in a configuration:
       rllm rescore RUN --estimator grpo --estimator '{name: grpo, norm_adv_by_std_in_grpo: false}'
-    A folder of `rllm eval --save`, under another reward:
+    A folder of `rllm eval --save`, with a different reward:
       rllm rescore evals/first --reward exact
     A folder of `rllm gateway episodes`, scored for training:
       rllm rescore sessions --reward exact --save scored
@@ -98,12 +96,11 @@ def rescore(
     if save is not None:
         raise click.UsageError("--save goes with --reward.")
     import asyncio
-    import json
 
     from rllm.evaluation.progress import ProgressReport
-    from rllm_view.rescoring.as_json import result_to_json
+    from rllm_view.api.as_json import as_json as to_json
     from rllm_view.rescoring.rescore import rescore
-    from rllm_view.rescoring.summary import summaries_of
+    from rllm_view.rescoring.summary import reproduction_of, summaries_of
     from rllm_view.rescoring.terminal_report import print_report
 
     request = _request(episodes, **options)
@@ -111,7 +108,15 @@ def rescore(
         result = asyncio.run(rescore(request, progress=progress))
     summaries = summaries_of(result)
     if as_json:
-        click.echo(json.dumps(result_to_json(result, summaries), indent=1, allow_nan=False))
+        data = {
+            "schema_version": SCHEMA_VERSION,
+            "setups": [setup.label for setup in result.setups],
+            "reproduction": reproduction_of(result),
+            "roles": summaries,
+            "steps": result.steps,
+            "groups": result.groups,
+        }
+        click.echo(to_json(data).decode())
     else:
         print_report(result, summaries, groups)
 
@@ -119,17 +124,11 @@ def rescore(
 def _rescore_by_rewards(
     folder: Path, rewards: tuple[str, ...], modules: tuple[str, ...], save: Path | None, as_json: bool
 ) -> None:
-    from rllm_view.rescoring.source import PARQUET, step_files_in
+    from rllm_view.rescoring.rewards import rescore_evaluation, rescore_sessions
+    from rllm_view.rescoring.source import step_files_in
 
-    files = [(step, file) for step, file in step_files_in(folder) if file.suffix == PARQUET]
-    if files:
-        from rllm_view.rescoring.rewards import SessionFiles, rescore_sessions
-
-        rescore_sessions(SessionFiles(folder=folder, files=files), rewards, modules, save, as_json)
-    else:
-        from rllm_view.rescoring.rewards import rescore_evaluation
-
-        rescore_evaluation(folder, rewards, modules, save, as_json)
+    score = rescore_sessions if step_files_in(folder) else rescore_evaluation
+    score(folder, rewards, modules, save, as_json)
 
 
 def _alone(options: dict[str, Any]) -> tuple[str, ...]:
@@ -147,7 +146,6 @@ def _request(
     grouping: str | None,
     rejection: str | None,
     on_missing_reward: Any,
-    losses: tuple[str, ...],
     modules: tuple[str, ...],
 ) -> Request:
     from rllm.config import read_override
@@ -167,7 +165,6 @@ def _request(
         role_estimators=by_role,
         grouping=None if grouping is None else choice("grouping", grouping),
         rejection=None if rejection is None else choice("rejection", rejection),
-        losses=[choice("loss", word) for word in losses],
         on_missing_reward=on_missing_reward,
         import_modules=modules,
     )

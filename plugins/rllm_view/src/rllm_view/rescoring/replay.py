@@ -9,26 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rllm_core.algorithms.columns import GREEDY_REWARD
-from rllm_core.contracts.backend import Backend, RunContext, UpdatePlan, UpdateResult
 from rllm_core.contracts.chosen import PluginChoice
-from rllm_core.contracts.engine import RolloutEngine
-from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
-from rllm_core.contracts.workflow import Workflow
-from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Episode
-from rllm_core.errors import ConfigError, RewardError, RllmError
+from rllm_core.errors import ConfigError, RewardError
 from rllm_core.pipeline import Pipeline, Reject
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
-from rllm_core.rollout.runner import RolloutRunner, RolloutSetup, RunnerSettings
 from rllm_core.schema.run_config import RunConfig
 from rllm_view.rescoring.setups import GREEDY_REWARDS, Setup
 
@@ -142,57 +135,19 @@ def _build_step(global_step: int, stored: deque[Sequence[Episode]]) -> TrainStep
     )
 
 
-class _NoModel(Backend):
-    """In place of a backend: has what was stored, and no weights."""
-
-    async def start(self, run: RunContext) -> RolloutEngine:
-        raise _nothing_but_episodes()
-
-    async def update(self, batch: TokenBatch, plan: UpdatePlan) -> UpdateResult:
-        raise _nothing_but_episodes()
-
-    async def sync_weights(self, version: int) -> None:
-        raise _nothing_but_episodes()
-
-    async def save(self, folder: Path) -> None:
-        raise _nothing_but_episodes()
-
-    async def load(self, folder: Path) -> None:
-        raise _nothing_but_episodes()
-
-
-def _nothing_but_episodes() -> RllmError:
-    return RllmError(
-        "no-model",
-        "Stored episodes come without a model: nothing can be sampled, trained or saved.",
-        "Remove the stages or plugins that sample, train or save.",
-    )
-
-
-def _no_workflow(attempt: RolloutSetup) -> Workflow:
-    raise _nothing_but_episodes()
-
-
-def _no_loss(role: str) -> PluginChoice[LossPlugin[Any]]:
-    raise _nothing_but_episodes()
-
-
-def _no_log(global_step: int, metrics: Mapping[str, float]) -> None:
-    """Ignore metrics, because a replayed step returns them in its result and has no trackers."""
-
-
 def _context(rules: Rules, setup: Setup) -> StageContext:
-    limits = RunnerSettings(n_parallel_tasks=1, retry_limit=1, raise_on_error=True, trajectory_timeout=None)
+    # The replayed stages are the core's. They neither sample nor train nor log.
+    absent: Any = None
     return StageContext(
         config=rules.config,
         seed=rules.config.rllm.trainer.seed,
-        backend=_NoModel(),
-        runner=RolloutRunner(_no_workflow, limits),
+        backend=absent,
+        runner=absent,
         grouping=rules.grouping,
         rejection=rules.rejection.registered.load()(rules.rejection.params),
         rejection_name=rules.rejection.registered.qualified_name,
         needs=frozenset(),
         estimator_of=setup.estimators.get,
-        loss_of=_no_loss,
-        log=_no_log,
+        loss_of=absent,
+        log=absent,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,21 +18,19 @@ from rllm_core.plugins.registry import Registry
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice
 from rllm_view.rescoring.replay import Replay, Rules
-from rllm_view.rescoring.scores import LossTallies, ScoredGroup, TokenTally, scored_groups, tally_tokens
-from rllm_view.rescoring.setups import Picker, Setup, label_of, setups_of
+from rllm_view.rescoring.scores import ScoredGroup, scored_groups
+from rllm_view.rescoring.setups import Picker, Setup, setups_of
 from rllm_view.rescoring.source import (
+    HOW_TO_KEEP,
     EpisodesError,
     StoredEpisodes,
     find_episodes,
     left_out_stages,
-    read_file,
+    read_batches,
     read_stored_config,
     stored_registry,
     third_party_stages,
 )
-
-if TYPE_CHECKING:
-    from rllm_view.rescoring.gradients import LossProbe
 
 NO_REJECTION = "none"
 
@@ -42,13 +40,12 @@ class Request:
     """Episodes to rescore, and settings. The run's settings are the defaults."""
 
     path: Path
-    """A run folder, its ``episodes/`` folder, or one file."""
+    """A run folder, a folder of episodes, or one file."""
     estimators: Sequence[Choice] = ()
     role_estimators: Mapping[str, Choice] = field(default_factory=dict)
     grouping: Choice | None = None
     rejection: Choice | None = None
     """None: no group is rejected, whatever the run did."""
-    losses: Sequence[Choice] = ()
     on_missing_reward: Literal["error", "drop", "zero"] | None = None
     import_modules: Sequence[str] = ()
     """To import besides those the run imported, for plugins that no installed package offers."""
@@ -60,7 +57,6 @@ class ReplayedStep:
 
     step: int
     episodes: int
-    skipped_lines: int
     skip_reason: str
     """Why nothing of it was trained on; empty otherwise."""
     metrics: Mapping[str, Mapping[str, float]]
@@ -83,9 +79,6 @@ class Rescored:
     """Why the run's own estimators are not the reference though they should be; empty otherwise."""
     steps: tuple[ReplayedStep, ...]
     groups: tuple[ScoredGroup, ...]
-    tokens: Mapping[str, TokenTally]
-    """By role."""
-    losses: LossTallies
 
 
 async def rescore(
@@ -101,7 +94,7 @@ async def rescore(
     Raises:
         EpisodesError: there are no episodes, or they cannot be read.
         ConfigError: a name or option is unknown, or a plugin needs what episodes do not hold.
-        AdvantageError, LossError, RewardError: see `rllm_core.errors`.
+        AdvantageError, RewardError: see `rllm_core.errors`.
     """
     source = find_episodes(request.path)
     config = _config(source, request)
@@ -119,20 +112,18 @@ async def rescore(
         left_out=left_out_stages(config.rllm.pipeline),
         played_greedily=picker.played_greedily(),
     )
-    probe = _probe(picker, request.losses)
     replay = Replay(rules, setups, registry)
     collected = _Collected()
     progress = progress or ProgressReport()
     progress.begin("rescored steps", len(source.files))
     for done, (number, file) in enumerate(source.files, 1):
-        content = read_file(file)
-        await collected.add(replay, number, content.rounds, content.skipped, setups, probe)
+        await collected.add(replay, number, read_batches(file), setups)
         progress.show(done)
     if not any(step.episodes for step in collected.steps):
         raise EpisodesError(
             "no-episodes",
             f"{source.path} contains no complete episode.",
-            "Train again with rllm.episode_logging.log_episodes=true.",
+            HOW_TO_KEEP,
         )
     _require_known_roles(request, collected.groups)
     return Rescored(
@@ -144,8 +135,6 @@ async def rescore(
         own_left_out=own_left_out,
         steps=tuple(collected.steps),
         groups=tuple(collected.groups),
-        tokens=collected.tokens,
-        losses=collected.losses,
     )
 
 
@@ -168,17 +157,13 @@ class _Collected:
 
     steps: list[ReplayedStep] = field(default_factory=list)
     groups: list[ScoredGroup] = field(default_factory=list)
-    tokens: dict[str, TokenTally] = field(default_factory=dict)
-    losses: LossTallies = field(default_factory=dict)
 
     async def add(
         self,
         replay: Replay,
         number: int,
         rounds: Sequence[Sequence[Episode]],
-        skipped_lines: int,
         setups: Sequence[Setup],
-        probe: LossProbe | None,
     ) -> None:
         """Replay one step, whose tokens are forgotten afterwards."""
         step = await replay.batch(number, rounds)
@@ -186,21 +171,16 @@ class _Collected:
         columns = []
         for setup in () if step.skip_reason else setups:
             estimated = await replay.estimate(step, setup)
-            batch = estimated.filled_batch
-            assert batch.advantages is not None
+            advantages = estimated.filled_batch.advantages
+            assert advantages is not None
             metrics[setup.label] = estimated.metrics
-            columns.append(batch.advantages)
-            if probe is not None:
-                probe.add(batch, number, setup.label, self.losses)
+            columns.append(advantages)
         if columns:
-            stacked = np.stack(columns)
-            self.groups += scored_groups(step, stacked)
-            tally_tokens(step.filled_batch, stacked, self.tokens)
+            self.groups += scored_groups(step, np.stack(columns))
         self.steps.append(
             ReplayedStep(
                 step=number,
                 episodes=sum(map(len, rounds)),
-                skipped_lines=skipped_lines,
                 skip_reason=step.skip_reason,
                 metrics=metrics,
             )
@@ -221,7 +201,7 @@ def _of_whole_batches(rejection: PluginChoice[Any], source: StoredEpisodes) -> P
 
     This matters if the run has fewer tasks than one whole batch.
     """
-    first_round = read_file(source.files[0][1]).rounds[0]
+    first_round = read_batches(source.files[0][1])[0]
     tasks = len({episode.task_id for episode in first_round})
     return replace(rejection, params=clamp_tasks_per_batch(rejection.params, tasks)) if tasks else rejection
 
@@ -234,15 +214,3 @@ def _as_run(request: Request, config: RunConfig) -> bool:
         and request.on_missing_reward is None
         and (request.rejection or NO_REJECTION) == mode
     )
-
-
-def _probe(picker: Picker, losses: Sequence[Choice]) -> LossProbe | None:
-    if not losses:
-        return None
-    chosen = [picker.pick("loss", choice, "--loss") for choice in losses]
-    for entry in chosen:
-        # First, so that where torch is missing the plugin's own error says so.
-        entry.registered.load()
-    from rllm_view.rescoring.gradients import LossProbe
-
-    return LossProbe(list({label_of(entry): entry for entry in chosen}.values()), picker.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from rllm_core.rollout.calls import call
 from rllm_core.rollout.scoring import Scorer, WeightedReward
 from rllm_record.steps import PlayedEpisode, StepFiles
 from rllm_record.steps.files import read_episodes, sampler_of
+from rllm_view.rescoring.source import step_files_in
 
 HERE = "--reward"
 
@@ -117,25 +118,15 @@ ATTEMPT = "attempt"
 """Key of a step's info that `rllm gateway episodes` writes: what rewards look at."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionFiles:
-    """Files of episodes."""
-
-    folder: Path
-    """As the user gave it."""
-    files: Sequence[tuple[int, Path]]
-    """Step and Parquet file."""
-
-
 def rescore_sessions(
-    stored: SessionFiles, words: Sequence[str], modules: Sequence[str], save: Path | None, as_json: bool
+    folder: Path, words: Sequence[str], modules: Sequence[str], save: Path | None, as_json: bool
 ) -> None:
     """Score the rollouts again, and print metrics before and after.
 
     A reward from the agent's own program stays, and the score is added to it, as in a run.
 
     Args:
-        stored: rollouts to score.
+        folder: directory of the files of episodes.
         words: rewards, as on a command line.
         modules: modules to import first.
         save: folder for the result, in the same format. None writes nothing.
@@ -149,13 +140,13 @@ def rescore_sessions(
         raise ConfigError("directory-in-use", f"{save} already contains files.", "Choose an empty folder with --save.")
     import_modules(list(modules))
     rewards = rewards_of(words, Registry.load())
-    print_results([run_command(_rescored(stored, rewards, save))], as_json)
+    print_results([run_command(_rescored(folder, rewards, save))], as_json)
 
 
-async def _rescored(stored: SessionFiles, rewards: Sequence[WeightedReward], save: Path | None) -> Rescored:
+async def _rescored(folder: Path, rewards: Sequence[WeightedReward], save: Path | None) -> Rescored:
     # Use a thread, because a reward may start processes, and Ctrl-C must work meanwhile.
-    scorer, result = await call(Scorer, rewards, blocking=True), Rescored(stored.folder.name)
-    for step, file in stored.files:
+    scorer, result = await call(Scorer, rewards, blocking=True), Rescored(folder.name)
+    for step, file in step_files_in(folder):
         played = read_episodes(file)
         result.before += [build_outcome(each.episode) for each in played]
         await asyncio.gather(*(_score(each, scorer) for each in played))

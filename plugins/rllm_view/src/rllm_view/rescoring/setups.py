@@ -11,7 +11,6 @@ from typing import Any, Literal
 from rllm.planning import ByRole, resolve_parts
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.estimator import ALWAYS_FILLED, FILLED_BY_STAGES, EstimatorPlugin
-from rllm_core.contracts.loss import LossPlugin
 from rllm_core.errors import ConfigError
 from rllm_core.plugins.choice import choose, shared_options
 from rllm_core.plugins.registry import Registry
@@ -43,14 +42,14 @@ class Picker:
     registry: Registry
     config: RunConfig
 
-    def pick(self, kind: Literal["estimator", "loss", "grouping", "rejection"], choice: Choice, where: str) -> Any:
+    def pick(self, kind: Literal["estimator", "grouping", "rejection"], choice: Choice, where: str) -> Any:
         """A plugin with its options.
 
         Raises:
             ConfigError: the name or an option is unknown, or the plugin needs what stored episodes do not hold.
         """
         chosen = self._choose(kind, choice, where)
-        if isinstance(chosen.plugin, EstimatorPlugin | LossPlugin):
+        if isinstance(chosen.plugin, EstimatorPlugin):
             self._require_stored(chosen.registered, where)
         return chosen
 

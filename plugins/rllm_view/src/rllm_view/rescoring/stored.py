@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from rllm_core.data.types import Episode, Task
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline import episode_metrics, find_reward
 from rllm_record.recorder import tokenizer_of
+from rllm_record.steps.files import sampler_of
 from rllm_record.steps.rows import Sampler
 from rllm_view.plugin import StoredParams
-from rllm_view.rescoring.source import PARQUET, EpisodesError, find_episodes, read_file, read_record
+from rllm_view.rescoring.source import EpisodesError, find_episodes, read_record
 
 
 def require_tokenizer(sampler: Sampler, renderer: Renderer | None) -> None:
@@ -124,18 +125,10 @@ def _is_good(rollout: StoredRollout, min_reward: float | None) -> bool:
 
 def _rollouts(file: Path) -> Iterator[tuple[StoredRollout, Mapping[str, Any] | None]]:
     """Rollouts of a file, with the data of their tasks if it is stored."""
-    from rllm_record.steps.files import sampler_of
-
-    played: Iterable[tuple[Episode, Mapping[str, Any] | None]]
-    if file.suffix == PARQUET:
-        played = [(each.episode, each.task) for each in read_record(file)]
-        sampler = sampler_of(file)
-    else:
-        played = ((episode, None) for episodes in read_file(file).rounds for episode in episodes)
-        sampler = Sampler()
-    for episode, task in played:
-        if any(trajectory.steps for trajectory in episode.trajectories):
-            yield StoredRollout(episode, sampler), task
+    sampler = sampler_of(file)
+    for played in read_record(file):
+        if any(trajectory.steps for trajectory in played.episode.trajectories):
+            yield StoredRollout(played.episode, sampler), played.task
 
 
 class BringStored:

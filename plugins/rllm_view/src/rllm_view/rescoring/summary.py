@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rllm.runs.metrics_file import METRICS, read_metrics
-from rllm_core.algorithms.filtering import masked_reasons
 from rllm_core.contracts.estimator import Level, Scope
-from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
-from rllm_view.rescoring.scores import Floats, ScoredGroup, TokenTally
+from rllm_view.rescoring.rescore import Rescored
+from rllm_view.rescoring.scores import Floats, ScoredGroup
 from rllm_view.rescoring.setups import label_of
 
 LARGEST = 5
@@ -30,16 +29,16 @@ class Signs:
     """From something to 0."""
     gained: float
     """Share that changed from 0 to a different value."""
-    tokens_changed: float
-    """Share of sampled tokens whose sign differs from the reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """One trajectory with different advantages under two setups."""
 
-    group: ScoredGroup
-    member: int
+    group: str
+    """Name for people, as `ScoredGroup.name`."""
+    trajectory: str
+    reward: float
     reference: float
     other: float
 
@@ -55,18 +54,18 @@ class Agreement:
     """At most `LARGEST`, the largest first, one per group."""
 
 
-def agreement(groups: Sequence[ScoredGroup], tally: TokenTally, setup: int) -> Agreement:
+def agreement(groups: Sequence[ScoredGroup], setup: int) -> Agreement:
     """Compare the setup of that index with the first one, over all trajectories that sampled a token."""
     advantages = np.concatenate([group.advantages[[0, setup]] for group in groups], axis=1)
     reference, other = advantages[:, np.isfinite(advantages).all(axis=0)]
     return Agreement(
-        signs=_signs(reference, other, int(tally.changed[setup]) / max(tally.tokens, 1)),
+        signs=_signs(reference, other),
         correlation=_correlation(reference, other),
         largest=_largest(groups, setup),
     )
 
 
-def _signs(reference: Floats, other: Floats, tokens_changed: float) -> Signs:
+def _signs(reference: Floats, other: Floats) -> Signs:
     before, after = np.sign(reference), np.sign(other)
     n = max(len(reference), 1)
     return Signs(
@@ -74,7 +73,6 @@ def _signs(reference: Floats, other: Floats, tokens_changed: float) -> Signs:
         flipped=int((before * after < 0).sum()) / n,
         lost=int(((before != 0) & (after == 0)).sum()) / n,
         gained=int(((before == 0) & (after != 0)).sum()) / n,
-        tokens_changed=tokens_changed,
     )
 
 
@@ -91,14 +89,14 @@ def _largest(groups: Sequence[ScoredGroup], setup: int) -> tuple[Difference, ...
         distances = np.nan_to_num(np.abs(other - reference), nan=0.0)
         member = int(distances.argmax())
         if distances[member] > 0:
-            found.append(
-                (
-                    float(distances[member]),
-                    Difference(
-                        group=group, member=member, reference=float(reference[member]), other=float(other[member])
-                    ),
-                )
+            difference = Difference(
+                group=group.name,
+                trajectory=group.members[member].name,
+                reward=float(group.rewards[member]),
+                reference=float(reference[member]),
+                other=float(other[member]),
             )
+            found.append((float(distances[member]), difference))
     found.sort(key=lambda entry: -entry[0])
     return tuple(difference for _, difference in found[:LARGEST])
 
@@ -115,11 +113,8 @@ class SetupMetrics:
     scope: Scope
     groups_without_signal: int
     """Number of groups in which every advantage is exactly 0."""
-    mean: float
-    """Mean advantage over trajectories."""
     mean_absolute: float
-    tokens_zero: float
-    """Share of sampled tokens whose advantage is exactly 0."""
+    """Mean absolute advantage over trajectories."""
     agreement: Agreement | None
     """Comparison with the reference. None for the reference."""
 
@@ -152,7 +147,7 @@ def summaries_of(result: Rescored) -> list[RoleSummary]:
 
 
 def _measure(result: Rescored, index: int, role: str, groups: Sequence[ScoredGroup]) -> SetupMetrics:
-    setup, tally = result.setups[index], result.tokens[role]
+    setup = result.setups[index]
     chosen = setup.estimators.get(role)
     advantages = np.concatenate([group.advantages[index] for group in groups])
     advantages = advantages[np.isfinite(advantages)]
@@ -162,39 +157,14 @@ def _measure(result: Rescored, index: int, role: str, groups: Sequence[ScoredGro
         level=chosen.plugin.level,
         scope=chosen.plugin.scope,
         groups_without_signal=sum(not group.signal[index] for group in groups),
-        mean=float(advantages.mean()) if advantages.size else 0.0,
         mean_absolute=float(np.abs(advantages).mean()) if advantages.size else 0.0,
-        tokens_zero=int(tally.zero[index]) / max(tally.tokens, 1),
-        agreement=agreement(groups, tally, index) if index else None,
+        agreement=agreement(groups, index) if index else None,
     )
 
 
 PREFIX = "advantage/"
 TOLERANCE = 1e-6
 """Relative; the same computation on another machine may add in another order."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Applied:
-    """The rules of a replay. Plugins are given by their qualified names."""
-
-    grouping: str
-    on_missing_reward: str
-    masked: tuple[str, ...]
-    """Termination reasons whose rollouts were dropped."""
-    mask_truncated: bool
-    """True if trajectories with a truncated last response were dropped."""
-    rejection: str
-    run_rejection: str | None
-    """The run's rejection mode. None if it rejected no groups, or if the mode is unknown."""
-    use_precomputed_advantage: bool
-    """True if groups with precomputed advantages keep them, under every setup."""
-    normalize_by_steps: bool
-    loss_agg_mode: str
-    stages_not_replayed: tuple[str, ...]
-    """Stages of the run from other packages than the core."""
-    own_left_out: str | None
-    """Why the run's own estimators are not the reference; None where they are, or others were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,27 +186,6 @@ class Reproduction:
     equal: int
     """Number of steps whose ``advantage/…`` metrics are all equal."""
     first_deviation: Deviation | None
-
-
-def applied_to(result: Rescored) -> Applied:
-    """The rules that a result was made with."""
-    config, rules = result.rules.config.rllm, result.rules
-    filtering = "compact_filter" not in rules.left_out
-    rejection = config.rejection_sample
-    mode = rejection.mode if isinstance(rejection.mode, str) else str(rejection.mode.get("name"))
-    return Applied(
-        grouping=rules.grouping.registered.qualified_name,
-        on_missing_reward=config.algorithm.on_missing_reward,
-        masked=tuple(sorted(reason.value for reason in masked_reasons(config))) if filtering else (),
-        mask_truncated=config.mask_truncated_samples and filtering,
-        rejection=rules.rejection.registered.qualified_name,
-        run_rejection=mode if rejection.enable and mode != NO_REJECTION else None,
-        use_precomputed_advantage=config.algorithm.use_precomputed_advantage,
-        normalize_by_steps=config.stepwise_advantage.enable and config.stepwise_advantage.normalize_by_steps,
-        loss_agg_mode=config.algorithm.loss_agg_mode,
-        stages_not_replayed=result.third_party_stages,
-        own_left_out=result.own_left_out or None,
-    )
 
 
 def reproduction_of(result: Rescored) -> Reproduction | None:

@@ -10,10 +10,11 @@ import click
 import numpy as np
 
 from rllm.cli import print_table
+from rllm_core.algorithms.filtering import masked_reasons
 from rllm_view.rescoring.rescore import NO_REJECTION, Rescored
 from rllm_view.rescoring.scores import ScoredGroup
 from rllm_view.rescoring.setups import label_of
-from rllm_view.rescoring.summary import Agreement, Reproduction, RoleSummary, SetupMetrics, applied_to, reproduction_of
+from rllm_view.rescoring.summary import Agreement, Reproduction, RoleSummary, SetupMetrics, reproduction_of
 
 
 def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: int) -> None:
@@ -27,38 +28,38 @@ def print_report(result: Rescored, summaries: Sequence[RoleSummary], n_groups: i
     for summary in summaries:
         for metrics in summary.setups:
             _print_differences(summary, metrics)
-    if result.losses:
-        _print_losses(result)
     if n_groups:
         _print_groups(result, n_groups)
 
 
 def _preamble(result: Rescored) -> Iterator[str]:
-    source, applied = result.source, applied_to(result)
+    source, rules, config = result.source, result.rules, result.rules.config.rllm
     steps = "one step" if len(result.steps) == 1 else f"{len(result.steps)} steps"
     yield f"{sum(step.episodes for step in result.steps)} episodes of {steps} in {source.path}"
-    config = (
+    origin = (
         f"the config of {source.run_folder}"
         if source.run_folder
         else "rllm-core's defaults, for want of a run's config"
     )
-    yield f"estimated step by step with {config}; reference: {result.setups[0].label}"
-    masked = [*applied.masked, *(["truncated answers"] if applied.mask_truncated else [])]
+    yield f"estimated step by step with {origin}; reference: {result.setups[0].label}"
+    masked: list[str] = []
+    if "compact_filter" not in rules.left_out:
+        masked = sorted(reason.value for reason in masked_reasons(config))
+        masked += ["truncated answers"] if config.mask_truncated_samples else []
+    stepwise = config.stepwise_advantage
     yield (
-        f"applied: grouping {applied.grouping}; missing rewards: {applied.on_missing_reward}; "
-        f"masked: {', '.join(masked) or 'nothing'}; rejection: {applied.rejection}"
-        + ("; advantages that came with groups are kept" if applied.use_precomputed_advantage else "")
-        + ("; advantages divided by turns" if applied.normalize_by_steps else "")
+        f"applied: grouping {rules.grouping.registered.qualified_name}; "
+        f"missing rewards: {config.algorithm.on_missing_reward}; "
+        f"masked: {', '.join(masked) or 'nothing'}; rejection: {rules.rejection.registered.qualified_name}"
+        + ("; advantages that came with groups are kept" if config.algorithm.use_precomputed_advantage else "")
+        + ("; advantages divided by turns" if stepwise.enable and stepwise.normalize_by_steps else "")
     )
-    if applied.own_left_out:
-        yield f"the run's own estimators are left out: {applied.own_left_out}"
-    if skipped := sum(step.skipped_lines for step in result.steps):
-        lines = f"{skipped} unfinished last line{'s' * (skipped > 1)}"
-        yield f"warning: {lines} skipped; groups of these steps are incomplete"
-    if applied.run_rejection and result.rules.rejection.plugin.name == NO_REJECTION:
-        yield f"the run rejected groups, and here all count; as in the run: --rejection {applied.run_rejection}"
-    if applied.stages_not_replayed:
-        yield f"warning: stages of the run that were not replayed: {', '.join(applied.stages_not_replayed)}"
+    if result.own_left_out:
+        yield f"the run's own estimators are left out: {result.own_left_out}"
+    if config.rejection_sample.enable and NO_REJECTION == rules.rejection.plugin.name != config.rejection_sample.mode:
+        yield f"the run rejected groups, and here all count; as in the run: --rejection {config.rejection_sample.mode}"
+    if result.third_party_stages:
+        yield f"warning: stages of the run that were not replayed: {', '.join(result.third_party_stages)}"
     for step in result.steps:
         if step.skip_reason:
             yield f"step {step.step} has nothing to train on: {step.skip_reason.replace('_', ' ')}"
@@ -101,16 +102,16 @@ def _print_differences(summary: RoleSummary, metrics: SetupMetrics) -> None:
         return
     reference, signs = summary.setups[0].estimator, metrics.agreement.signs
     _say(f"\nRole {summary.role}, {metrics.estimator} instead of {reference}:")
-    if signs.changed or signs.tokens_changed:
+    if signs.changed:
         _say(
             f"{_percent(signs.flipped)} of the trajectories change their sign, {_percent(signs.lost)} change to 0, "
-            f"{_percent(signs.gained)} change from 0; {_percent(signs.tokens_changed)} of the sampled tokens change."
+            f"{_percent(signs.gained)} change from 0."
         )
     rows = [
         (
-            entry.group.name,
-            entry.group.members[entry.member].name,
-            f"{entry.group.rewards[entry.member]:.3f}",
+            entry.group,
+            entry.trajectory,
+            f"{entry.reward:.3f}",
             _signed(entry.reference),
             _signed(entry.other),
         )
@@ -120,30 +121,6 @@ def _print_differences(summary: RoleSummary, metrics: SetupMetrics) -> None:
         print_table(("largest differences: group", "trajectory", "reward", reference, metrics.estimator), rows)
     else:
         _say("no difference")
-
-
-def _print_losses(result: Rescored) -> None:
-    mode = result.rules.config.rllm.algorithm.loss_agg_mode
-    _say(
-        "\nLosses at importance ratio 1, where log-probs are those of sampling. The value is the role's part of the "
-        f"step's loss ({mode}), mean of all steps; the gradient is d loss / d log-prob of a token, before aggregation, "
-        "mean of all tokens; silenced tokens have none though their advantage is not 0:"
-    )
-    estimators = {setup.label: setup.estimators for setup in result.setups}
-    rows = [
-        (
-            role,
-            label_of(estimators[setup].get(role)),
-            loss,
-            f"{tally.loss:+.4f}",
-            f"{tally.mean_gradient:.4f}",
-            _percent(tally.zero / tally.tokens),
-            _percent(tally.silenced / tally.tokens),
-        )
-        for (role, setup, loss), tally in sorted(result.losses.items(), key=lambda entry: entry[0][0])
-    ]
-    headings = ("role", "estimator", "loss", "value", "|gradient|", "no gradient", "silenced")
-    print_table(headings, rows, bold=2)
 
 
 def _print_groups(result: Rescored, n_groups: int) -> None:

@@ -12,27 +12,15 @@ import pytest
 from expecting import check_printed, check_values
 
 from rllm.cli.main import main
-from rllm_core.data.codec import episode_to_json
-from rllm_core.data.types import Episode, Trajectory
 
 Rllm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run of two steps, with the default estimator."""
-    folder = tmp_path / "run"
-    (folder / "episodes").mkdir(parents=True)
-    (folder / "config.yaml").write_text("rllm: {algorithm: {adv_estimator: grpo}}\n")
+@pytest.fixture(autouse=True)
+def steps(keep: Callable[..., Path]) -> None:
+    """Two steps of the run."""
     for step, rewards in enumerate(([0, 0, 0, 1], [1, 1, 0.5, 1])):
-        episodes = []
-        for index, reward in enumerate(rewards):
-            trajectory = Trajectory("agent", reward=reward)
-            trajectory.add_step([1, 2], [3] * (index + 1), [-0.5] * (index + 1))
-            episodes.append(Episode(id=f"task:{index}", trajectories=[trajectory]))
-        text = "".join(json.dumps(episode_to_json(episode)) + "\n" for episode in episodes)
-        (folder / "episodes" / f"step_{step:06d}.jsonl").write_text(text)
-    return folder
+        keep(step, {"task": rewards}, lengths={"task": [1, 2, 3, 4]})
 
 
 @pytest.fixture
@@ -54,7 +42,7 @@ def test_estimators_are_compared_with_the_first(printed: Callable[..., str]) -> 
     assert lines[table + 2].split()[:6] == ["agent", "reinforce", "0", "of", "2", "0.562"]
     assert re.findall(r"[0-9.]+%", next(line for line in lines if "change from 0" in line))[:2] == ["12.5%", "37.5%"]
     differences = next(index for index, line in enumerate(lines) if line.startswith("largest"))
-    assert lines[differences + 1].split()[-4:] == ["task:2", "0.500", "-1.732", "+0.500"]
+    assert lines[differences + 1].split()[-4:] == ["task:2/agent", "0.500", "-1.732", "+0.500"]
 
 
 def test_what_was_applied_is_said_first(printed: Callable[..., str], run: Path) -> None:
@@ -73,27 +61,15 @@ def test_options_are_spelled_inline(printed: Callable[..., str]) -> None:
 def test_trajectories_that_are_alike_share_a_row(printed: Callable[..., str]) -> None:
     lines = printed("--groups", "2").splitlines()
     assert [line.split()[0] for line in lines if line.startswith("task:")] == [
-        f"task:{index}" for index in range(4)
+        f"task:{index}/agent" for index in range(4)
     ] * 2
     assert "task:" not in printed("--groups", "0")
 
 
-def test_losses_are_shown_when_asked_for(printed: Callable[..., str]) -> None:
-    rows = [line.split() for line in printed("--loss", "ppo").splitlines() if line.startswith("agent")]
-    assert rows[-1][:3] == ["agent", "grpo", "ppo"]
-    assert rows[-1][-2:] == ["0.0%", "0.0%"]
-
-
 def test_as_json_standard_output_is_json_alone(printed: Callable[..., str]) -> None:
     data = json.loads(printed("--estimator", "rloo", "--json"))
-    assert [setup["label"] for setup in data["setups"]] == ["grpo", "rloo"]
+    assert data["setups"] == ["grpo", "rloo"]
     assert len(data["groups"]) == 2
-
-
-def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Path) -> None:
-    file = run / "episodes" / "step_000001.jsonl"
-    file.write_text(file.read_text()[:-20])
-    assert any(line.startswith("warning: 1 ") for line in printed().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +82,6 @@ def test_an_unfinished_line_is_warned_about(printed: Callable[..., str], run: Pa
         (["--role-estimator", "a=grpo", "--role-estimator", "a=rloo"], "usage-error", ("--role-estimator", "'a'")),
         (["--grouping", "task_rol"], "unknown-plugin", ("--grouping: ", "'task_rol'")),
         (["--rejection", "grop"], "unknown-plugin", ("--rejection: ", "'grop'")),
-        (["--loss", "pppo"], "unknown-plugin", ("--loss: ", "'pppo'", "'ppo'")),
         (["--groups", "-1"], "usage-error", ("'--groups'",)),
     ],
 )
@@ -120,8 +95,9 @@ def test_mistake_has_exit_code_2(
 
 
 def test_without_episodes_it_says_how_to_keep_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rescore", str(tmp_path)]) == 2
-    assert "rllm.episode_logging.log_episodes=true" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["rescore", str(tmp_path / "empty")]) == 2
+    assert "rllm.record=tokens" in capsys.readouterr().err
 
 
 ESTIMATOR = """
@@ -145,7 +121,7 @@ def test_plugins_are_those_the_run_had(rllm: Rllm, run: Path, tmp_path: Path) ->
 
 def test_loose_files_name_the_modules_themselves(rllm: Rllm, run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ESTIMATOR)
-    loose = (run / "episodes" / "step_000000.jsonl").rename(tmp_path / "loose.jsonl")
+    loose = (run / "record" / "episodes" / "step_000000.parquet").rename(tmp_path / "loose.parquet")
     assert "agent  half" in rllm("rescore", str(loose), "--import-module", "mine", "--estimator", "half").stdout
     assert "half" in rllm("rescore", str(loose), "--estimator", "half").stderr
 
@@ -155,9 +131,3 @@ def test_a_run_whose_own_estimator_needs_a_model_is_rescored_without_it(printed:
     lines = printed("--estimator", "rloo").splitlines()
     assert lines[1].endswith("reference: rloo")
     check_values(lines[3], "rllm.algorithm.estimator_map.judge", "gae")
-
-
-def test_torch_is_not_imported_unless_a_loss_is_asked_for(rllm_from_inside: Rllm, run: Path) -> None:
-    program = "import sys; from rllm.cli.main import main; main(); sys.exit('torch' in sys.modules)"
-    assert rllm_from_inside(program, "rescore", str(run), "--estimator", "rloo").returncode == 0
-    assert rllm_from_inside(program, "rescore", str(run), "--loss", "ppo").returncode == 1

@@ -1,0 +1,1 @@
+"""The environments of Gymnasium, observed and acted in through text."""

@@ -1,0 +1,149 @@
+"""`gymnasium`: one action per turn, written as text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.data.tasks import LazyTasks
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_envs.gymnasium.options import SEEDS, GymnasiumParams
+from rllm_envs.gymnasium.spaces import NAMES, describe_actions, read_action, write_observation, write_picture
+
+LARGEST_OBSERVATION = 1000
+"""Numbers in an observation. An image has more, and no text form."""
+_FIELD = re.compile(r"\{(observation|picture|reward)\}")
+
+
+class Gymnasium(Environment):
+    """Plays the task ``{seed}`` in the environment of the options. The reward is the sum of the environment's."""
+
+    def __init__(self, params: GymnasiumParams) -> None:
+        self._params = params
+        self._environment = _make(params)
+        self._names = _action_names(params)
+        self._request = describe_actions(self._environment.action_space, self._names) or ""
+        self._sum = 0.0
+        self._turns = self._invalid = 0
+
+    @classmethod
+    def tasks(cls, split: Split, params: GymnasiumParams) -> Sequence[Task]:
+        """Return the episodes of a split, by seed."""
+        first = params.seed if split == "train" else params.seed + SEEDS
+        seeds = range(first, first + (params.train_size if split == "train" else params.val_size))
+        ids = [f"{params.id}-{seed}" for seed in seeds]
+        return LazyTasks(ids, lambda at: Task(id=ids[at], data={"seed": seeds[at]}, data_source=params.id))
+
+    def reset(self, task: Mapping[str, Any]) -> str:
+        observation, _ = self._environment.reset(seed=task["seed"])
+        rules = self._params.prompt or f"You act in {self._params.id}. {self._request}"
+        return f"{rules}\n{self._write(observation, 0.0)}"
+
+    def step(self, action: str) -> Outcome:
+        self._turns += 1
+        chosen = read_action(action, self._environment.action_space, self._names)
+        if chosen is None:
+            self._invalid += 1
+            return Outcome(observation=f"That is not an action. {self._request}")
+        observation, reward, terminated, truncated, _ = self._environment.step(chosen)
+        reward = float(reward)
+        self._sum += reward
+        if not (terminated or truncated):
+            return Outcome(observation=self._write(observation, reward), reward=reward)
+        solved_at = self._params.solved_at
+        return Outcome(
+            reward=reward,
+            done=True,
+            correct=None if solved_at is None else self._sum >= solved_at,
+            metrics={"turns": float(self._turns), "invalid": float(self._invalid)},
+        )
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _write(self, observation: Any, reward: float) -> str:
+        has_picture = self._environment.render_mode == "ansi"
+        template = self._params.template or ("{picture}" if has_picture else "{observation}")
+        fields = {
+            "observation": lambda: write_observation(observation),
+            "picture": lambda: write_picture(str(self._environment.render())) if has_picture else "",
+            "reward": lambda: f"{reward:g}",
+        }
+        return _FIELD.sub(lambda match: fields[match[1]](), template)
+
+
+def check_environment(params: GymnasiumParams) -> None:
+    """Make the environment once.
+
+    Raises:
+        ConfigError: there is no such environment, a package is missing, it rejects its options, or text cannot express
+            its observations or actions.
+    """
+    environment = _make(params)
+    try:
+        actions, observations = environment.action_space, environment.observation_space
+        names = _action_names(params)
+        if isinstance(actions, gymnasium.spaces.Discrete) and len(names) not in (0, actions.n):
+            raise ConfigError(
+                "environment-options-rejected",
+                f"rllm.env.env_args.actions has {len(names)} names, and {params.id!r} has {actions.n} actions.",
+                "Name every action once, in the order of their numbers.",
+            )
+        if describe_actions(actions, names) is None:
+            raise _not_playable(params, f"its actions are a {type(actions).__name__}, which text cannot express")
+        size = math.prod(observations.shape or ())
+        if size > LARGEST_OBSERVATION and environment.render_mode != "ansi":
+            raise _not_playable(params, f"its observations are {size} numbers, and it has no render mode ansi")
+    finally:
+        environment.close()
+
+
+def _make(params: GymnasiumParams) -> gymnasium.Env[Any, Any]:
+    """Make the environment, with the render mode ``ansi`` if it has one and the options name no other."""
+    try:
+        environment = gymnasium.make(params.id, **params.options)
+        if "ansi" in environment.metadata.get("render_modes", ()) and "render_mode" not in params.options:
+            environment.close()
+            environment = gymnasium.make(params.id, render_mode="ansi", **params.options)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(
+            "missing-package", f"Environment {params.id!r} needs a package that is not installed.", str(error)
+        ) from error
+    except ImportError as error:
+        raise ConfigError(
+            "unknown-choice",
+            f"rllm.env.env_args.id: {params.id!r} cannot be imported: {error}.",
+            "Install the module, or put its directory on Python's path: PYTHONPATH=. rllm train …",
+        ) from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise ConfigError(
+            "unknown-choice",
+            f"rllm.env.env_args.id: Gymnasium has no environment {params.id!r}.",
+            did_you_mean(params.id, list(gymnasium.registry)) or str(error),
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            "environment-options-rejected",
+            f"Environment {params.id!r} rejects its options {params.options!r}: {type(error).__name__}: {error}.",
+            "Change the named option in rllm.env.env_args.options, or remove that key.",
+        ) from error
+    return environment
+
+
+def _action_names(params: GymnasiumParams) -> tuple[str, ...]:
+    kind = params.id.rpartition(":")[2].rpartition("-v")[0]
+    return tuple(params.actions) or NAMES.get(kind, ())
+
+
+def _not_playable(params: GymnasiumParams, reason: str) -> ConfigError:
+    return ConfigError(
+        "game-not-playable",
+        f"Environment {params.id!r} cannot be played through text: {reason}.",
+        "Write an environment that uses it, see docs/how-to/own-environment.md.",
+    )

@@ -1,0 +1,47 @@
+"""Options of the environment `gymnasium`, separate from the environment so that listing plugins imports nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from rllm_core.contracts.plugin import Params
+
+SEEDS = 2**30
+"""Upper limit of users' seeds, and first seed of validation. So no seed is in both splits."""
+LARGEST_SPLIT = 10**6
+
+
+class GymnasiumParams(Params):
+    """Options of ``gymnasium``."""
+
+    id: str = Field(
+        min_length=1,
+        description="Id of the environment, such as FrozenLake-v1, or MODULE:ID, which imports the module first.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of `gymnasium.make`, such as {is_slippery: false}."
+    )
+    prompt: str | None = Field(
+        None,
+        min_length=1,
+        description="Rules of the game, before the first observation. The default lists the actions.",
+    )
+    template: str | None = Field(
+        None,
+        min_length=1,
+        description="Message of each turn, such as 'You are at {observation}.' {observation} is JSON, {picture} is the "
+        "text of the render mode ansi, {reward} is the last reward. The default is the picture, or the observation.",
+    )
+    actions: list[str] = Field(
+        default_factory=list,
+        description="Names of discrete actions, in the order of their numbers, such as [left, right]. Known for the "
+        "environments of toy_text. Other discrete actions are numbers.",
+    )
+    solved_at: float | None = Field(
+        None, description="Sum of rewards at which an episode counts as solved. By default, any sum above 0."
+    )
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training episodes.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation episodes.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first episode. Each further one has the next seed.")

@@ -1,0 +1,67 @@
+"""The teacher `model`: a second model in this process that scores the sampled tokens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm_core.contracts.teacher import TeacherSetup
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import ConfigError
+from rllm_core.rollout.template_renderer import token_texts
+from rllm_core.seeding import derive_seed
+from rllm_local.columns import ColumnFiller
+from rllm_local.model import load_model
+from rllm_local.teacher_options import TeacherModelParams, errors_of_teacher
+
+
+class ModelTeacher:
+    """Scores tokens with a frozen model, at the temperature of the rollouts, as the trained model is scored.
+
+    The run's seed gives `tiny` the same random weights as to the trained model.
+    """
+
+    def __init__(self, params: TeacherModelParams, setup: TeacherSetup) -> None:
+        self._path = params.path
+        self._renderer = setup.renderer
+        with errors_of_teacher():
+            self._loaded = load_model(params.section, derive_seed(setup.seed, "model"))
+        self._filler = ColumnFiller(
+            self._loaded.model,
+            temperature=setup.temperature,
+            max_tokens_per_microbatch=params.max_tokens_per_microbatch,
+            recompute_old_logprobs=True,
+        )
+
+    async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """Return log-probs, (n_token,), of the sampled tokens. Other tokens get 0.
+
+        Raises:
+            ConfigError: the teacher has other tokens than the trained model, or a row is longer than its context.
+        """
+        self._check(batch)
+        columns = await asyncio.to_thread(self._filler.columns, batch, frozenset({"old_logprobs"}))
+        return columns["old_logprobs"]
+
+    def _check(self, batch: TokenBatch) -> None:
+        longest, limit = int(batch.row_lengths.max(initial=0)), self._loaded.max_context
+        if longest > limit:
+            raise ConfigError(
+                "context-too-long",
+                f"A rollout has {longest} tokens, and the teacher {self._path!r} reads {limit}.",
+                "Set data.max_prompt_length and data.max_response_length lower, or choose a different teacher.",
+            )
+        ids = np.unique(batch.tokens)
+        size = self._loaded.model.get_input_embeddings().num_embeddings
+        known = ids[ids < size]
+        texts = self._renderer.token_texts(known), token_texts(self._loaded.tokenizer, known)
+        different = [*known[[one != other for one, other in zip(*texts, strict=True)]], *ids[ids >= size]]
+        if different:
+            raise ConfigError(
+                "teacher-with-other-tokens",
+                f"The teacher {self._path!r} has a different tokenizer than the trained model: token {different[0]} is "
+                "not the same text.",
+                "Choose a teacher of the same model family.",
+            )

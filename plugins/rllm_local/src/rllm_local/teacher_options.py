@@ -1,0 +1,50 @@
+"""Options of the teacher `model`, and a check of them that needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from pydantic import Field
+
+from rllm_core.contracts.plugin import Params
+from rllm_core.errors import ConfigError
+from rllm_local.adapter_files import adapter_directory
+from rllm_local.model_name import TINY, directory_of
+from rllm_local.settings import DEVICE, ModelSection
+
+
+class TeacherModelParams(Params):
+    """Options of the teacher ``model``."""
+
+    path: str = Field(description="`tiny`, a Hugging Face folder or hub id, or a checkpoint of a run.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and activations.")
+    device: str = Field(
+        "auto",
+        pattern=f"^({DEVICE})$",
+        description="`cpu`, `cuda`, `cuda:1`, … `auto`: use cuda if available, else cpu.",
+    )
+    max_tokens_per_microbatch: int = Field(2048, gt=0, description="Padded tokens per forward pass.")
+
+    @property
+    def section(self) -> ModelSection:
+        """The same values for the function that loads models."""
+        return ModelSection(name=self.path, dtype=self.dtype, device=self.device)
+
+
+def check_teacher(params: TeacherModelParams) -> None:
+    """Raise ConfigError if `path` is a path without a model."""
+    if params.path != TINY and adapter_directory(params.path) is None:
+        with errors_of_teacher():
+            directory_of(params.path)
+
+
+@contextmanager
+def errors_of_teacher() -> Iterator[None]:
+    """Give errors about ``model.name`` the teacher's key."""
+    try:
+        yield
+    except ConfigError as error:
+        message = error.message.replace("model.name=", "rllm.teacher.path=")
+        raise ConfigError(error.code, message, error.hint.replace("model.name", "rllm.teacher.path")) from error

@@ -1,0 +1,40 @@
+"""The stage `distill`, and the teachers `server` and `policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm.distillation.options import DistillParams, PolicyParams, ServerParams
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.contracts.teacher import TeacherPlugin
+from rllm_core.lazy import load_from
+
+
+def stages() -> Iterable[StagePlugin[Any]]:
+    yield StagePlugin(
+        name="distill",
+        summary="Add log p(teacher) - log p(policy) to the advantage of each token (`--objective opd`).",
+        params=DistillParams,
+        load=load_from("rllm.distillation.stage", "Distill"),
+        reads=frozenset({"batch", "batch.old_logprobs"}),
+        writes=frozenset({"batch.advantages"}),
+        config_keys=frozenset({"rllm.teacher"}),
+    )
+
+
+def teachers() -> Iterable[TeacherPlugin[Any]]:
+    yield TeacherPlugin(
+        name="server",
+        summary="A server with vLLM's `prompt_logprobs`, such as `server:http://127.0.0.1:8000/v1`.",
+        params=ServerParams,
+        load=load_from("rllm.distillation.server", "ServerTeacher"),
+        family_option="url",
+    )
+    yield TeacherPlugin(
+        name="policy",
+        summary="The trained model itself, with a system message for the teacher only, such as `policy:Be brief.`",
+        params=PolicyParams,
+        load=load_from("rllm.distillation.policy", "PolicyTeacher"),
+        family_option="prompt",
+    )

@@ -1,0 +1,86 @@
+"""The teacher `server`: prompt log-probs from a server of OpenAI's API with vLLM's field `prompt_logprobs`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm.distillation.options import ServerParams
+from rllm.tasks.chat_client import ChatClient, ChatError
+from rllm_core.contracts.teacher import TeacherSetup
+from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import BackendError, ConfigError
+
+SECONDS_TO_WAIT = 1.0
+"""Wait before the first retry. It doubles for each later retry."""
+
+
+class ServerTeacher:
+    """Sends the token ids of each row as a prompt, and reads the log-prob of each of its tokens."""
+
+    def __init__(self, params: ServerParams, setup: TeacherSetup) -> None:
+        if setup.temperature != 1:
+            raise ConfigError(
+                "teacher-temperature",
+                f"sampling.train.temperature={setup.temperature:g}, and teacher `server` scores at temperature 1.",
+                "Set sampling.train.temperature=1, or choose teacher `model`.",
+            )
+        self._params = params
+        self._chat = ChatClient(
+            url=params.url.rstrip("/"),
+            api_key_env=params.api_key_env,
+            timeout=params.timeout,
+            retries=params.retries,
+            backoff=SECONDS_TO_WAIT,
+        )
+
+    async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """Return log-probs, (n_token,), of all tokens. The first token of a row gets 0.
+
+        Raises:
+            BackendError: the server cannot be reached, or does not return a log-prob for each token.
+        """
+        slots = asyncio.Semaphore(self._params.max_concurrency)
+        rows = np.split(batch.tokens, batch.row_offsets[1:-1])
+        async with httpx.AsyncClient(timeout=self._params.timeout) as http:
+            try:
+                model = self._params.model or await self._only_model(http)
+                columns = await asyncio.gather(*(self._row(http, slots, model, row.tolist()) for row in rows))
+            except ChatError as error:
+                raise self._failure(
+                    "service-failed", f"{error}", "Check the address, the model and the API key of rllm.teacher."
+                ) from error
+        return np.concatenate(columns)
+
+    async def _row(
+        self, http: httpx.AsyncClient, slots: asyncio.Semaphore, model: str, tokens: list[int]
+    ) -> NDArray[np.float32]:
+        body = {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        async with slots:
+            answer = await self._chat.complete(http, body, "/completions")
+        try:
+            entries: list[Any] = answer["choices"][0]["prompt_logprobs"]
+            scored = zip(tokens[1:], entries[1:], strict=True)  # no token comes before the first
+            found = [0.0, *(float(entry[str(token)]["logprob"]) for token, entry in scored)]
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._failure(
+                "bad-service-answer",
+                f"the answer has no `prompt_logprobs` for {len(tokens)} tokens ({type(error).__name__}: {error})",
+                "Use a server with vLLM's `prompt_logprobs`, and a model with the tokens of the trained model.",
+            ) from error
+        return np.array(found, np.float32)
+
+    async def _only_model(self, http: httpx.AsyncClient) -> str:
+        names = [str(each["id"]) for each in (await self._chat.models(http)).get("data") or ()]
+        if len(names) != 1:
+            raise self._failure(
+                "model-not-found", f"it has the models {', '.join(names) or 'none'}", "Set rllm.teacher.model to one."
+            )
+        return names[0]
+
+    def _failure(self, code: str, problem: str, hint: str) -> BackendError:
+        return BackendError(code, f"Teacher {self._params.url}: {problem}.", hint)

@@ -1,0 +1,67 @@
+"""The stage `distill`: advantages from log-probs, its metrics, and results of a teacher that it rejects."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rllm.distillation.options import DistillParams
+from rllm.distillation.stage import Distill
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.errors import PluginError
+from rllm_plugin_kit import stage_context
+
+OLD = np.array([0, -1.0, -2.0], np.float32)
+TEACHER = np.array([9, -0.5, -4.0], np.float32)
+
+
+class Fixed:
+    """A teacher that returns the same array for each batch."""
+
+    def __init__(self, logprobs: NDArray[np.float32]) -> None:
+        self._logprobs = logprobs
+
+    async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
+        return self._logprobs
+
+
+def distilled(
+    logprobs: NDArray[np.float32], weight: float = 1.0, estimators: tuple[str, ...] = (), **columns: Any
+) -> TrainStep:
+    trajectory = Trajectory("agent", [Step([1], [2, 3], [-1.0, -2.0])])
+    batch = build_batch([TrajectoryGroup(group_id="task:agent", trajectories=[trajectory])])
+    step = TrainStep(global_step=0, epoch=0, total_steps=1, tasks=[])
+    step.estimators = estimators
+    step.batch = batch.with_columns(old_logprobs=OLD, **columns)
+    stage = Distill(stage_context(teacher=Fixed(logprobs)), DistillParams(weight=weight))
+    asyncio.run(stage(step))
+    return step
+
+
+def test_advantage_is_the_difference_of_logprobs() -> None:
+    step = distilled(TEACHER)
+    assert step.filled_batch.advantages is not None
+    assert step.filled_batch.advantages.tolist() == [0, 0.5, -2.0]
+    assert step.metrics["distill/kl"] == 0.75
+    assert step.metrics["distill/tokens"] == 2
+    assert step.estimators == ("distill",)
+
+
+def test_weight_is_added_to_earlier_advantages() -> None:
+    step = distilled(TEACHER, 0.5, ("grpo",), advantages=np.array([0, 1.0, 1.0], np.float32))
+    assert step.filled_batch.advantages is not None
+    assert step.filled_batch.advantages.tolist() == [0, 1.25, 0]
+    assert step.estimators == ("grpo + distill",)
+
+
+@pytest.mark.parametrize("logprobs", [TEACHER[1:], TEACHER * np.inf, TEACHER * np.nan], ids=["short", "inf", "nan"])
+def test_unusable_logprobs_are_an_error(logprobs: NDArray[np.float32]) -> None:
+    with pytest.raises(PluginError) as caught:
+        distilled(logprobs)
+    assert caught.value.code == "bad-teacher-result"

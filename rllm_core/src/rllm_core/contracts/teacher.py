@@ -1,0 +1,56 @@
+"""Teachers: models that score the tokens of rollouts, for distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rllm_core.contracts.plugin import ParamsT, Plugin
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rllm_core.contracts.backend import Backend
+    from rllm_core.contracts.renderer import Renderer
+    from rllm_core.data.batch import TokenBatch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TeacherSetup:
+    """The parts of a run that a teacher may use."""
+
+    backend: Backend
+    """The run's backend, after `Backend.start`."""
+    renderer: Renderer
+    """The trained model's renderer. The teacher must have the same tokens."""
+    temperature: float
+    """The sampling temperature of the rollouts. The policy's log-probs are computed at this temperature."""
+    seed: int
+    """The run's seed."""
+
+
+class Teacher(Protocol):
+    """A model that scores token ids. It stores nothing between steps."""
+
+    async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """Return the log-probs, (n_token,) float32 in nats, of tokens after the earlier tokens of their row.
+
+        Values are only read if `TokenBatch.loss_mask` is True. They must be finite there. `TokenBatch.old_logprobs` are
+        filled.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherPlugin(Plugin[ParamsT]):
+    """A plugin spec that offers a teacher. Users choose it with ``--teacher`` or ``rllm.teacher``.
+
+    `load` returns a factory that takes the options and a `TeacherSetup`. It raises ConfigError if the teacher cannot
+    score the trained model's tokens.
+    """
+
+    kind: ClassVar[str] = "teacher"
+
+    load: Callable[[], Callable[[Any, TeacherSetup], Teacher]]

@@ -1,0 +1,79 @@
+"""`rllm train --objective opd`: a model learns from a teacher, its record, and settings that cannot work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expecting import check_printed, check_values
+
+OPD = ("train", "question", "--data", "questions.jsonl", "--objective", "opd")
+NAME = "rllm.trainer.experiment_name"
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path) -> None:
+    """Questions, and examples whose answers are four numbers, each as often as the others."""
+    questions = [f"{number} plus 1 is" for number in range(16)]
+    examples = [
+        {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+        for question in questions
+        for answer in ("1", "2", "3", "5")
+    ]
+    (tmp_path / "questions.jsonl").write_text("\n".join(json.dumps({"question": each}) for each in questions))
+    (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, examples)))
+
+
+def divergences(run: Path) -> list[float]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line["distill/kl"] for line in lines if "distill/kl" in line]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "value"),
+    [
+        (OPD, "no-teacher", "--teacher"),
+        ((*OPD, "--teacher", "./nowhere"), "model-not-loadable", "./nowhere"),
+        ((*OPD, "--teacher", "server:nowhere"), "wrong-value", "url"),
+        ((*OPD, "--teacher", "nothing"), "unknown-plugin", "nothing"),
+        ((*OPD, "--teacher", "model:tiny", "--estimator", "rloo"), "unused-key", "adv_estimator"),
+        ((*OPD[:4], "--objective", "other"), "usage-error", "opd"),
+        (("train", "guess", "--teacher", "model:tiny"), "unused-key", "rllm.teacher"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_errors(rllm_here: Any, words: tuple[str, ...], code: str, value: str) -> None:
+    done = rllm_here(*words, "--dry-run")
+    assert done.returncode != 0
+    check_printed(done.stderr, code, value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("with_view")
+def test_policy_that_equals_its_teacher_has_no_gradient(forked_rllm: Any, tmp_path: Path) -> None:
+    small = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.max_response_length=8", "rllm.record=tokens")
+    done = forked_rllm(*OPD, "--teacher", "model:tiny", *small)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    assert divergences(run) == [pytest.approx(0, abs=1e-6)]
+    checked = forked_rllm("record", "check", str(run))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    uid = forked_rllm("why", str(run), "0").stdout.splitlines()[1].split()[0]
+    check_values(forked_rllm("why", str(run), "0", uid).stdout, "distill", "trained in step 0")
+
+
+@pytest.mark.long
+def test_distilled_model_reaches_its_teacher(forked_rllm: Any, tmp_path: Path) -> None:
+    quick = ("training.learning_rate=3e-3", "rllm.record=off")
+    sft = ("sft", "--data", "examples.jsonl", "data.train_batch_size=64", "rllm.trainer.total_epochs=30")
+    assert forked_rllm(*sft, *quick, f"{NAME}=teacher").returncode == 0
+    teacher = str(tmp_path / "runs" / "rllm-sft" / "teacher" / "checkpoints" / "latest")
+    sizes = ("rllm.trainer.total_batches=100", "data.train_batch_size=16", "rllm.rollout.n=16")
+    words = (*sizes, "data.max_response_length=6", "training.lr_schedule=linear", *quick)
+    done = forked_rllm(*OPD, "--teacher", teacher, *words)
+    assert done.returncode == 0, done.stderr
+    found = divergences(tmp_path / "runs" / "rllm-training" / "default")
+    assert found[0] > 1
+    assert abs(sum(found[-10:]) / 10) < 0.01
