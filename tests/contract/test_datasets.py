@@ -12,9 +12,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rllm_core.data.codec import episode_to_json
 from rllm_core.data.types import Episode, Step, Trajectory
 from rllm_plugin_kit import DatasetContract
+from rllm_record.steps import PlayedEpisode, PlayedTrajectory, StepFiles
 
 ROWS = [{"id": str(number), "question": f"{number} + {number}?", "parts": [number, None]} for number in range(5)]
 
@@ -44,22 +44,26 @@ class TestJsonl(DatasetContract):
 
 class TestStored(DatasetContract):
     name = "rllm-view/stored"
-    options: ClassVar[Sequence[Mapping[str, Any]]] = ({"path": "sessions"}, {"path": "sessions/step_000000.jsonl"})
+    options: ClassVar[Sequence[Mapping[str, Any]]] = ({"path": "sessions"},)
     bad_options = ({}, {"path": ""}, {"path": "not-there"}, {"path": "empty"})
 
     @pytest.fixture(autouse=True)
     @staticmethod
     def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.chdir(tmp_path)
-        rollouts = [_rollout(f"{task}:{number}") for task in ("a", "b") for number in range(2)]
-        Path("sessions").mkdir()
         Path("empty").mkdir()
-        Path("sessions/step_000000.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rollouts))
+        rollouts = [_rollout(f"{task}:{number}") for task in ("a", "b") for number in range(2)]
+        StepFiles(Path("sessions")).write(0, rollouts, (), "tokens")
         yield
 
 
-def _rollout(name: str) -> dict[str, Any]:
-    return episode_to_json(Episode(id=name, trajectories=[Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)]))
+def _rollout(name: str) -> PlayedEpisode:
+    trajectory = Trajectory("agent", [Step([1], [2], [-0.5])], 1.0)
+    played = PlayedTrajectory(uid=trajectory.uid, trajectory=trajectory, reward_given=None, reward_used=None)
+    episode = Episode(id=name, trajectories=[trajectory])
+    return PlayedEpisode(
+        uid=f"0.0:{name}", step=0, round=0, episode=episode, trajectories=(played,), task={"name": name}
+    )
 
 
 class TestHf(DatasetContract):

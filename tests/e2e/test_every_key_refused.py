@@ -41,6 +41,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.agent.agent_args": {"system_prompt": "guess"},
     "rllm.agent.engine_args": {"size": 1},
     "rllm.algorithm.adv_estimator": "rloo",
+    "rllm.teacher": {"name": "policy", "prompt": "Think."},
     "rllm.algorithm.estimator_map": {"judge": "rloo"},
     "rllm.algorithm.loss_fn": "ppo",
     "rllm.algorithm.loss_map": {"judge": "ppo"},

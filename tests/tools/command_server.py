@@ -38,8 +38,6 @@ LIBRARIES = (
     "transformers.models.llama.modeling_llama",
 )
 """None of ours, and nothing that computes: no thread of torch's may exist when a process is forked."""
-ABOVE = 100
-"""Descriptors from this number on are free."""
 WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Arrow's allocator starts a thread at import otherwise. Read at import."""
 
@@ -67,7 +65,8 @@ class Command:
             os.dup2(opened, descriptor)
             os.close(opened)
         # Moved out of the way first, because a received descriptor may have the number that the next one needs.
-        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, ABOVE) for descriptor in received]
+        above = max(self.descriptors, default=0) + 1
+        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in received]
         for descriptor, number in zip(moved, self.descriptors, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)

@@ -77,7 +77,7 @@ def test_an_environment_says_which_keys_a_run_with_it_must_set(plan: MakePlan, r
     registry.add(EnvironmentPlugin(name="unpaid", needs_keys={"rllm.reward": "[paying]"}, **common))
     registry.add(RewardPlugin(name="paying", **common))
     error = _error(plan, {"rllm.env.name": "unpaid"})
-    check_error(error, "missing-key", "'unpaid'", "`rllm.reward`", '"rllm.reward=[paying]"')
+    check_error(error, "missing-key", "'unpaid'", "`rllm.reward`", "--reward paying")
     assert plan({"rllm.env.name": "unpaid", "rllm.reward": ["paying"]}).rewards[0].chosen.plugin.name == "paying"
     registry.add(WorkflowPlugin(name="generous", gives_rewards=True, **common))
     assert plan({"rllm.env.name": "unpaid", "rllm.workflow.name": "generous"}).rewards == ()

@@ -13,19 +13,21 @@ from rllm_core.plugins.first_party import find_home_package
 from rllm_core.schema.section import Means, marked
 
 ADVANTAGES = "batch.advantages"
-FLAGS = {"rllm.reward": "--reward exact, or your own function: --reward FILE.py:FUNCTION"}
-"""The flag that sets a needed key."""
+REWARD = "rllm.reward"
 LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
 
 
 def needed_keys_are_set(plan: RunPlan) -> Iterator[Problem]:
     """Check that the keys are set that the environment needs. A run without estimators needs no rewards."""
     environment = plan.environment
-    given = {"rllm.reward"} if plan.workflow.plugin.gives_rewards or not plan.estimates else set()
+    given = {REWARD} if plan.workflow.plugin.gives_rewards or not plan.estimates else set()
     for key, example in environment.plugin.needs_keys.items() if environment else ():
         if environment and key not in given and not plan.composed.value(key):
             text = f"Environment {environment.plugin.name!r} needs `{key}`, and it is not set."
-            yield refused("missing-key", key, text, f"Add {FLAGS.get(key, f'{key}={example}')}.")
+            hint = f"Add {key}={example}."
+            if key == REWARD:
+                hint = f"Add --reward {example.strip('[]')}, or your own function: --reward FILE.py:FUNCTION."
+            yield refused("missing-key", key, text, hint)
 
 
 def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
