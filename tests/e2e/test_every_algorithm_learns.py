@@ -37,6 +37,12 @@ SUMS: dict[str, Any] = {
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "mix": {"rllm.algorithm.adv_estimator": {"name": "mix", "parts": ["grpo", "rloo"]}},
+    # Its gradient is proportional to beta, and groups without a solution only pull towards the reference model.
+    "a2po": {
+        "rllm.algorithm.loss_fn": {"name": "a2po", "beta": 0.1},
+        "rllm.rejection_sample.enable": True,
+        "rllm.rejection_sample.mode": "group",
+    },
     # It follows whatever is sampled, so what was wrong must not be among it.
     "cross_entropy": {"rllm.pipeline.insert": [{"stage": "only_solved", "after": "check_rewards"}]},
 }
