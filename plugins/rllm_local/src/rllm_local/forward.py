@@ -39,11 +39,12 @@ class Row:
 def cache_argument(model: Any) -> str:
     """Return the name of the argument for cached keys and values. Newer versions of transformers call it ``cache``."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return _cache_argument(type(base))
+    kind: Any = type(base)
+    return _cache_argument(kind)
 
 
 @lru_cache
-def _cache_argument(kind: type) -> str:
+def _cache_argument(kind: Any) -> str:
     return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
