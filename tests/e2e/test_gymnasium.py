@@ -1,4 +1,4 @@
-"""docs/how-to/gymnasium.md, as it stands there."""
+"""The commands and settings of docs/how-to/gymnasium.md."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from expecting import expect_error
 from rllm_core.contracts.environment import Outcome
 from rllm_core.errors import ConfigError
 from rllm_envs.gymnasium.environment import Gymnasium, check_environment
-from rllm_envs.gymnasium.options import SEEDS, GymnasiumParams
+from rllm_envs.gymnasium.options import GymnasiumParams
+from rllm_envs.seeds import SEEDS
 
 SAFE_PATH = ("down", "down", "right", "right", "down", "right")
 """From the start of FrozenLake's 4 x 4 map to the goal, past its holes."""

@@ -13,9 +13,10 @@ from expecting import expect_error
 
 from rllm_core.contracts.environment import Outcome
 from rllm_core.errors import ConfigError
+from rllm_envs.seeds import SEEDS
 from rllm_envs.textarena.environment import TextArena
 from rllm_envs.textarena.games import check_game, single_player_games
-from rllm_envs.textarena.options import SEEDS, TextArenaParams
+from rllm_envs.textarena.options import TextArenaParams
 from rllm_plugin_kit.surroundings import changes_by
 
 MOVES = ("[A1]", "[up]", "[1 2]", "[5]", "left", "[stand]", "[0 0]", "[A B]", "no idea")

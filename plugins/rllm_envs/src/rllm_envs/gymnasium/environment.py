@@ -13,8 +13,9 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, did_you_mean
-from rllm_envs.gymnasium.options import SEEDS, GymnasiumParams
+from rllm_envs.gymnasium.options import GymnasiumParams
 from rllm_envs.gymnasium.spaces import NAMES, describe_actions, read_action, write_observation, write_picture
+from rllm_envs.seeds import list_seeds
 
 LARGEST_OBSERVATION = 1000
 """Numbers in an observation. An image has more, and no text form."""
@@ -35,8 +36,7 @@ class Gymnasium(Environment):
     @classmethod
     def tasks(cls, split: Split, params: GymnasiumParams) -> Sequence[Task]:
         """Return the episodes of a split, by seed."""
-        first = params.seed if split == "train" else params.seed + SEEDS
-        seeds = range(first, first + (params.train_size if split == "train" else params.val_size))
+        seeds = list_seeds(split, params.seed, params.train_size, params.val_size)
         ids = [f"{params.id}-{seed}" for seed in seeds]
         return LazyTasks(ids, lambda at: Task(id=ids[at], data={"seed": seeds[at]}, data_source=params.id))
 

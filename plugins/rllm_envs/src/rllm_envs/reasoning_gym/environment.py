@@ -14,9 +14,10 @@ from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
 from rllm_core.errors import RolloutError
-from rllm_envs.reasoning_gym.options import EXAMPLES_FROM, SEEDS, ReasoningGymParams
+from rllm_envs.reasoning_gym.options import EXAMPLES_FROM, ReasoningGymParams
 from rllm_envs.reasoning_gym.processes import GeneratorFailedError, TooLongError, ask
 from rllm_envs.reasoning_gym.resolving import config_of, system_prompt_of
+from rllm_envs.seeds import SEEDS
 
 How = Literal["auto", "tags", "response"]
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

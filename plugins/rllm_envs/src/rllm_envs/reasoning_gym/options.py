@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from rllm_core.contracts.plugin import Params
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
-SEEDS = 2**30
-"""Upper limit of users' seeds, and first seed of validation. So the two splits share no random stream."""
 EXAMPLES_FROM = 2 * SEEDS
-"""First seed of examples, for the same reason."""
-LARGEST_SPLIT = 10**6
+"""First seed of examples, so that no example is a task of a split."""
 
 
 class ReasoningGymParams(Params):

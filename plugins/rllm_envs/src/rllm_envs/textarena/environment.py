@@ -13,9 +13,10 @@ from rllm_core.contracts.environment import Environment, Outcome, Split
 from rllm_core.data.messages import Message
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
+from rllm_envs.seeds import list_seeds
 from rllm_envs.textarena.games import check_game, start
 from rllm_envs.textarena.isolation import playing
-from rllm_envs.textarena.options import SEEDS, TextArenaParams
+from rllm_envs.textarena.options import TextArenaParams
 
 REASON = "Invalid Move: "
 
@@ -36,8 +37,7 @@ class TextArena(Environment):
             ConfigError: the game cannot be played here, or its options are wrong.
         """
         check_game(params.game, params.options)
-        first = params.seed if split == "train" else params.seed + SEEDS
-        seeds = range(first, first + (params.train_size if split == "train" else params.val_size))
+        seeds = list_seeds(split, params.seed, params.train_size, params.val_size)
         ids = [f"{params.game}-{seed}" for seed in seeds]
 
         def make(index: int) -> Task:

@@ -7,10 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
-
-SEEDS = 2**30
-"""Upper limit of users' seeds, and first seed of validation. So no game is in both splits."""
-LARGEST_SPLIT = 10**6
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
 
 class TextArenaParams(Params):
