@@ -14,7 +14,7 @@ from tinker_in_process import RunningServer
 from rllm.config.compose import compose
 from rllm.config.layers import layer_from_dotted
 from rllm_core.contracts.backend import RunContext
-from rllm_core.contracts.engine import SamplingParams
+from rllm_core.contracts.engine import Completion, SamplingParams
 from rllm_core.errors import BackendError
 from rllm_core.plugins.registry import Registry
 from rllm_tinker.backend import TinkerBackend
@@ -112,5 +112,7 @@ def test_closing_while_requests_are_under_way_lets_everybody_go(registry: Regist
 
     tasks = _client_tasks()
     found = asyncio.run(close_in_the_middle())
-    assert all(isinstance(each, asyncio.CancelledError | BackendError) for each in found)
+    # Some responses may have ended before, at the end token.
+    left = [each for each in found if not isinstance(each, Completion)]
+    assert left and all(isinstance(each, asyncio.CancelledError | BackendError) for each in left)
     _wait_until_only(tasks)
