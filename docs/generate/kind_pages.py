@@ -30,9 +30,10 @@ DIRECTORY = Path(__file__).parents[1] / "reference"
 MADE = "<!-- Made by `make docs`; do not edit. -->\n"
 LONG_FACTS = frozenset(
     {"config yaml", "config search path", "shared keys", "derived keys", "column sections", "recipes"}
-    | {"unused keys", "unused keys by profile", "config keys"}
+    | {"unused keys", "unused keys by profile", "config keys", "training keys", "timeout"}
+    | {"model key", "learning rate key", "lora rank key", "minibatches key"}
 )
-"""What would be a page of its own; `rllm plugins info` prints it."""
+"""Facts that the pages leave out. `rllm plugins info` prints them."""
 IN_TABLE = {"estimator": ("level", "scope", "default loss"), "loss": ("has ratio",), "rejection": ("updates waited",)}
 """Facts that are columns of the table of a kind, because most of its plugins have them."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}
@@ -134,9 +135,8 @@ def _details(entry: Registered[Any], whole: dict[str, list[tuple[str, ...]]]) ->
     elsewhere = LONG_FACTS.union(IN_TABLE.get(entry.kind, ()))
     said = {name: in_words(rows) for name, rows in list_facts(plugin).items() if name not in elsewhere}
     facts = {name: words for name, words in said.items() if words not in SAYS_NO}
-    read = {"config keys": ", ".join(f"`{key}`" for key in sorted(plugin.config_keys))} if plugin.config_keys else {}
-    if found := facts | read:
-        yield "".join(f"- `{name}`: {one_line(words)}\n" for name, words in found.items())
+    if facts:
+        yield "".join(f"- `{name}`: {one_line(words)}\n" for name, words in facts.items())
     if entry.kind == "backend":
         yield f"Its keys are in [Config keys](config.md#backend-{entry.name}).\n"
         return
