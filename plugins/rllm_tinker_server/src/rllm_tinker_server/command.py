@@ -105,6 +105,12 @@ def tinker() -> None:
     type=click.IntRange(1),
     help="Maximum sequences of one set of weights in a forward pass. Other sequences wait.",
 )
+@click.option(
+    "--stand-in-losses",
+    is_flag=True,
+    help="Accept the loss stable_reinforce, the default of the Tinker cookbook. Its formula is not public, so the "
+    "server computes another one: truncated importance sampling, plus kl_coeff times the KL divergence.",
+)
 @click.option("--announce", type=click.Path(dir_okay=False, path_type=Path), help="File to write the URL to, as JSON.")
 @click.option(
     "--end-with-stdin", is_flag=True, help="Stop when standard input closes, for example when the parent process dies."
@@ -115,6 +121,7 @@ def serve(
     api_key: str | None,
     max_models: int,
     max_snapshots: int,
+    stand_in_losses: bool,
     announce: Path | None,
     end_with_stdin: bool,
     **model: Any,
@@ -148,7 +155,8 @@ def serve(
             "Run: pip install rllm-tinker-server",
         ) from error
     where = TinkerServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
-    what = ModelOptions(**model, limits=TinkerLimits(max_models=max_models, max_snapshots=max_snapshots))
+    limits = TinkerLimits(max_models=max_models, max_snapshots=max_snapshots, stand_in_losses=stand_in_losses)
+    what = ModelOptions(**model, limits=limits)
 
     def ready(url: str) -> None:
         key = "tml-local" if api_key is None else "YOUR_KEY"

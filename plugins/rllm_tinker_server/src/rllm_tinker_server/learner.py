@@ -16,6 +16,7 @@ from rllm_tinker_server.examples import ExampleBatch, check_examples, example_ba
 from rllm_tinker_server.lora import LoraModel
 from rllm_tinker_server.losses import complete_config, find_loss
 from rllm_tinker_server.messages import (
+    STAND_IN,
     AdamStep,
     BaseModel,
     ForwardBackward,
@@ -179,8 +180,9 @@ class Learner:
                     share.backward()  # type: ignore[no-untyped-call]
                 total += float(share.detach())
                 logprobs.update(zip(batch.members, batch.split(outputs), strict=True))
+        metrics = {"loss:sum": total} | ({"stand_in_loss:max": 1.0} if request.loss == STAND_IN else {})
         return ForwardBackwardResult(
-            logprobs=tuple(logprobs[index] for index in range(len(request.examples))), metrics={"loss:sum": total}
+            logprobs=tuple(logprobs[index] for index in range(len(request.examples))), metrics=metrics
         )
 
     def optim_step(self, step: AdamStep) -> dict[str, float]:

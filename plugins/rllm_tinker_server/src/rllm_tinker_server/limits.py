@@ -50,6 +50,8 @@ class TinkerLimits:
     max_body_bytes: int = 64 * MIB
     read_seconds: float = 60.0
     """Maximum seconds for a request to arrive."""
+    stand_in_losses: bool = False
+    """Accept `messages.STAND_IN`."""
     max_sparse_numbers: int = 1 << 24
     """Maximum numbers in a request's sparse tensors after expansion: as many as the largest body could hold dense."""
     fwdbwd_max_chunk_len: int = 1024

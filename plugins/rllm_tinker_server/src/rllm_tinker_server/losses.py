@@ -1,7 +1,7 @@
 """Losses of the Tinker API, with their inputs and settings. A loss is a sum over all positions of a datum.
 
-The formulas come from https://tinker-docs.thinkingmachines.ai/tinker/losses. Log-ratios are bounded before they are
-exponentiated, as in all losses of rllm.
+The formulas come from https://tinker-docs.thinkingmachines.ai/tinker/losses, except that of `stable_reinforce`,
+which is not public. Log-ratios are bounded before they are exponentiated, as in all losses of rllm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.updates import losses as core_losses
 from rllm_core.updates.losses import MAX_LOG_RATIO, clipped_surrogate, importance_ratio
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestRefused
 
 Config = Mapping[str, float]
 CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -101,12 +101,26 @@ def gspo(targets: Targets, config: Config) -> Tensor:
     return _clipped(ratio, targets, config)
 
 
+def stable_reinforce(targets: Targets, config: Config) -> Tensor:
+    """m (-sg(min(rho, 2)) A logprob + kl_coeff / 2 (logprob - old logprob)^2), m = 1 for sampled tokens, else 0.
+
+    The policy gradient with truncated importance weights (Ionides 2008), and the k2 estimate of the KL divergence from
+    the sampling policy (http://joschu.net/blog/kl-approx.html).
+    """
+    log_ratio = targets.logprobs - targets.inputs["logprobs"]
+    weight = importance_ratio(targets.policy).clamp(max=MAX_WEIGHT).detach()
+    policy = -weight * targets.inputs["advantages"] * targets.logprobs
+    return targets.inputs[SAMPLED] * (policy + 0.5 * config["kl_coeff"] * log_ratio.square())
+
+
 def _clipped(ratio: Tensor, targets: Targets, config: Config) -> Tensor:
     low, high = config["clip_low_threshold"], config["clip_high_threshold"]
     return clipped_surrogate(ratio, targets.inputs["advantages"], 1 - low, high - 1)
 
 
 POLICY = frozenset({"logprobs", "advantages"})
+MAX_WEIGHT = 2.0
+"""Maximum importance weight of `stable_reinforce`."""
 LOSSES: Mapping[str, Loss] = {
     "cross_entropy": Loss(function=cross_entropy, inputs=frozenset({"weights"}), many_targets=True),
     "importance_sampling": Loss(function=importance_sampling, inputs=POLICY),
@@ -114,9 +128,9 @@ LOSSES: Mapping[str, Loss] = {
     "cispo": Loss(function=cispo, inputs=POLICY, config=CLIP),
     "dro": Loss(function=dro, inputs=POLICY, config={"beta": 0.05}),
     "gspo": Loss(function=gspo, inputs=POLICY | {"sequence_ratio_mask"}, config=CLIP),
+    STAND_IN: Loss(function=stable_reinforce, inputs=POLICY | {SAMPLED}, config={"kl_coeff": 0.0}),
 }
 ELSEWHERE = {
-    "stable_reinforce": "The loss stable_reinforce is the Tinker service's alone",
     "custom": "The loss custom is no loss of a server: forward_backward_custom computes it on the client",
 }
 

@@ -14,6 +14,12 @@ class RequestRefused(Exception):  # noqa: N818  (a refusal, not a fault)
     """The client asked for something that is wrong or that this server does not do; the message says what to do."""
 
 
+STAND_IN = "stable_reinforce"
+"""A loss whose formula is not public. With `--stand-in-losses` the server computes another formula for it."""
+SAMPLED = "sampled"
+"""Input of `STAND_IN` that the server makes from a datum's provenance: 1 for targets that were sampled, else 0."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraSpec:
     """The adapter of one LoRA model."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_tinker.seeds import seeds_in
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import BaseModel, RequestRefused, SampleSettings
 from rllm_tinker_server.refusals import NOT_TEXT, json_object, number_of, optional_number_of, text_of
 
@@ -47,21 +48,23 @@ LEAVE_IT_OUT = "Leave it out."
 NOT_SAMPLED = {
     "target_prompt_logprobs": LEAVE_IT_OUT,
     "prompt_alt_tokens_k": LEAVE_IT_OUT,
-    "record_stability_info": "The loss stable_reinforce needs it, which this server does not have either: train with "
-    "another one, such as importance_sampling.",
+    "record_stability_info": "The loss stable_reinforce needs it. Use another loss, such as importance_sampling, or "
+    "start the server with --stand-in-losses.",
 }
 """Settings of the API that this server does not support, and the alternative to each."""
 
 
-def sample_request(body: bytes, base: BaseModel, max_count: int) -> SampleRequest:
+def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> SampleRequest:
     """Parse a sample request. Raise RequestRefused if it is invalid."""
     found = json_object(body)
     for key, instead in NOT_SAMPLED.items():
-        if found.get(key):
+        # The stand-in for stable_reinforce needs no more than the log-probs, so nothing is recorded.
+        if found.get(key) and not (key == "record_stability_info" and limits.stand_in_losses):
             raise RequestRefused(f"{key}: this server does not do that. {instead}")
     count = number_of(found, "num_samples") if "num_samples" in found else 1
-    if not 1 <= count <= max_count:
-        raise RequestRefused(f"num_samples is {count}; it must be between 1 and {max_count}.")
+    if not 1 <= count <= limits.max_samples_per_request:
+        most = limits.max_samples_per_request
+        raise RequestRefused(f"num_samples is {count}; it must be between 1 and {most}.")
     params = found.get("sampling_params")
     if not isinstance(params, dict):
         raise RequestRefused("sampling_params are missing.")

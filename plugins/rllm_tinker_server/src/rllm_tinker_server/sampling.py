@@ -46,7 +46,7 @@ class Sampling:
     def submit(self, body: bytes) -> Answer:
         """Start to sample; one that is sent again is not sampled again."""
         service = self._service
-        request = sample_request(body, service.host.base, service.limits.max_samples_per_request)
+        request = sample_request(body, service.host.base, service.limits)
         sampler = service.sessions.sampler(request.sampler_id)
         request_id = f"{request.sampler_id}:{request.number}"
         if not service.futures.knows(request_id):

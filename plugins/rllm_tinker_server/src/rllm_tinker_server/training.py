@@ -70,7 +70,7 @@ class Training:
         model = self._service.sessions.model(request.model_id)
 
         def compute() -> Answer:
-            asked = forward_backward_of(request, self._service.limits.max_sparse_numbers)
+            asked = forward_backward_of(request, self._service.limits)
             return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, asked))
 
         async def execute() -> Answer:

@@ -11,6 +11,7 @@ from local_models import build_tiny, sharpen, tiny_tokenizer
 
 from rllm_local.model import LoadedModel
 from rllm_tinker_server.host import Host
+from rllm_tinker_server.losses import LOSSES
 from rllm_tinker_server.messages import AdamStep, Example, ForwardBackward, LoraSpec
 
 torch.set_num_threads(1)
@@ -75,9 +76,9 @@ def make_examples(
             "logprobs": generator.normal(-4.4, 0.4, shape),
             "advantages": generator.normal(0, 1, shape),
             "sequence_ratio_mask": np.arange(length) >= length // 2,
+            "sampled": np.arange(length) >= length // 2,
         }
-        of_losses = {"cross_entropy": ("weights",), "gspo": ("logprobs", "advantages", "sequence_ratio_mask")}
-        names = of_losses.get(loss, ("logprobs", "advantages"))
+        names = sorted(LOSSES[loss].inputs)
         examples.append(
             Example(
                 tokens=generator.integers(0, 70, length),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tinker.proto import tinker_public_pb2 as proto
 
+from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import RequestRefused
 from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
 
@@ -34,7 +35,7 @@ def sparse_request(shapes: list[tuple[int, int]], tokens: int = 4) -> bytes:
 
 
 def read(body: bytes, most: int) -> Any:
-    return forward_backward_of(forward_backward_request(body), most)
+    return forward_backward_of(forward_backward_request(body), TinkerLimits(max_sparse_numbers=most))
 
 
 def test_sparse_rows_are_made_dense_when_they_fit() -> None:

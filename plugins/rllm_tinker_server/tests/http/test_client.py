@@ -226,9 +226,9 @@ def test_a_model_that_cannot_be_created_says_why(server: Server, connect: Connec
 
 def test_a_loss_that_is_refused_does_not_hold_up_what_follows(server: Server, connect: Connect) -> None:
     trainer = connect(server).create_lora_training_client(base_model="fake").result()
-    refused = trainer.forward_backward([datum(1)], "stable_reinforce")
+    refused = trainer.forward_backward([datum(1)], "gspo")
     step = trainer.optim_step(types.AdamParams())
-    with pytest.raises(tinker.RequestFailedError, match="no loss 'stable_reinforce'"):
+    with pytest.raises(tinker.RequestFailedError, match="no loss 'gspo'"):
         refused.result(DEADLINE)
     assert step.result(DEADLINE).metrics["steps"] == 1.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from tinker.proto import tinker_public_pb2 as proto
 
-from rllm_tinker_server.messages import Example, ForwardBackward, RequestRefused
+from rllm_tinker_server.limits import TinkerLimits
+from rllm_tinker_server.messages import SAMPLED, STAND_IN, Example, ForwardBackward, RequestRefused
 from rllm_tinker_server.refusals import NOT_TEXT
 
 NUMPY_TYPES: dict[int, Any] = {
@@ -42,14 +43,22 @@ def forward_backward_request(body: bytes) -> ForwardBackwardRequest:
     return ForwardBackwardRequest(model_id=message.model_id, number=message.seq_id, message=message)
 
 
-def forward_backward_of(request: ForwardBackwardRequest, max_sparse_numbers: int) -> ForwardBackward:
+def forward_backward_of(request: ForwardBackwardRequest, limits: TinkerLimits) -> ForwardBackward:
     """Parse a request. Raise RequestRefused for unsupported settings, and for sparse tensors that are too large."""
     message = request.message
-    _check_sparse(message, max_sparse_numbers)
+    if message.loss_fn == STAND_IN and not limits.stand_in_losses:
+        raise RequestRefused(
+            f"The formula of {STAND_IN} is not public. Use another loss, such as importance_sampling, or start "
+            "the server with --stand-in-losses, which computes another formula."
+        )
+    _check_sparse(message, limits.max_sparse_numbers)
+    examples = [_example(datum, index) for index, datum in enumerate(message.data)]
+    if message.loss_fn == STAND_IN:
+        examples = [_with_sampled(*each, index) for index, each in enumerate(zip(examples, message.data, strict=True))]
     return ForwardBackward(
         loss=message.loss_fn,
         config=_loss_config(message),
-        examples=tuple(_example(datum, index) for index, datum in enumerate(message.data)),
+        examples=tuple(examples),
         forward_only=message.forward_only,
     )
 
@@ -82,6 +91,20 @@ def _example(datum: Any, index: int) -> Example:
         targets=targets.astype(np.int64),
         inputs={name: array.astype(np.float32) for name, array in arrays.items()},
     )
+
+
+def _with_sampled(example: Example, datum: Any, index: int) -> Example:
+    """Add the input that says which targets the model sampled."""
+    spans = [
+        (getattr(span, kind).length, kind) for span in datum.loss_fn_input_spans for kind in [span.WhichOneof("span")]
+    ]
+    sampled = np.repeat([kind == "sampled_tokens" for _, kind in spans], [length for length, _ in spans])
+    if sampled.shape != example.targets.shape:
+        raise RequestRefused(
+            f"Datum {index}: the spans of with_provenance have {len(sampled)} positions and target_tokens the shape "
+            f"{example.targets.shape}. {STAND_IN} needs a span for each target."
+        )
+    return replace(example, inputs={**example.inputs, SAMPLED: sampled.astype(np.float32)})
 
 
 def _check_sparse(message: Any, most: int) -> None:
