@@ -1,7 +1,8 @@
 """Losses of the Tinker API, with their inputs and settings. A loss is a sum over all positions of a datum.
 
 The formulas come from https://tinker-docs.thinkingmachines.ai/tinker/losses. The formula of `stable_reinforce` is not
-public, so the server computes another one. Log-ratios are bounded before they are exponentiated, as in all losses of rllm.
+public, so the server computes another one. Log-ratios are bounded before they are exponentiated, as in all losses of
+rllm.
 """
 
 from __future__ import annotations
