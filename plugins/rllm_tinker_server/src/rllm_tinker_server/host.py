@@ -6,6 +6,7 @@ and `score`. The two threads share constant tensors and copies of weights, but n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,40 +33,77 @@ from rllm_tinker_server.messages import (
     LoraSpec,
     RequestRefused,
     Scores,
+    ScoreSettings,
     TopTokens,
 )
 
 
 @torch.inference_mode()
-def score(model: Any, given: NDArray[np.int32], top: int, temperature: float, max_positions: int) -> Scores:
-    """The log-prob of each token after those before it, and of the likeliest tokens in its place.
+def score(model: Any, given: NDArray[np.int32], settings: ScoreSettings, max_positions: int) -> Scores:
+    """The log-prob of each token after those before it, and of other tokens in its place.
 
     Args:
         model: a Hugging Face causal model.
         given: (n,) tokens.
-        top: how many of the likeliest; 0: none.
-        temperature: logits are divided by it; above 0.
+        settings: which other tokens.
         max_positions: how many to compute at once; each costs a vocabulary of logits.
     """
     tokens = torch.from_numpy(given.astype(np.int64)).to(model.device)
+    targets = None if settings.targets is None else torch.from_numpy(settings.targets).to(model.device)
     cache = DynamicCache(config=model.config)
+    generator = torch.Generator(model.device).manual_seed(settings.seed)
     found = [torch.full((1,), torch.nan)]
-    best = [torch.full((1, top), torch.nan)]
-    best_tokens = [torch.zeros((1, top), dtype=torch.int64)]
+    best = _Table([torch.zeros((1, settings.top), dtype=torch.int64)], [torch.full((1, settings.top), torch.nan)])
+    scored = _Table.empty(0 if targets is None else targets.shape[1])
+    drawn = _Table.empty(settings.draws)
     for start in range(0, len(given) - 1, max_positions):
         part = tokens[start : min(start + max_positions, len(given) - 1)]
-        logits = model(input_ids=part[None], use_cache=True, **{cache_argument(model): cache}).logits[0]
-        logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
+        logits = model(input_ids=part[None], use_cache=True, **{cache_argument(model): cache}).logits[0].float()
+        logprobs = torch.log_softmax(logits / settings.temperature, dim=-1)
         following = tokens[start + 1 : start + 1 + len(part), None]
         found.append(logprobs.gather(-1, following)[:, 0].cpu())
-        likeliest = logprobs.topk(top)
-        best.append(likeliest.values.cpu())
-        best_tokens.append(likeliest.indices.cpu())
-    return Scores(logprobs=torch.cat(found).numpy(), top=_top(best_tokens, best) if top else None)
+        best.add(logprobs, logprobs.topk(settings.top).indices)
+        if targets is not None:
+            scored.add(logprobs, targets[start : start + len(part)])
+        if settings.draws:
+            drawn.add(logprobs, _draw(logits, settings, generator))
+    return Scores(
+        logprobs=torch.cat(found).numpy(),
+        top=best.joined() if settings.top else None,
+        targets=None if targets is None else scored.joined().logprobs,
+        draws=drawn.joined() if settings.draws else None,
+    )
 
 
-def _top(tokens: list[Tensor], logprobs: list[Tensor]) -> TopTokens:
-    return TopTokens(tokens=torch.cat(tokens).to(torch.int32).numpy(), logprobs=torch.cat(logprobs).numpy())
+@dataclass(frozen=True)
+class _Table:
+    """Tokens and their log-probs, part after part of the positions."""
+
+    tokens: list[Tensor]
+    logprobs: list[Tensor]
+
+    @classmethod
+    def empty(cls, columns: int) -> _Table:
+        """Return a table without positions."""
+        return cls([torch.zeros((0, columns), dtype=torch.int64)], [torch.zeros((0, columns))])
+
+    def add(self, logprobs: Tensor, tokens: Tensor) -> None:
+        """Look up the log-probs of `tokens`, (n_position, k). A token of -1 gets 0."""
+        values = logprobs.gather(-1, tokens.clamp(min=0)).masked_fill(tokens < 0, 0.0)
+        self.tokens.append(tokens.cpu())
+        self.logprobs.append(values.cpu())
+
+    def joined(self) -> TopTokens:
+        tokens, logprobs = torch.cat(self.tokens), torch.cat(self.logprobs)
+        return TopTokens(tokens=tokens.to(torch.int32).numpy(), logprobs=logprobs.numpy())
+
+
+def _draw(logits: Tensor, settings: ScoreSettings, generator: torch.Generator) -> Tensor:
+    """Draw tokens for each position, (n_position, draws)."""
+    if settings.draw_temperature == 0:
+        return logits.argmax(dim=-1, keepdim=True).expand(-1, settings.draws)
+    probabilities = torch.softmax(logits / settings.draw_temperature, dim=-1)
+    return torch.multinomial(probabilities, settings.draws, replacement=True, generator=generator)
 
 
 class Host:
@@ -177,10 +215,10 @@ class Host:
         """A plain model to sample from; None: the base model."""
         return self._sampled if weights is None else merged_copy(self.model, weights, self._merged_dtype)
 
-    def score(self, model: Any, given: NDArray[np.int32], top: int, temperature: float) -> Scores:
-        """See `prompts.score`; `model` is one of `merged`."""
+    def score(self, model: Any, given: NDArray[np.int32], settings: ScoreSettings) -> Scores:
+        """See the function `score`; `model` is one of `merged`."""
         most = max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary))
-        return score(model, given, top, temperature, most)
+        return score(model, given, settings, most)
 
     @cached_property
     def _base_weights(self) -> BaseWeights:

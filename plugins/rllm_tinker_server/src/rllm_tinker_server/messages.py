@@ -110,13 +110,35 @@ class TopTokens:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreSettings:
+    """Predictions to return for n given tokens, besides their log-probs."""
+
+    top: int = 0
+    """Number of likeliest tokens of each position."""
+    targets: NDArray[np.int64] | None = None
+    """(n - 1, k) other tokens to score in place of the tokens from the second. -1 means none."""
+    draws: int = 0
+    """Number of tokens to draw in place of each token from the second, with replacement."""
+    draw_temperature: float = 1.0
+    """Temperature of the draws. 0 draws the likeliest token."""
+    seed: int = 0
+    """Seed of the draws."""
+    temperature: float = 1.0
+    """Temperature of the distribution whose log-probs are returned. Above 0."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
     """A model's predictions for given tokens, each after the tokens before it."""
 
     logprobs: NDArray[np.float32]
     """(n,) log-probs. NaN for the first token."""
-    top: TopTokens | None
+    top: TopTokens | None = None
     """Likeliest tokens of each position. None if the client did not request them."""
+    targets: NDArray[np.float32] | None = None
+    """(n - 1, k) log-probs of `ScoreSettings.targets`. 0 where there is none."""
+    draws: TopTokens | None = None
+    """(n - 1, k) drawn tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

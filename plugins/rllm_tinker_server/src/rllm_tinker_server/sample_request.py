@@ -11,14 +11,27 @@ from numpy.typing import NDArray
 
 from rllm_tinker.seeds import seeds_in
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import BaseModel, RequestRefused, SampleSettings
+from rllm_tinker_server.messages import STAND_IN, BaseModel, RequestRefused, SampleSettings
 from rllm_tinker_server.refusals import NOT_TEXT, json_object, number_of, optional_number_of, text_of
+from rllm_tinker_server.sparse import to_dense
 
 LARGEST_ID = 2**31 - 1
 MOST_STOPS, LONGEST_STOP = 64, 1024
 """Maximum number of stop strings, and of characters in each. The server searches them after every token."""
 LARGEST_SEED = 2**63 - 1
 NOT_TOKENS = "The prompt's chunks have no tokens, or tokens that are not whole numbers, 0 or more."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TargetTokens:
+    """`target_prompt_logprobs`. The answer has the same layout, dense or sparse."""
+
+    tokens: NDArray[np.int64]
+    """(length of the prompt - 1, k), -1 where nothing is requested."""
+    rows: NDArray[np.int64] | None = None
+    """Start of each row, (length of the prompt,), if the client sent the tensor in sparse rows."""
+    columns: NDArray[np.int64] | None = None
+    """Column of each listed entry."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +47,15 @@ class SampleRequest:
     top_of_prompt: int
     """How many of the likeliest tokens of each position of the prompt."""
     top_of_samples: int
+    targets: TargetTokens | None = None
+    """Other tokens to score in place of the prompt's."""
+    draws: int = 0
+    """How many tokens to draw in place of each of the prompt's tokens, but for the first."""
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True if the request asks for more than samples."""
+        return self.prompt_logprobs or bool(self.top_of_prompt or self.draws) or self.targets is not None
 
     @property
     def most_tokens(self) -> int:
@@ -44,23 +66,17 @@ class SampleRequest:
 TOP = ("topk_prompt_logprobs", "topk_sample_logprobs")
 MOST_TOP, MOST_TOP_NUMBERS = 128, 1 << 24
 """Likeliest tokens of a position, and of all positions of a request together."""
-LEAVE_IT_OUT = "Leave it out."
-NOT_SAMPLED = {
-    "target_prompt_logprobs": LEAVE_IT_OUT,
-    "prompt_alt_tokens_k": LEAVE_IT_OUT,
-    "record_stability_info": "The loss stable_reinforce needs it. Use another loss, such as importance_sampling, or "
-    "start the server with --stand-in-losses.",
-}
-"""Settings of the API that this server does not support, and the alternative to each."""
 
 
 def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> SampleRequest:
     """Parse a sample request. Raise RequestRefused if it is invalid."""
     found = json_object(body)
-    for key, instead in NOT_SAMPLED.items():
-        # The stand-in for stable_reinforce needs no more than the log-probs, so nothing is recorded.
-        if found.get(key) and not (key == "record_stability_info" and limits.stand_in_losses):
-            raise RequestRefused(f"{key}: this server does not do that. {instead}")
+    # The stand-in for stable_reinforce needs no more than the log-probs, so nothing is recorded.
+    if found.get("record_stability_info") and not limits.stand_in_losses:
+        raise RequestRefused(
+            f"record_stability_info: the loss {STAND_IN} needs it. Use another loss, such as importance_sampling, or "
+            "start the server with --stand-in-losses."
+        )
     count = number_of(found, "num_samples") if "num_samples" in found else 1
     if not 1 <= count <= limits.max_samples_per_request:
         most = limits.max_samples_per_request
@@ -75,9 +91,12 @@ def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> Sample
         raise RequestRefused(f"The request has {count} seeds, one for each sample, and {len(prompts)} prompts.")
     top_of_prompt, top_of_samples = (_top(found, key, base.vocabulary) for key in TOP)
     wanted = bool(found.get("prompt_logprobs"))
+    draws = _top(found, "prompt_alt_tokens_k", base.vocabulary)
+    targets = _targets(found.get("target_prompt_logprobs"), len(prompts[0]), limits.max_sparse_numbers)
     longest = max(map(len, prompts))
     # A prompt that fills the context has no reply, but has log-probs.
-    room, needed = base.max_context - longest, 0 if wanted or top_of_prompt else 1
+    scores_prompt = wanted or top_of_prompt or draws or targets is not None
+    room, needed = base.max_context - longest, 0 if scores_prompt else 1
     if room < needed:
         raise RequestRefused(
             f"The prompt has {longest} tokens; {base.name} holds {base.max_context}, prompt and reply together."
@@ -94,10 +113,13 @@ def sample_request(body: bytes, base: BaseModel, limits: TinkerLimits) -> Sample
         last_prompt_logprobs=last,
         top_of_prompt=top_of_prompt,
         top_of_samples=top_of_samples,
+        targets=targets,
+        draws=draws,
     )
-    if request.most_tokens * max(top_of_prompt, top_of_samples) > MOST_TOP_NUMBERS:
+    if request.most_tokens * max(top_of_prompt, top_of_samples, draws) > MOST_TOP_NUMBERS:
         raise RequestRefused(
-            f"{' and '.join(TOP)} ask for more than {MOST_TOP_NUMBERS} numbers. Lower them, or ask for fewer tokens."
+            f"{', '.join(TOP)} and prompt_alt_tokens_k ask for more than {MOST_TOP_NUMBERS} numbers. Lower them, or "
+            "ask for fewer tokens."
         )
     return request
 
@@ -107,6 +129,23 @@ def _top(found: Mapping[str, Any], key: str, vocabulary: int) -> int:
     if number > min(MOST_TOP, vocabulary):
         raise RequestRefused(f"{key} is {number}; a position has {min(MOST_TOP, vocabulary)} at most.")
     return number
+
+
+def _targets(found: Any, length: int, most: int) -> TargetTokens | None:
+    """`length`: of the prompt."""
+    if found is None:
+        return None
+    try:
+        rows, columns = (found.get(name) for name in ("sparse_crow_indices", "sparse_col_indices"))
+        values, shape = np.array(found["data"], np.int64), tuple(map(int, found["shape"]))
+        if len(shape) != 2 or shape[0] != length - 1 or not 0 <= shape[0] * shape[1] <= most:
+            raise ValueError(f"its shape is {shape}, and must be ({length - 1}, k), with at most {most} numbers")
+        if rows is None:
+            return TargetTokens(tokens=values.reshape(shape))
+        starts, places = np.array(rows, np.int64), np.array(columns, np.int64)
+        return TargetTokens(tokens=to_dense(values, starts, places, shape, missing=-1), rows=starts, columns=places)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise RequestRefused(f"target_prompt_logprobs is not a tensor of token ids: {error}.") from error
 
 
 def _seeds(seed: Any, count: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from rllm_tinker_server.examples import check_ids
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
-from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings, Scores
+from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings, Scores, ScoreSettings
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
 """Beyond them, but for 0, logits / temperature leave float32 or are all the same."""
@@ -93,23 +93,25 @@ class Samplers:
         return [_delivered(result) for result in results]
 
     async def score(
-        self, weights: AdapterWeights | None, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0
+        self, weights: AdapterWeights | None, given: NDArray[np.int32], settings: ScoreSettings | None = None
     ) -> Scores:
         """Return the model's predictions for tokens, each after the tokens before it.
 
         Args:
             weights: adapter weights. None means the base model.
             given: (n,) tokens.
-            top: number of likeliest tokens to return for each position. 0 means none.
-            temperature: temperature of the distribution. 0 means 1, as for the log-probs of samples.
+            settings: predictions to return. None means only the log-probs of the tokens.
 
         Raises:
             RequestRefused: the request has tokens outside the vocabulary.
         """
+        settings = settings or ScoreSettings()
         check_ids(given, self._host.base.vocabulary, "The prompt")
+        if settings.targets is not None:
+            check_ids(settings.targets[settings.targets != -1], self._host.base.vocabulary, "target_prompt_logprobs")
         async with self.models.use(weights) as sampler:
             return await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._host.score, sampler.model, given, top, temperature or 1.0
+                self._executor, self._host.score, sampler.model, given, settings
             )
 
     def forget(self, weights: AdapterWeights) -> None:

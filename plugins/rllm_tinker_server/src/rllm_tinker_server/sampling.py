@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from rllm_core.seeding import derive_seed
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
-from rllm_tinker_server.messages import Sampled, Scores
+from rllm_tinker_server.messages import Sampled, Scores, ScoreSettings
 from rllm_tinker_server.refusals import Busy, Gone, json_object, number_of, text_of
 from rllm_tinker_server.sample_request import SampleRequest, sample_request
 from rllm_tinker_server.service import Service
@@ -80,8 +82,8 @@ class Sampling:
         weights = await self._weights(sampler)
         pool = self._service.samplers
         about_prompt = None
-        if request.prompt_logprobs or request.top_of_prompt:
-            about_prompt = await pool.score(weights, request.prompts[0], request.top_of_prompt)
+        if request.scores_prompt:
+            about_prompt = await pool.score(weights, request.prompts[0], _score_settings(request))
             if request.last_prompt_logprobs is not None:
                 _leave_out(about_prompt, request.last_prompt_logprobs)
         if request.settings.max_tokens:
@@ -92,16 +94,14 @@ class Sampling:
             # The prompt fills the context: only its log-probs were wanted.
             nothing = Sampled(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length")
             samples = [nothing] * len(request.prompts)
-        logprobs = about_prompt.logprobs if about_prompt is not None and request.prompt_logprobs else None
-        return wire.samples_answer(samples, logprobs, about_prompt.top if about_prompt is not None else None)
+        return wire.samples_answer(samples, about_prompt, request)
 
     async def _with_top(self, weights: Any, request: SampleRequest, index: int, sampled: Sampled) -> Sampled:
         """Return a sample with the likeliest tokens at each position, from a pass over prompt and sample."""
         prompt = request.prompts[index]
         given = np.concatenate((prompt, sampled.tokens))
-        scores = await self._service.samplers.score(
-            weights, given, request.top_of_samples, request.settings.temperature
-        )
+        settings = ScoreSettings(top=request.top_of_samples, temperature=request.settings.temperature or 1.0)
+        scores = await self._service.samplers.score(weights, given, settings)
         return replace(sampled, top=None if scores.top is None else scores.top.since(len(prompt)))
 
     def _check_room(self, request: SampleRequest) -> None:
@@ -151,6 +151,17 @@ class Sampling:
                 weights = await service.in_worker(service.host.load_weights, directory)
                 service.snapshots.put(key, weights, on_disk=True)
             return weights
+
+
+def _score_settings(request: SampleRequest) -> ScoreSettings:
+    settings = request.settings
+    return ScoreSettings(
+        top=request.top_of_prompt,
+        targets=None if request.targets is None else request.targets.tokens,
+        draws=request.draws,
+        draw_temperature=settings.temperature,
+        seed=derive_seed(secrets.randbits(63) if settings.seed is None else settings.seed, "draws"),
+    )
 
 
 def _leave_out(scores: Scores, last: int) -> None:

@@ -27,6 +27,7 @@ from rllm_tinker_server.messages import (
     Sampled,
     SampleSettings,
     Scores,
+    ScoreSettings,
 )
 from rllm_tinker_server.refusals import NotFound, ServerError
 from rllm_tinker_server.sessions import Session, Sessions, Snapshots, TrainedModel
@@ -58,7 +59,7 @@ class SamplerPool(Protocol):
     async def sample(
         self, weights: Any, prompts: Sequence[NDArray[np.int32]], settings: SampleSettings
     ) -> list[Sampled]: ...
-    async def score(self, weights: Any, given: NDArray[np.int32], top: int = 0, temperature: float = 1.0) -> Scores: ...
+    async def score(self, weights: Any, given: NDArray[np.int32], settings: ScoreSettings | None = None) -> Scores: ...
     def forget(self, weights: Any) -> None: ...
 
 

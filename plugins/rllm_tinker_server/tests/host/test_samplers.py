@@ -17,7 +17,15 @@ from rllm_core.seeding import derive_seed
 from rllm_local import engine
 from rllm_tinker_server.host import Host
 from rllm_tinker_server.lora import AdapterWeights
-from rllm_tinker_server.messages import Example, ForwardBackward, LoraSpec, RequestRefused, Sampled, SampleSettings
+from rllm_tinker_server.messages import (
+    Example,
+    ForwardBackward,
+    LoraSpec,
+    RequestRefused,
+    Sampled,
+    SampleSettings,
+    ScoreSettings,
+)
 from rllm_tinker_server.samplers import Samplers
 
 from .conftest import make_host, make_request, train
@@ -109,6 +117,42 @@ def test_log_probs_of_prompts_are_those_of_the_training_forward_pass(executor: T
     assert np.isnan(single[0])
 
 
+def test_other_tokens_get_the_log_probs_of_the_whole_distribution(executor: ThreadPoolExecutor) -> None:
+    host = make_host(max_tokens_per_microbatch=7)
+    prompt = np.random.default_rng(0).integers(0, 70, 30).astype(np.int32)
+    targets = np.random.default_rng(1).integers(-1, 70, (29, 3))
+    samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
+    settings = ScoreSettings(top=host.base.vocabulary, targets=targets, draws=5, seed=1)
+    scores, again, greedy, single = _run(
+        samplers.score(None, prompt, settings),
+        samplers.score(None, prompt, settings),
+        samplers.score(None, prompt, replace(settings, draw_temperature=0.0)),
+        samplers.score(None, prompt[:1], replace(settings, targets=None)),
+    )
+    order = scores.top.tokens[1:].argsort(axis=1)
+    table = np.take_along_axis(scores.top.logprobs[1:], order, axis=1)
+    expected = np.where(targets < 0, 0, np.take_along_axis(table, targets.clip(0), axis=1))
+    np.testing.assert_array_equal(scores.targets, expected)
+    assert scores.draws.tokens.shape == (29, 5)
+    np.testing.assert_array_equal(scores.draws.logprobs, np.take_along_axis(table, scores.draws.tokens, axis=1))
+    np.testing.assert_array_equal(scores.draws.tokens, again.draws.tokens)
+    assert (greedy.draws.tokens == scores.top.tokens[1:, :1]).all()
+    assert single.draws.tokens.shape == (0, 5)
+
+
+def test_draws_have_the_frequencies_of_the_distribution_at_the_temperature(executor: ThreadPoolExecutor) -> None:
+    host = make_host()
+    samplers = Samplers(host, executor, kv_cache_bytes=1 << 24, max_concurrency=4, max_merged=1)
+    settings = ScoreSettings(top=host.base.vocabulary, draws=20_000, draw_temperature=0.5)
+    (scores,) = _run(samplers.score(None, PROMPT[:2], settings))
+    weights = np.exp(scores.top.logprobs[1].astype(np.float64) / 0.5)
+    expected = np.zeros(host.base.vocabulary)
+    expected[scores.top.tokens[1]] = weights / weights.sum()
+    found = np.bincount(scores.draws.tokens[0], minlength=host.base.vocabulary) / 20_000
+    # Five standard deviations, and the seed is fixed.
+    assert (np.abs(found - expected) <= 5 * np.sqrt(expected / 20_000) + 1e-9).all()
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
 def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
     make_samplers: Callable[..., Samplers], snapshots: list[AdapterWeights], temperature: float
@@ -116,7 +160,7 @@ def test_the_likeliest_tokens_are_of_the_distribution_that_is_sampled_from(
     samplers = make_samplers()
     ((sampled,),) = _run(samplers.sample(snapshots[-1], [PROMPT], replace(FREE, temperature=temperature)))
     given = np.concatenate((PROMPT, sampled.tokens))
-    (scores,) = _run(samplers.score(snapshots[-1], given, 79, temperature))
+    (scores,) = _run(samplers.score(snapshots[-1], given, ScoreSettings(top=79, temperature=temperature or 1.0)))
     top = scores.top.since(len(PROMPT))
     assert top.tokens.shape == (20, 79)
     assert (np.diff(top.logprobs, axis=1) <= 0).all()

@@ -28,6 +28,7 @@ from rllm_tinker_server.messages import (
     Sampled,
     SampleSettings,
     Scores,
+    ScoreSettings,
     TopTokens,
 )
 from rllm_tinker_server.serve import TinkerServeOptions
@@ -126,8 +127,10 @@ class FakeSamplers:
         logprobs = np.full(settings.max_tokens, -0.5, np.float32)
         return [Sampled(tokens=tokens, logprobs=logprobs, stop_reason="length") for _ in prompts]
 
-    async def score(self, weights: Any, given: Any, top: int = 0, temperature: float = 1.0) -> Scores:
-        """The log-prob of a token is its negative; those of the likeliest are divided by the temperature."""
+    async def score(self, weights: Any, given: Any, settings: ScoreSettings | None = None) -> Scores:
+        """The log-prob of a token is its negative. Those of the likeliest are divided by the temperature."""
+        settings = settings or ScoreSettings()
+        top, temperature = settings.top, settings.temperature
         logprobs = np.array([np.nan, *(-given[1:].astype(np.float32))], np.float32)
         found = TopTokens(
             tokens=np.tile(np.arange(top, dtype=np.int32), (len(given), 1)),
@@ -135,7 +138,13 @@ class FakeSamplers:
                 np.float32
             ),
         )
-        return Scores(logprobs=logprobs, top=found if top else None)
+        drawn = np.full((len(given) - 1, settings.draws), 3, np.int32)
+        return Scores(
+            logprobs=logprobs,
+            top=found if top else None,
+            targets=None if settings.targets is None else -settings.targets.clip(0).astype(np.float32),
+            draws=TopTokens(tokens=drawn, logprobs=-drawn.astype(np.float32)) if settings.draws else None,
+        )
 
     def forget(self, weights: Any) -> None:
         self.forgotten.append(weights)

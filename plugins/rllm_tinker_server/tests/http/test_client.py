@@ -218,6 +218,21 @@ def test_unknown_models_and_checkpoints_are_refused_at_once(server: Server, conn
         client.create_sampling_client(model_path="tinker://nonsense").result()
 
 
+def test_other_tokens_of_the_prompt_come_back_in_the_layout_of_the_request(server: Server, connect: Connect) -> None:
+    sampler = connect(server).create_sampling_client(base_model="fake").result(DEADLINE)
+    prompt, params = types.ModelInput.from_ints([1, 2, 3]), types.SamplingParams(max_tokens=1)
+    dense = types.TensorData(data=[4, 5, -1, 7], dtype="int64", shape=[2, 2])
+    found = sampler.sample(prompt, 1, params, target_prompt_logprobs=dense, prompt_alt_tokens_k=2).result(DEADLINE)
+    assert found.target_prompt_logprobs.to_numpy().tolist() == [[-4.0, -5.0], [0.0, -7.0]]
+    assert found.prompt_alt_tokens.tokens.to_numpy().tolist() == [[3, 3], [3, 3]]
+    assert found.prompt_alt_tokens.logprobs.to_numpy().tolist() == [[-3.0, -3.0], [-3.0, -3.0]]
+    sparse = types.TensorData(
+        data=[4, 7], dtype="int64", shape=[2, 9], sparse_crow_indices=[0, 1, 2], sparse_col_indices=[8, 0]
+    )
+    targets = sampler.sample(prompt, 1, params, target_prompt_logprobs=sparse).result(DEADLINE).target_prompt_logprobs
+    assert (targets.data, targets.sparse_crow_indices, targets.sparse_col_indices) == ([-4.0, -7.0], [0, 1, 2], [8, 0])
+
+
 def test_a_model_that_cannot_be_created_says_why(server: Server, connect: Connect) -> None:
     with pytest.raises(tinker.RequestFailedError, match="rank is above 64") as failed:
         connect(server).create_lora_training_client(base_model="fake", rank=65).result()

@@ -45,8 +45,6 @@ NOT_SERVED = {
     "RestClient.unpublish_checkpoint_from_tinker_path:1": NO_ROUTE + "training_runs/.*/publish",
     "RestClient.search_sessions:1": NO_ROUTE + "sessions/search",
     "RestClient.whoami:1": "whoami requires JWT auth, but the server has it disabled",
-    "SamplingClient.sample:2": "target_prompt_logprobs: this server does not do that",
-    "SamplingClient.sample:3": "prompt_alt_tokens_k: this server does not do that",
 }
 """Examples of what this server does not do, and how it (or for it the client) says so."""
 

@@ -331,11 +331,27 @@ def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> 
     assert server.post("asample", prompt={"chunks": [{"tokens": tokens}]}, **content).status_code == 400
 
 
-@pytest.mark.parametrize("key", ["target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"])
-def test_kinds_of_sampling_that_are_not_done_are_refused(server: Server, key: str) -> None:
-    response = server.post("asample", **{key: 3})
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        3,
+        {},
+        {"data": [1, 2], "shape": [2]},
+        {"data": [1, 2], "shape": [2, 1]},
+        {"data": [1], "shape": [1, 2]},
+        {"data": ["a"], "shape": [1, 1]},
+        {"data": [], "shape": [1, 1 << 60], "sparse_crow_indices": [0, 0], "sparse_col_indices": []},
+        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [2]},
+        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1]},
+    ],
+)
+def test_target_tokens_that_are_no_tensor_of_the_prompts_length_are_refused(server: Server, tensor: Any) -> None:
+    sampler_id = sampler_of(server, server.session())
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    content = {"sampling_session_id": sampler_id, "seq_id": 0, "prompt": prompt, "sampling_params": {"max_tokens": 1}}
+    response = server.post("asample", target_prompt_logprobs=tensor, **content)
     assert response.status_code == 400
-    assert key in response.json()["detail"]
+    assert "target_prompt_logprobs" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("key", ["topk_prompt_logprobs", "topk_sample_logprobs"])

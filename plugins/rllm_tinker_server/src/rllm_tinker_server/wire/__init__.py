@@ -23,8 +23,11 @@ from rllm_tinker_server.messages import (
     LoraSpec,
     RequestRefused,
     Sampled,
+    Scores,
     TopTokens,
 )
+from rllm_tinker_server.sample_request import SampleRequest
+from rllm_tinker_server.sparse import row_numbers
 from rllm_tinker_server.turns import Answer
 
 JSON = "application/json"
@@ -60,9 +63,8 @@ def server_failure(why: str) -> Answer:
     return json_answer({"error": why, "category": types.RequestErrorCategory.Server.value})
 
 
-def samples_answer(
-    samples: Sequence[Sampled], prompt_logprobs: NDArray[np.float32] | None, top_of_prompt: TopTokens | None
-) -> Answer:
+def samples_answer(samples: Sequence[Sampled], prompt: Scores | None, request: SampleRequest) -> Answer:
+    """`prompt`: scores of the prompt, if the request asks for some."""
     response = proto.SampleResponse()
     for sampled in samples:
         stopped = sampled.stop_reason == "stop"
@@ -73,11 +75,36 @@ def samples_answer(
         )
         if sampled.top is not None:
             _fill(sequence.topk_sampled_logprobs, sampled.top)
-    if top_of_prompt is not None:
-        _fill(response.topk_prompt_logprobs, top_of_prompt)
-    if prompt_logprobs is not None:
-        response.prompt_logprobs = prompt_logprobs.astype(np.float32, copy=False).tobytes()
+    if prompt is not None:
+        _fill_prompt(response, prompt, request)
     return Answer(response.SerializeToString(), PROTOBUF)
+
+
+def _fill_prompt(response: Any, prompt: Scores, request: SampleRequest) -> None:
+    if prompt.top is not None:
+        _fill(response.topk_prompt_logprobs, prompt.top)
+    if request.prompt_logprobs:
+        response.prompt_logprobs = prompt.logprobs.astype(np.float32, copy=False).tobytes()
+    if prompt.draws is not None:
+        _fill_tensor(response.prompt_alt_tokens.tokens, prompt.draws.tokens.astype(np.int64), proto.DTYPE_INT64)
+        _fill_tensor(response.prompt_alt_tokens.logprobs, prompt.draws.logprobs, proto.DTYPE_FLOAT32)
+    targets = request.targets
+    if prompt.targets is not None and targets is not None:
+        tensor = response.target_prompt_logprobs
+        if targets.rows is None or targets.columns is None:
+            _fill_tensor(tensor, prompt.targets, proto.DTYPE_FLOAT32)
+            return
+        tensor.dtype = proto.DTYPE_FLOAT32
+        tensor.shape.extend(prompt.targets.shape)
+        tensor.sparse_csr.values = prompt.targets[row_numbers(targets.rows), targets.columns].tobytes()
+        tensor.sparse_csr.crow_indices = targets.rows.tobytes()
+        tensor.sparse_csr.col_indices = targets.columns.tobytes()
+
+
+def _fill_tensor(tensor: Any, values: NDArray[Any], dtype: int) -> None:
+    tensor.dtype = dtype
+    tensor.shape.extend(values.shape)
+    tensor.dense = values.tobytes()
 
 
 def _fill(message: Any, top: TopTokens) -> None:

@@ -14,6 +14,7 @@ from tinker.proto import tinker_public_pb2 as proto
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import SAMPLED, STAND_IN, Example, ForwardBackward, RequestRefused
 from rllm_tinker_server.refusals import NOT_TEXT
+from rllm_tinker_server.sparse import to_dense
 
 NUMPY_TYPES: dict[int, Any] = {
     proto.DTYPE_FLOAT32: np.float32,
@@ -125,7 +126,12 @@ def _array(tensor: Any, length: int) -> NDArray[Any]:
     shape = tuple(tensor.shape) or (len(flat),)
     if sparse and shape[0] != length:
         raise ValueError(f"sparse rows of shape {shape} do not match {length} tokens")
-    return _dense(flat, tensor.sparse_csr, shape) if sparse else flat.reshape(shape)
+    if not sparse:
+        return flat.reshape(shape)
+    rows, columns = (
+        np.frombuffer(part, np.int64) for part in (tensor.sparse_csr.crow_indices, tensor.sparse_csr.col_indices)
+    )
+    return to_dense(flat, rows, columns, shape, missing=0)
 
 
 def _numbers(data: bytes, dtype: int) -> NDArray[Any]:
@@ -135,16 +141,3 @@ def _numbers(data: bytes, dtype: int) -> NDArray[Any]:
     if dtype not in NUMPY_TYPES:
         raise ValueError(f"unknown type {dtype}")
     return np.frombuffer(data, NUMPY_TYPES[dtype])
-
-
-def _dense(values: NDArray[Any], csr: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Rows from compressed sparse rows; what is not listed is 0."""
-    rows, columns = np.frombuffer(csr.crow_indices, np.int64), np.frombuffer(csr.col_indices, np.int64)
-    fits = len(shape) == 2 and len(rows) == shape[0] + 1 and len(columns) == len(values) == rows[-1]
-    if not fits or rows[0] != 0 or (np.diff(rows) < 0).any():
-        raise ValueError(f"sparse rows of shape {shape}")
-    dense = np.zeros(shape, values.dtype)
-    if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
-        raise ValueError("a column that is not there")
-    dense[np.repeat(np.arange(shape[0]), np.diff(rows)), columns] = values
-    return dense
