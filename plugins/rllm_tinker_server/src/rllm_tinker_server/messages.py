@@ -116,9 +116,9 @@ class ScoreSettings:
     top: int = 0
     """Number of likeliest tokens of each position."""
     targets: NDArray[np.int64] | None = None
-    """(n - 1, k) other tokens to score in place of the tokens from the second. -1 means none."""
+    """(n - 1, k) other tokens to score instead of the given tokens, from the second. -1 means none."""
     draws: int = 0
-    """Number of tokens to draw in place of each token from the second, with replacement."""
+    """Number of tokens to draw, with replacement, for each position from the second."""
     draw_temperature: float = 1.0
     """Temperature of the draws. 0 draws the likeliest token."""
     seed: int = 0

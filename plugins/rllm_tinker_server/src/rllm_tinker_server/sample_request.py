@@ -48,9 +48,9 @@ class SampleRequest:
     """How many of the likeliest tokens of each position of the prompt."""
     top_of_samples: int
     targets: TargetTokens | None = None
-    """Other tokens to score in place of the prompt's."""
+    """Other tokens to score instead of the tokens of the prompt."""
     draws: int = 0
-    """How many tokens to draw in place of each of the prompt's tokens, but for the first."""
+    """Number of tokens to draw for each position of the prompt from the second."""
 
     @property
     def scores_prompt(self) -> bool:
