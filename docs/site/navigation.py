@@ -27,7 +27,6 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/gymnasium",
             "how-to/tools",
             "how-to/your-agent",
-            "how-to/deployed-agent",
             "how-to/two-roles",
             "how-to/clusters",
             "how-to/sample-with-vllm",

@@ -24,7 +24,7 @@ from rllm_estimators.plugin import rllm_losses
 from .every_estimator import batch_of, of_rewards, with_options
 
 INF = math.inf
-LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses()) if not record.only_on}
+LOSSES = {record.name: record for record in (*builtin.rllm_losses(), *rllm_losses())}
 UNBOUNDED = {"dro", "ipo", "kl_cov"}
 """Their penalty grows with the log-ratio without a bound."""
 FOLLOW_LOGPROB = {"reinforce", "cispo", "dppo_tv", "dppo_kl", "dro", "reinforce_kl", "topr", "vespo"}

@@ -33,7 +33,6 @@ SHORT = {
 }
 IN_PLACE_OF = {"./some-hf-folder": "tiny", "./folder": "tiny", "./my-model": "tiny", "MY_ENVIRONMENT": "guess"}
 IN_PLACE_OF["HuggingFaceTB/SmolLM2-135M-Instruct"] = "tiny"
-TASK = '{"question": "1+1", "answer": "2"}\n'
 FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/async.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
     "docs/how-to/off-policy.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
@@ -42,7 +41,6 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/fine-tune.md": lambda: dict.fromkeys(
         ("train.jsonl", "val.jsonl"), blocks("docs/how-to/fine-tune.md", "json")[0]
     ),
-    "docs/how-to/rescore.md": lambda: {"val.jsonl": TASK},
     "docs/how-to/python.md": lambda: {
         "my_estimators.py": python_with("register_rllm_adv_estimator"),
         "my_world.py": python_with("register_rllm_environment"),
@@ -50,7 +48,6 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
 }
 """What is in the folder before the first command."""
 BEFORE = {
-    "docs/how-to/rescore.md": ["eval question --data val.jsonl --reward exact --save evals/answers --model tiny"],
     "docs/explain/resume.md": ["train guess"],
     "docs/backends/verl-operate.md": ["train guess"],
 }

@@ -292,7 +292,7 @@ def test_a_loss_that_bounds_something_else_does_not_take_eps_clip_over(loss: str
     for key in ("rllm.algorithm.eps_clip", "rllm.algorithm.eps_clip_high"):
         error = refusal(recipe | {key: 0.1}, REGISTRY)
         check_error(error, "unused-key", f"`{key}` is 0.1 (from the test)")
-        others = "loss ppo, loss cispo, loss clip_cov, loss fipo, loss vanilla, loss geo_mean."
+        others = "loss ppo, loss cispo, loss clip_cov, loss fipo."
         check_values(error.hint, others, f"loss {loss} (", options)
 
 

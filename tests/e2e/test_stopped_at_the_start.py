@@ -28,7 +28,6 @@ OF_MINE = ("--reward", "rewards.py:score", "data.max_response_length=1", "--mode
 COMMANDS = {
     "train": ("train", "question", "--data", "rows.jsonl", *OF_MINE, "rllm.trainer.total_batches=1", "--overwrite"),
     "eval": ("eval", "question", "--data", "rows.jsonl", *OF_MINE, "rllm.rollout.n_val=2"),
-    "rescore": ("rescore", "kept", "--reward", "rewards.py:score"),
 }
 
 
@@ -67,14 +66,11 @@ def everything_in(directory: Path) -> dict[str, bytes]:
         ("train", signal.SIGTERM),
         ("eval", signal.SIGINT),
         ("eval", signal.SIGTERM),
-        ("rescore", signal.SIGINT),
     ],
 )
 def test_a_signal_while_processes_of_rewards_start_ends_it(
     start_forked_rllm: Any, forked_rllm: Any, directory: Path, command: str, number: signal.Signals
 ) -> None:
-    if command == "rescore":
-        assert forked_rllm(*COMMANDS["eval"], "--save", "kept").returncode == 0
     (directory / "slow").touch()
     process = start_forked_rllm(*COMMANDS[command])
     of_reward = until_it_starts(directory, process)

@@ -19,7 +19,6 @@ from rllm_core.contracts.engine import Completion, OnTokens, TopTokens
 from rllm_core.rollout.template_renderer import TemplateRenderer
 from rllm_gateway.app import create_app
 from rllm_gateway.calls import CallStore
-from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.fields import Rules
 from rllm_gateway.gateway import Gateway, GatewayLimits
 from rllm_gateway.link import AttachedPolicy, OpenedSession, PolicyError, SampleRequest, SessionSpec, SessionTrace
@@ -30,7 +29,6 @@ T = TypeVar("T")
 CALL = '<call>{"name": "look_up", "arguments": {"word": "proof"}}</call>'
 """A call of a tool, as the model writes it."""
 MAX_CONTEXT = 5000
-TOKEN = "admin token"
 DEADLINE = 60
 
 
@@ -129,8 +127,6 @@ class World:
     store: CallStore
     url: str
     loop: asyncio.AbstractEventLoop
-    ended: list[str]
-    """Sessions that the policy was told to have ended."""
     opened: int = 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -151,35 +147,29 @@ def renderer() -> TemplateRenderer:
 
 
 @contextmanager
-def running(
-    directory: Path, limits: GatewayLimits | None = None, attached: Any = renderer, spec: dict[str, Any] | None = None
-) -> Iterator[World]:
+def running(directory: Path, limits: GatewayLimits | None = None, attached: Any = renderer) -> Iterator[World]:
     """A gateway until the context is left.
 
     Args:
         folder: for its store.
         limits: how much it takes on.
         attached: makes the renderer of the policy; None: no policy is attached.
-        spec: of sessions that are opened by a request with the token `TOKEN`; None: none are.
     """
     store = CallStore.open(directory / "calls.db")
     listening = listen()
     url, policy = url_of(listening), Scripted()
-    ready, worlds, stop, ended = threading.Event(), list[World](), asyncio.Event(), list[str]()
+    ready, worlds, stop = threading.Event(), list[World](), asyncio.Event()
 
     async def main() -> None:
         gateway = Gateway(store, url, limits)
         if attached is not None:
             gateway.attach(AttachedPolicy(policy=policy, renderer=attached(), model="tiny"))
-        deployed = None if spec is None else DeployedSessions(gateway, TOKEN, spec, ended.append)
-        server = HttpServer(create_app(gateway, deployed), listening)
+        server = HttpServer(create_app(gateway), listening)
         await server.start()
-        worlds.append(World(gateway, policy, store, url, asyncio.get_running_loop(), ended))
+        worlds.append(World(gateway, policy, store, url, asyncio.get_running_loop()))
         ready.set()
         await stop.wait()
         await server.stop()
-        if deployed is not None:
-            await deployed.end_all()
         gateway.flush()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))

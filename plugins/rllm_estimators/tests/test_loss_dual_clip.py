@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rllm_core.algorithms.options import PpoParams
+from rllm_core.algorithms.loss_plugins import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import ppo
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from expecting import expect_error
 from gateway_world import renderer
 
@@ -25,7 +24,6 @@ from rllm_gateway.attaching import Door
 from rllm_gateway.calls import CallReader, CallStore, SessionRow
 from rllm_gateway.checks import RUN_PORT, check_sdk
 from rllm_gateway.child import DEFAULT_PORT
-from rllm_gateway.command import gateway
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.plugin import AgentParams, _open
 
@@ -146,18 +144,6 @@ def test_the_default_port_may_be_taken(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rllm\.sdk\.proxy\.host"):
         check_sdk(own(tmp_path / "traces.db", host="192.0.2.1"))
-
-
-@pytest.mark.parametrize(("taken", "code"), [("port", "port-unavailable"), ("store", "directory-not-found")])
-def test_a_model_is_served_after_port_and_store_were_looked_at(taken: str, code: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    store = tmp_path / ("file/traces.db" if taken == "store" else "traces.db")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1] if taken == "port" else 0
-        words = ["serve", "--model", str(tmp_path / "no model"), "--store", str(store), "--port", str(port)]
-        result = CliRunner().invoke(gateway, [*words, "--token-file", str(tmp_path / "token")])
-    assert isinstance(result.exception, ConfigError)
-    assert result.exception.code == code
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import openai
 import pytest
 from gateway_world import World
 
-from rllm_gateway.client import get_chat_client, get_chat_client_async, open_session, session
+from rllm_gateway.client import get_chat_client, get_chat_client_async, reward, session
 from rllm_gateway.link import OpenedSession
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -113,13 +113,20 @@ class Stranger(BaseHTTPRequestHandler):
         """Nothing of it is of interest."""
 
 
-def test_what_is_no_gateway_is_told_so() -> None:
+def _session_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLLM_SESSION_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+
+
+def test_reward_at_other_server_is_connection_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with HTTPServer(("127.0.0.1", 0), Stranger) as server:
         Thread(target=server.handle_request).start()
+        _session_at(f"http://127.0.0.1:{server.server_port}", monkeypatch)
         with pytest.raises(ConnectionError, match="no gateway"):
-            open_session(url=f"http://127.0.0.1:{server.server_port}", token="t")
+            reward(1.0)
 
 
-def test_a_refusal_says_the_gateway_s_reason(world: World) -> None:
-    with pytest.raises(HTTPError, match="nothing at"):
-        open_session(url=world.url, token="t")
+def test_rejected_reward_has_the_gateway_s_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _session_at(f"{world.url}/s/unknown", monkeypatch)
+    with pytest.raises(HTTPError, match="API key"):
+        reward(1.0)

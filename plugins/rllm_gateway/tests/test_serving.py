@@ -20,7 +20,6 @@ from click.testing import CliRunner
 from expecting import expect_error
 from gateway_world import DEADLINE, Scripted, World, renderer
 
-from rllm.cli import Request
 from rllm_core.errors import BackendError, ConfigError
 from rllm_gateway.attaching import Door, admin_token, attach
 from rllm_gateway.calls import CallStore
@@ -143,20 +142,6 @@ def test_serve_listens_until_it_is_stopped(serving: tuple[subprocess.Popen[str],
     assert token not in printed
 
 
-def test_the_model_may_be_the_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[str | None] = []
-
-    def serve_model(request: Request, *args: Any, **options: Any) -> int:
-        served.append(request.model)
-        return 0
-
-    monkeypatch.setattr("rllm_gateway.serving_command.serve_model", serve_model)
-    (tmp_path / "checkpoints/latest").mkdir(parents=True)
-    for model in (str(tmp_path), "tiny"):
-        assert CliRunner().invoke(gateway, ["serve", "--model", model], catch_exceptions=False).exit_code == 0
-    assert served == [str(tmp_path / "checkpoints/latest"), "tiny"]
-
-
 @pytest.fixture
 def stored(world: World, tmp_path: Path) -> list[str]:
     """The option that names a store with two calls of one session."""
@@ -188,7 +173,7 @@ def test_sessions_of_validation_are_told_apart(stored: list[str], world: World) 
     assert line.endswith("  validation")
 
 
-@pytest.mark.parametrize("command", [["sessions"], ["export"], ["episodes", "folder"]])
+@pytest.mark.parametrize("command", [["sessions"], ["export"]])
 def test_an_unknown_run_is_answered_with_those_there_are(stored: list[str], command: list[str]) -> None:
     with expect_error(ConfigError, "run-not-found", "'other'", "'r'"):
         CliRunner().invoke(gateway, [*command, *stored, "--run", "other"], catch_exceptions=False)
@@ -199,9 +184,7 @@ def test_an_unknown_session_is_answered_with_how_to_list_them(stored: list[str])
         CliRunner().invoke(gateway, ["show", *stored, "task:1"], catch_exceptions=False)
 
 
-@pytest.mark.parametrize(
-    "command", [["sessions"], ["show", "x"], ["export"], ["episodes", "folder"], ["prune", "--run", "r"]]
-)
+@pytest.mark.parametrize("command", [["sessions"], ["show", "x"], ["export"], ["prune", "--run", "r"]])
 def test_where_no_store_is_none_is_made(command: list[str], tmp_path: Path) -> None:
     with expect_error(ConfigError, "store-not-found", "calls.db", "--store"):
         CliRunner().invoke(gateway, [*command, "--store", str(tmp_path / "calls.db")], catch_exceptions=False)

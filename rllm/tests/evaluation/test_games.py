@@ -15,7 +15,7 @@ def make_episode(task: str, index: int, response: str = "7") -> Played:
         is_correct=True,
         termination_reason=TerminationReason.ENV_DONE,
     )
-    return Played(Task(id=task), episode, ())
+    return Played(Task(id=task), episode)
 
 
 def test_a_game_has_what_was_heard_and_said_turn_by_turn() -> None:

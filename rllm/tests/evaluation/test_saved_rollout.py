@@ -6,27 +6,16 @@ import datetime
 
 import numpy as np
 
-from rllm.evaluation.saved_rollout import SavedRollout, SavedScore, rollout_from_line, rollout_to_line, task_digest
-from rllm_core.contracts.reward import Rollout
-from rllm_core.data.messages import MalformedToolCall, Response, ToolCall
+from rllm.evaluation.rollouts import Played
+from rllm.evaluation.saved_rollout import rollout_from_line, rollout_to_line, task_digest
 from rllm_core.data.types import Episode, Task, Trajectory
 
-RESPONSE = Response(
-    text="<a>",
-    content="a",
-    reasoning="hm",
-    tool_calls=(ToolCall(name="f", arguments={"x": 1}),),
-    malformed_calls=(MalformedToolCall(text="f(", problem="cut off"),),
-)
 
-
-def test_what_rewards_saw_reads_back() -> None:
-    said = [{"role": "user", "content": "1+1"}]
-    rollout = Rollout(data={"answer": "2"}, messages=said, response=RESPONSE, response_tokens=1)
+def test_rollout_reads_back_from_its_line() -> None:
+    task = Task(id="t", data={"answer": "2"})
     episode = Episode(id="t:0", trajectories=[Trajectory("agent", reward=0.5)])
-    read = rollout_from_line(rollout_to_line(SavedRollout(episode, "d", (SavedScore(rollout, 0.5, True),))))
-    assert read.scores == (SavedScore(rollout, 0.5, True),)
-    assert (read.episode.id, read.episode.trajectories[0].reward, read.task) == ("t:0", 0.5, "d")
+    read = rollout_from_line(rollout_to_line(Played(task, episode)))
+    assert (read.episode.id, read.episode.trajectories[0].reward, read.task) == ("t:0", 0.5, task_digest(task))
 
 
 def test_a_digest_tells_tasks_apart_by_all_they_hold() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rllm_core.algorithms.options import PpoParams
+from rllm_core.algorithms.loss_plugins import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.updates.losses import ppo_clipped
 

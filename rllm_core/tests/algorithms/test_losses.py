@@ -11,7 +11,7 @@ from expecting import expect_error
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from rllm_core.algorithms.options import PpoParams
+from rllm_core.algorithms.loss_plugins import PpoParams
 from rllm_core.contracts.loss import LossInput
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.errors import LossError

@@ -75,16 +75,14 @@ def make(plan: MakePlan, registry: Registry) -> MakePlan:
             ),
         )
     )
-    for name, only_on in (("elsewhere", {"first", "second"}), ("here", {"able", "far"})):
-        registry.add(
-            LossPlugin(
-                name=name,
-                summary="For tests.",
-                params=NoParams,
-                load=lambda: lambda inputs, params: inputs.logprobs,
-                only_on=frozenset(only_on),
-            )
+    registry.add(
+        LossPlugin(
+            name="here",
+            summary="For tests.",
+            params=NoParams,
+            load=lambda: lambda inputs, params: inputs.logprobs,
         )
+    )
     return lambda settings: plan({"rllm.backend": "able"} | settings)
 
 
@@ -147,15 +145,6 @@ def test_what_cannot_be_honoured_is_an_error_whatever_unused_keys_are(make: Make
 @pytest.mark.parametrize(("key", "value"), [("own.n", 4), ("data.train_batch_size", 4), ("own.rate", 0.3)])
 def test_shared_keys_those_of_the_core_and_others_are_not_idle(make: MakePlan, key: str, value: Any) -> None:
     make({key: value})
-
-
-def test_a_loss_for_other_backends_is_refused_by_name(make: MakePlan) -> None:
-    with expect_error(ConfigError, "loss-not-supported", "'elsewhere'"):
-        make({"rllm.algorithm.loss_fn": "elsewhere"})
-
-
-def test_a_loss_for_this_backend_is_taken(make: MakePlan) -> None:
-    assert make({"rllm.algorithm.loss_fn": "here"}).losses.default.plugin.name == "here"
 
 
 def test_a_loss_of_this_program_is_refused_where_losses_run_in_other_processes(make: MakePlan) -> None:

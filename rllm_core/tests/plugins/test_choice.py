@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rllm_core.contracts.plugin import Params
 from rllm_core.errors import ConfigError
-from rllm_core.plugins.choice import choose, shared_options
+from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
-from rllm_core.schema.run_config import RunConfig
 
 WHERE = "rllm.algorithm.adv_estimator"
 
@@ -277,10 +276,3 @@ def test_choosing_a_deprecated_plugin_warns_once(registry: Registry, capsys) -> 
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: ")
     check_values(line, WHERE, "estimator dist/old", "it diverges; choose grpo")
-
-
-def test_shared_options_contain_values_for_one_kind_without_nulls() -> None:
-    options = shared_options(RunConfig(), "loss")
-    assert options["eps_clip"] == RunConfig().rllm.algorithm.eps_clip
-    assert "eps_clip_high" not in options, "it is null"
-    assert "min_trajs_per_group" not in options, "it belongs to rejection modes"

@@ -194,7 +194,7 @@ def test_an_unknown_kind_gets_the_closest_kind() -> None:
     [
         ("backend", "verl", "rllm-verl"),
         ("engine", "vllm", "rllm-vllm"),
-        ("loss", "geo_mean", "rllm-verl"),
+        ("loss", "gmpo", "rllm-estimators"),
         ("environment", "textarena", "rllm-envs"),
         ("estimator", "opo", "rllm-estimators"),
         ("estimator", "rllm-estimators/opo", "rllm-estimators"),

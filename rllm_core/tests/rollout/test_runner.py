@@ -93,19 +93,6 @@ def test_episodes_come_task_after_task_and_rollout_after_rollout_whatever_finish
     assert finished[-1] == "t0:0"
 
 
-def test_attempts_know_the_task_batch_of_their_order() -> None:
-    seen: list[int | None] = []
-
-    def make(rollout: RolloutSetup) -> FunctionWorkflow:
-        seen.append(rollout.task_batch)
-        return FunctionWorkflow(rollout.sampling, _succeed)
-
-    runner = RolloutRunner(make, _settings())
-    for batch in (7, None):
-        virtual_time.run(runner.run(replace(_order(1, 2), task_batch=batch)))
-    assert seen == [7, 7, None, None]
-
-
 def test_no_tasks_give_no_episodes() -> None:
     assert _run(_succeed, _order(0, 4)) == []
 

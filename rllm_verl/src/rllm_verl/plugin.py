@@ -1,15 +1,13 @@
-"""Plugin specs of rllm-verl: the backend `verl`, and verl's own policy losses."""
+"""The plugin spec of the backend `verl`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rllm_backend_kit.config_keys import COMMON_KEYS
 from rllm_core.contracts.backend import BackendPlugin, Capabilities
 from rllm_core.contracts.finding import Finding
-from rllm_core.contracts.loss import LossPlugin
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_verl.checks import check_config
@@ -21,7 +19,6 @@ from rllm_verl.settings import VerlConfig
 from rllm_verl.shared_keys import DERIVED_KEYS, LEARNING_RATE, LORA_RANK, MODEL, SHARED_KEYS
 from rllm_verl.translation import translate
 from rllm_verl.unused_keys import IDLE_KEYS, IDLE_KEYS_OF_PROFILES
-from rllm_verl.verl_losses import verl_losses
 
 requires_api = 1
 
@@ -76,8 +73,3 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             token_trace=True,
         ),
     )
-
-
-@hookimpl
-def rllm_losses() -> Iterable[LossPlugin[Any]]:
-    yield from verl_losses()

@@ -16,7 +16,6 @@ from rllm_core.errors import LossError, RllmError
 from rllm_core.seeding import derive_seed
 from rllm_verl.tokens import SampledTokens
 from rllm_verl.traced import TracedTokens
-from rllm_verl.verl_policy_loss import Aggregation
 from rllm_verl.worker_losses import WorkerLosses
 
 if TYPE_CHECKING:
@@ -66,13 +65,11 @@ class ShippedLoss:
     """The loss for each role."""
     plan: UpdatePlan
     """The update plan without its losses."""
-    max_response_length: int
-    """Maximum response length, see ``rllm_core.updates.aggregation``."""
 
     @classmethod
-    def from_plan(cls, roles: tuple[str, ...], plan: UpdatePlan, max_response_length: int) -> ShippedLoss:
+    def from_plan(cls, roles: tuple[str, ...], plan: UpdatePlan) -> ShippedLoss:
         losses = {role: NamedLoss.from_choice(plan.losses[role]) for role in roles}
-        return cls(roles=roles, losses=losses, plan=replace(plan, losses={}), max_response_length=max_response_length)
+        return cls(roles=roles, losses=losses, plan=replace(plan, losses={}))
 
     def __getstate__(self) -> dict[str, Any]:
         # Send only the fields, not the losses that this process has resolved.
@@ -122,10 +119,8 @@ class ShippedLoss:
         objective = token_objective(losses.per_token(tokens, inputs), terms, entropies, self.plan)
         # FSDP averages the ranks' gradients.
         loss: Tensor = (objective * tokens.column("weights")).sum() * tokens.data["dp_size"]
-        aggregation = Aggregation(self.plan.aggregation, self.max_response_length)
-        of_verl = losses.of_verl(tokens, terms, aggregation, means)
         note_policy(means, inputs, terms, entropies)
         losses.note_clipping(tokens, inputs, means)
         if number == 0:
             note_rollout(means, inputs)
-        return loss if of_verl is None else loss + of_verl
+        return loss

@@ -30,7 +30,11 @@ SHARED_KEYS = (
         f"{ALGORITHM}.rollout_correction.tis_batch_normalize",
     ),
     _same(f"{ACTOR}.kl_loss_coef", f"{ALGORITHM}.kl_beta"),
-    SharedKey(native=f"{ACTOR}.policy_loss.loss_mode", rllm=f"{ALGORITHM}.loss_fn", spelled=(("ppo", "vanilla"),)),
+    SharedKey(
+        native=f"{ACTOR}.policy_loss.loss_mode",
+        rllm=f"{ALGORITHM}.loss_fn",
+        spelled=(("ppo", "vanilla"), ("reinforce", "gpg"), ("gmpo", "geo_mean")),
+    ),
     _same(f"{ACTOR}.loss_agg_mode", f"{ALGORITHM}.loss_agg_mode"),
     SharedKey(native=f"{ACTOR}.clip_ratio_high", rllm=f"{ALGORITHM}.eps_clip_high", while_null=f"{ALGORITHM}.eps_clip"),
     _same(f"{ROLLOUT}.n", "rllm.rollout.n"),

@@ -10,10 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from rllm_backend_kit.update_trace import UpdateTrace
-from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
-from rllm_verl.verl_policy_loss import VerlPolicyLoss
 
 if TYPE_CHECKING:
     from rllm_verl.tokens import SampledTokens
@@ -40,13 +38,11 @@ class TracedTokens:
 
 
 class DriverTrace:
-    """An update's trace. It computes rllm's losses again from the workers' values, but not verl's own losses."""
+    """An update's trace. It computes the losses again from the workers' values."""
 
-    def __init__(self, trace: UpdateTrace, batch: TokenBatch, plan: UpdatePlan) -> None:
+    def __init__(self, trace: UpdateTrace, batch: TokenBatch) -> None:
         self._trace = trace
         self._batch = batch
-        losses = [plan.losses[role].plugin.load() for role in batch.roles]
-        self._ours = not any(isinstance(loss, VerlPolicyLoss) for loss in losses)
 
     def add(self, number: int, traced: TracedTokens, weights: NDArray[np.float32], seed: int) -> None:
         """Add a micro-batch of the optimiser step `number`. `weights` are (n_token of the batch,)."""
@@ -57,8 +53,7 @@ class DriverTrace:
         logprobs = torch.tensor(traced.logprobs)  # A copy, because tensors from Ray may be read-only.
         inputs = LossInput.from_batch(batch, source, logprobs, row_ids, seed)
         entropies = None if traced.entropies is None else torch.tensor(traced.entropies)
-        add = self._trace.add if self._ours else self._trace.add_unexplained
-        add(number, source, inputs, entropies, torch.from_numpy(weights[source]))
+        self._trace.add(number, source, inputs, entropies, torch.from_numpy(weights[source]))
 
 
 def _sampled(batch: TokenBatch, row: int) -> NDArray[np.int64]:

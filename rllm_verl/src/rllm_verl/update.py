@@ -74,8 +74,8 @@ class Updater:
         means = Means()
         per_epoch = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, RoleLosses(), per_epoch) if plan.trace else None
-        traced = None if trace is None else DriverTrace(trace, batch, plan)
-        workers.set_loss_fn(ShippedLoss.from_plan(batch.roles, plan, self._max_response_length))
+        traced = None if trace is None else DriverTrace(trace, batch)
+        workers.set_loss_fn(ShippedLoss.from_plan(batch.roles, plan))
         # Clear gradients of a failed update. After a normal update, `optimizer_step` has already cleared them.
         workers.optimizer_zero_grad()
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)

@@ -255,8 +255,11 @@ def test_a_whole_plugin_choice_is_its_name_to_verl(run: Any) -> None:
     assert composed.value("algorithm.adv_estimator") == "grpo"
 
 
-@pytest.mark.parametrize(("native", "ours"), [("vanilla", "ppo"), ("ppo", "ppo"), ("gspo", "gspo")])
-def test_verls_vanilla_is_our_ppo(run: Any, native: str, ours: str) -> None:
+@pytest.mark.parametrize(
+    ("native", "ours"),
+    [("vanilla", "ppo"), ("ppo", "ppo"), ("gspo", "gspo"), ("gpg", "reinforce"), ("geo_mean", "gmpo")],
+)
+def test_verls_loss_names_are_ours(run: Any, native: str, ours: str) -> None:
     composed = run(f"{ACTOR}.policy_loss.loss_mode={native}")
     assert composed.value(f"{ALGORITHM}.loss_fn") == ours
 

@@ -82,19 +82,6 @@ def test_entropies_that_were_not_computed_are_unknown(alone: Any) -> None:
     assert np.abs(trace["policy_part"]).max() > 0
 
 
-def test_of_losses_of_verl_itself_there_are_log_probs_and_no_coefficients(alone: Any) -> None:
-    plan = replace(make_plan("vanilla"), trace=True)
-
-    result = make_updater().update(alone.begin_anew(rows=1), random_batch(TURNS), plan)
-
-    trace = in_order(result)
-    assert np.isfinite(trace["logprob"]).all()
-    assert np.isnan(trace["policy_part"]).all()
-    (step,) = result.optimizer_steps
-    assert step.loss is not None
-    assert (step.policy_loss, step.kl_loss, step.entropy_loss) == (None, None, None)
-
-
 def test_a_term_that_the_settings_leave_out_is_not_in_the_trace(alone: Any, plan: UpdatePlan) -> None:
     batch = random_batch(TURNS, roles=("solver", "judge"))
     result = make_updater(rows=1, use_kl_loss=False).update(alone.begin_anew(rows=1), batch, plan)

@@ -115,25 +115,6 @@ class UpdateTrace:
         found = coefficients(self._batch, inputs, entropies, weights, self._plan, self._losses)
         self._sums += found.policy_loss, found.kl_loss, found.entropy_loss
         parts = {name: getattr(found, name) for name in PARTS}
-        self._note(number, source, inputs, entropies, weights, parts)
-
-    def add_unexplained(
-        self, number: int, source: NDArray[np.int64], inputs: LossInput, entropies: Tensor | None, weights: Tensor
-    ) -> None:
-        """As `add`, for rows with a loss that gives no number per token: their coefficients are not known."""
-        self._sums += np.nan
-        unknown = dict.fromkeys(PARTS, torch.full_like(inputs.logprobs, torch.nan))
-        self._note(number, source, inputs, entropies, weights, unknown)
-
-    def _note(
-        self,
-        number: int,
-        source: NDArray[np.int64],
-        inputs: LossInput,
-        entropies: Tensor | None,
-        weights: Tensor,
-        parts: dict[str, Tensor],
-    ) -> None:
         rows = inputs.row_ids.cpu().numpy()
         self._append("row", rows.astype(np.int32))
         self._append("position", (source - self._batch.row_offsets[rows]).astype(np.int32))
@@ -158,7 +139,7 @@ class UpdateTrace:
             loss_seed: `LossInput.seed`.
             learning_rate: of the policy.
         """
-        policy_loss, kl_loss, entropy_loss = (None if value != value else value for value in self._sums.tolist())
+        policy_loss, kl_loss, entropy_loss = self._sums.tolist()
         self._sums = np.zeros(3)
         self._steps[number] = OptimizerStep(
             epoch=number // self._steps_per_epoch,

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from rllm_core.algorithms.options import ClipParams
+from rllm_core.algorithms.loss_plugins import ClipParams
 from rllm_core.contracts.plugin import Params
 
 

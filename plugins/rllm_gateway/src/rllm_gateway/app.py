@@ -9,15 +9,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
 from rllm_gateway.apis.chat import error_body
-from rllm_gateway.deployment import DeployedSessions
 from rllm_gateway.endpoint import Endpoint, send_error
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.small_endpoints import (
-    end_endpoint,
     health_endpoint,
     models_endpoint,
-    open_endpoint,
     reward_endpoint,
     tokens_endpoint,
 )
@@ -30,7 +27,7 @@ BASE_OF_ANTHROPIC = "/s/{session}/{role}"
 BASE = f"{BASE_OF_ANTHROPIC}/v1"
 
 
-def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> ASGIApp:
+def create_app(gateway: Gateway) -> ASGIApp:
     """Make the application.
 
     If the gateway listens on a loopback address, requests with any other host name are rejected, because they come from
@@ -38,7 +35,6 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
 
     Args:
         gateway: the gateway that answers requests.
-        deployed: opens and ends sessions on request. None if only runs open sessions.
     """
     chat, responses, messages = ChatApi(), ResponsesApi(), MessagesApi()
     router = Router(
@@ -57,7 +53,6 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
             ),
             Route(f"{BASE}/reward", reward_endpoint(gateway)),
             Route("/health", health_endpoint()),
-            *([] if deployed is None else _routes_of(deployed)),
         ],
         redirect_slashes=False,
         default=_not_found,
@@ -71,10 +66,6 @@ def create_app(gateway: Gateway, deployed: DeployedSessions | None = None) -> AS
         return (messages.error if of_anthropic else error_body)(RefusedError(403, "permission", why))
 
     return LoopbackNames(app, "Agents on other machines need a gateway with a different --host.", refusal)
-
-
-def _routes_of(deployed: DeployedSessions) -> list[Route]:
-    return [Route("/sessions", open_endpoint(deployed)), Route("/s/{session}", end_endpoint(deployed))]
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rllm_backend_kit.portable_renderer import tokenizer_digest
 from rllm_core.contracts.renderer import Renderer
 from rllm_core.errors import BackendError, ConfigError, RllmError
 from rllm_core.files import open_to_read
@@ -210,8 +209,7 @@ class Door:
     ) -> None:
         sessions = RunSessions(self._gateway)
         policy = LinkPolicy(reader, writer, sessions)
-        tokenizer = tokenizer_digest(renderer)
-        self._gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=model, tokenizer=tokenizer))
+        self._gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=model))
         writer.write(b'{"attached": true}\n')
         try:
             await policy.serve()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rllm_core.errors import ConfigError
 from rllm_core.schema.sdk_section import ProxySection, SdkSection, StoreSection
-from rllm_serving.listening import listen
 
 LARGEST_PORT = 65535
 RUN_PORT = 1
@@ -38,19 +37,6 @@ def _check_own(sdk: SdkSection) -> None:
     if sdk.store.path is not None:
         check_store(Path(sdk.store.path).expanduser(), "rllm.sdk.store.path")
     _check_port(sdk.proxy)
-
-
-def check_serving(store: Path, host: str, port: int) -> None:
-    """Check the options of ``rllm gateway serve``. No file is created.
-
-    Raises:
-        ConfigError: the store cannot be written, or the port is in use.
-    """
-    check_store(store, "--store")
-    try:
-        listen(host, port).close()
-    except ConfigError as error:
-        raise ConfigError(error.code, error.message, "Set a different --port or --host.") from error
 
 
 def _check_external(sdk: SdkSection) -> None:

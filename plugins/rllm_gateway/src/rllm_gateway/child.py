@@ -6,10 +6,8 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rllm_core.errors import ConfigError, RllmError
 from rllm_serving.announcement import announce
@@ -37,8 +35,6 @@ class ChildSettings:
     """File to write the URL to."""
     model: str
     """Name of the model, for clients."""
-    deployment: Mapping[str, Any] | None = None
-    """Fields of a `Deployment`. None if the trainer opens all sessions."""
 
     def as_argument(self) -> str:
         return json.dumps(asdict(self))
@@ -46,44 +42,31 @@ class ChildSettings:
 
 async def serve(settings: ChildSettings) -> int:
     """Serve until the trainer disconnects or dies. Return the exit code."""
-    from rllm_backend_kit.portable_renderer import load_renderer, tokenizer_digest
+    from rllm_backend_kit.portable_renderer import load_renderer
     from rllm_gateway.app import create_app
-    from rllm_gateway.attaching import admin_token
-    from rllm_gateway.calls import CallStore
-    from rllm_gateway.deployment import DeployedSessions, Deployment
     from rllm_gateway.gateway import Gateway
     from rllm_gateway.link import AttachedPolicy, LinkPolicy
 
     stop = Stop()
     stop.set_with_parent()
     renderer = load_renderer(Path(settings.renderer))
-    listen_at = listening_socket if settings.deployment is None else listen
-    listening = listen_at(settings.host, settings.port)
-    store = Path(settings.store)
-    # A training run removes the run that it replaces, with its store, before its first step.
-    gateway = Gateway(store if settings.deployment is None else CallStore.open(store), url_of(listening))
+    listening = listening_socket(settings.host, settings.port)
+    # Pass a path, because a run removes the run that it replaces, with its store, before its first step.
+    gateway = Gateway(Path(settings.store), url_of(listening))
     link = socket.socket(fileno=settings.descriptor)
     link.setblocking(False)
     policy = LinkPolicy(*await asyncio.open_connection(sock=link), gateway)
-    tokenizer = tokenizer_digest(renderer)
-    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model, tokenizer=tokenizer))
+    gateway.attach(AttachedPolicy(policy=policy, renderer=renderer, model=settings.model))
 
     async def linked() -> None:
         await policy.serve()
         stop.event.set()
 
     linking = asyncio.create_task(linked())
-    deployed = None
-    if settings.deployment is not None:
-        deployment = Deployment(**settings.deployment)
-        token = admin_token(Path(deployment.token_file))
-        deployed = DeployedSessions(gateway, token, deployment.spec, policy.end_session)
-    server = HttpServer(create_app(gateway, deployed), listening)
+    server = HttpServer(create_app(gateway), listening)
     try:
         await serve_until(stop.event, server, lambda: announce(Path(settings.announcement), listening), gateway.detach)
     finally:
-        if deployed is not None:
-            await deployed.end_all()
         linking.cancel()
         gateway.close()
     return stop.exit_code

@@ -1,4 +1,4 @@
-"""Client library for agents: set roles and rewards, and open sessions.
+"""Client library for agents: set roles and rewards.
 
 Simple agents do not need it, because they can use environment variables.
 """
@@ -15,15 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 DEFAULT_ROLE = "agent"
-GATEWAY = "http://127.0.0.1:4000"
-"""Default URL of a gateway."""
-TOKEN_FILE = Path("~/.rllm/gateway.token")
 METADATA_HEADER = "X-Rllm-Metadata"
-NO_GATEWAY = "no gateway answers at {url}: start one with `rllm gateway serve --model …`, or set a different url"
+NO_GATEWAY = "no gateway answers at {url}; has the run ended?"
 ROLE = re.compile(r"(?!(?:\.{1,2}|v1)$)[A-Za-z0-9._~-]{1,64}")
 """Clients remove '.' and '..' from a path. Anthropic's clients add 'v1' to the URL of a session without a role."""
 _CURRENT: ContextVar[Session | None] = ContextVar("rllm_session", default=None)
@@ -60,51 +56,7 @@ class Session:
         Raises:
             urllib.error.HTTPError: the gateway rejects the reward. The body contains its reason.
         """
-        _ask("POST", f"{self.url}/{self.role}/v1/reward", self.key, {"reward": value})
-
-    def end(self) -> None:
-        """End a session from `open_session`. The gateway rejects its later calls and rewards.
-
-        Raises:
-            urllib.error.HTTPError: the gateway rejects the request. The body contains its reason.
-        """
-        _ask("DELETE", self.url, self.key)
-
-
-def open_session(
-    task: Mapping[str, Any] | None = None, *, task_id: str = "", url: str = GATEWAY, token: str | None = None
-) -> Session:
-    """Open a session at a gateway that serves a model (``rllm gateway serve --model``). End it with `Session.end`.
-
-    Args:
-        task: data of the task, as JSON data. Sessions with equal data are compared with each other.
-        task_id: name of the task. Set it if the data do not identify the task.
-        url: URL of the gateway.
-        token: admin token of the gateway. None: read it from ``~/.rllm/gateway.token``.
-
-    Raises:
-        OSError: no gateway answers, or the token file does not exist.
-        urllib.error.HTTPError: the gateway rejects the request. The body contains its reason.
-    """
-    if token is None:
-        token = TOKEN_FILE.expanduser().read_text(encoding="utf-8").strip()
-    opened = _ask("POST", f"{url}/sessions", token, {"task": dict(task or {}), "task_id": task_id})
-    return Session(opened["url"], opened["key"])
-
-
-@contextmanager
-def deployed_session(task: Mapping[str, Any] | None = None, **where: Any) -> Iterator[Session]:
-    """Open a session as `open_session` does, with the same arguments, and end it with the context.
-
-    Clients that are created inside the context use this session.
-    """
-    opened = open_session(task, **where)
-    token = _CURRENT.set(opened)
-    try:
-        yield opened
-    finally:
-        _CURRENT.reset(token)
-        opened.end()
+        _ask(f"{self.url}/{self.role}/v1/reward", self.key, {"reward": value})
 
 
 def current_session() -> Session:
@@ -182,16 +134,15 @@ def get_chat_client_async(**options: Any) -> Any:
     return AsyncOpenAI(**_options(options, made_in, hook, DefaultAsyncHttpxClient))
 
 
-def _ask(method: str, url: str, key: str, said: Any = None) -> Any:
-    """Send a request to a gateway, and return its JSON answer."""
-    body = None if said is None else json.dumps(said).encode()
+def _ask(url: str, key: str, said: Any) -> None:
+    """Send JSON data to a gateway."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    asked = urllib.request.Request(url, body, headers, method=method)
+    asked = urllib.request.Request(url, json.dumps(said).encode(), headers)
     # Do not use the proxies of the environment, because the gateway is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(asked, timeout=30) as answer:
-            return json.load(answer)
+            json.load(answer)
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from None
     except ValueError:

@@ -17,12 +17,9 @@ from rllm_gateway.calls.store import RowLog
 from rllm_gateway.exchange import Asked
 from rllm_gateway.fields import RefusedError, invalid
 from rllm_gateway.link import (
-    BATCH,
     LABEL,
     TASK,
-    TASK_ID,
     TEMPERATURE,
-    TOKENIZER,
     AttachedPolicy,
     OpenedSession,
     SessionSpec,
@@ -47,8 +44,6 @@ class GatewayLimits:
     """Seconds that a request waits if no policy is attached."""
     keep_alive_seconds: float = 10.0
     """Seconds between the keep-alive comments of a waiting stream. The first comment is sent with the headers."""
-    open_sessions: int = 10_000
-    """Maximum number of open sessions that clients have opened."""
     closed_sessions: int = 10_000
     """Number of closed sessions that are remembered, so that late requests get a clear error."""
 
@@ -85,11 +80,6 @@ class Gateway:
     @property
     def open_sessions(self) -> int:
         return len(self._sessions)
-
-    @property
-    def session_ids(self) -> list[str]:
-        """Ids of the open sessions."""
-        return list(self._sessions)
 
     def attach(self, policy: AttachedPolicy) -> None:
         """Answer all later calls with this policy."""
@@ -141,9 +131,8 @@ class Gateway:
         key = secrets.token_urlsafe(32)
         session = LiveSession(spec, hash_of(key))
         self._sessions[spec.id] = session
-        tokenizer = None if self._attached is None else self._attached.tokenizer
         try:
-            await self._log.add(_session_row(session, tokenizer))
+            await self._log.add(_session_row(session))
         except BaseException:
             del self._sessions[spec.id]
             raise
@@ -241,15 +230,14 @@ class Gateway:
         session.rewards[role] = value
 
 
-def _session_row(session: LiveSession, tokenizer: str | None) -> SessionRow:
+def _session_row(session: LiveSession) -> SessionRow:
     spec = session.spec
-    sampler = {TEMPERATURE: spec.temperature, TOKENIZER: tokenizer}
     return SessionRow(
         id=spec.id,
         run=spec.run,
         rollout=spec.rollout,
         retry=spec.retry,
-        metadata={TASK: spec.metadata, TASK_ID: spec.task_id, LABEL: spec.label, BATCH: spec.task_batch, **sampler},
+        metadata={TASK: spec.metadata, LABEL: spec.label, TEMPERATURE: spec.temperature},
         key_hash=session.key_hash,
         opened=time.time(),
     )

@@ -26,8 +26,7 @@ from rllm_serving.connection import Connection, Encoding, SendPart
 
 Ending = Literal["closed", "failed"]
 """``failed``: a call could not be stored, so the trace is incomplete."""
-TASK, TASK_ID, LABEL, TEMPERATURE, TOKENIZER = "task", "task_id", "label", "temperature", "tokenizer"
-BATCH = "task_batch"
+TASK, LABEL, TEMPERATURE = "task", "label", "temperature"
 """Keys of a stored session's metadata."""
 VALIDATION = "val"
 """The `LABEL` of validation sessions, which are not used for training."""
@@ -47,12 +46,7 @@ class SessionSpec:
     """Number of the rollout's try, from 0."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Metadata of the task."""
-    task_id: str = ""
-    """Name of the task. Sessions with the same name belong to the same task, even if their metadata differ. Empty: the
-    task has no name."""
     label: Literal["train", "val"] = "train"
-    task_batch: int | None = None
-    """See `WorkflowContext.task_batch`. None: the session belongs to no batch of a run."""
     max_tokens: int
     """Maximum number of tokens of one response."""
     max_prompt_length: int | None = None
@@ -267,8 +261,6 @@ class AttachedPolicy:
     renderer: Renderer
     model: str
     """Name of the model, for clients that list models."""
-    tokenizer: str | None = None
-    """Digest of the tokenizer's vocabulary, which is stored with every session. None: unknown."""
 
 
 class SessionKeeper(Protocol):
@@ -289,7 +281,7 @@ class LinkPolicy:
 
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Completion:
         """See `Policy.sample`."""
-        body = {"op": "sample", "partial": on_tokens is not None, **vars(request)}
+        body = {"partial": on_tokens is not None, **vars(request)}
         on_part = None if on_tokens is None else lambda part: on_tokens(part["token_ids"])
         try:
             answer = await self._trainer.ask(body, on_part=on_part)
@@ -298,10 +290,6 @@ class LinkPolicy:
         if "failure" in answer:
             raise PolicyError(answer["message"], answer["failure"])
         return completion_of(answer)
-
-    def end_session(self, session: str) -> None:
-        """Notify the trainer of the end of a session that the gateway itself opened."""
-        self._trainer.tell({"op": "ended", "session": session})
 
     async def serve(self) -> None:
         """Answer until the trainer hangs up."""

@@ -181,7 +181,6 @@ class TrainerLink:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        sampler_of: Callable[[str], RolloutSampler] | None = None,
         last_words: Callable[[], str] = str,
     ) -> None:
         """Make the link. Needs a running event loop.
@@ -189,11 +188,9 @@ class TrainerLink:
         Args:
             reader: reader of the gateway's socket.
             writer: writer of the gateway's socket.
-            sampler_of: makes the sampler of a session that the gateway has opened. None if the gateway opens none.
             last_words: returns the end of the gateway's log, for the error if the gateway has stopped.
         """
         self._last_words = last_words
-        self._sampler_of = sampler_of
         self._samplers: dict[str, RolloutSampler] = {}
         self._gateway = Connection(reader, writer, FRAMES, self._handle, MAX_BYTES)
         self._ended = asyncio.create_task(self._gateway.wait_ended())
@@ -240,15 +237,6 @@ class TrainerLink:
             task.cancel()
             await asyncio.wait({task})
 
-    @property
-    def last_words(self) -> str:
-        """The end of the gateway's log, and the signal that killed it."""
-        return self._last_words()
-
-    async def ended(self) -> None:
-        """Return when the gateway has closed the connection."""
-        await asyncio.wait([self._ended])
-
     async def close(self) -> None:
         """Close the connection."""
         await self._gateway.close()
@@ -277,20 +265,7 @@ class TrainerLink:
         )
 
     async def _handle(self, body: Any, send_part: SendPart) -> dict[str, Any]:
-        if body["op"] == "sample":
-            return await self._sample(body, send_part)
-        sampler = self._samplers.pop(body["session"], None)
-        if sampler is not None:
-            await sampler.close()
-        return {}
-
-    def _sampler(self, session: str) -> RolloutSampler | None:
-        if session not in self._samplers and self._sampler_of is not None:
-            self._samplers[session] = self._sampler_of(session)
-        return self._samplers.get(session)
-
-    async def _sample(self, body: Any, send_part: SendPart) -> dict[str, Any]:
-        sampler = self._sampler(body["session"])
+        sampler = self._samplers.get(body["session"])
         if sampler is None:
             return _failure("error", "the session is closed")
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import orjson
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.calls import CallReader, CallRow, SessionRow, SessionSummary, StoredSession
+from rllm_gateway.calls import CallReader, CallRow, SessionSummary, StoredSession
 from rllm_gateway.exchange import REASONING
 from rllm_gateway.link import LABEL, VALIDATION
 from rllm_gateway.places import named_store
@@ -19,31 +18,6 @@ from rllm_gateway.places import named_store
 OPEN = "open"
 SHOWN = 2000
 """Maximum number of characters of a message that are printed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """A selection of sessions of a store. A session is selected if it matches all fields."""
-
-    run: str | None = None
-    """Name of a run. None: sessions of all runs."""
-    sessions: tuple[str, ...] = ()
-    """Session ids. Empty: all sessions."""
-    since: datetime | None = None
-    """Earliest time at which a session was opened. None: no limit."""
-    before: datetime | None = None
-    """Sessions must have been opened before this time. None: no limit."""
-
-    def has(self, row: SessionRow) -> bool:
-        """True if `row`, a session of the selected run, is selected."""
-        return (
-            (not self.sessions or row.id in self.sessions)
-            and (self.since is None or row.opened >= self.since.timestamp())
-            and (self.before is None or row.opened < self.before.timestamp())
-        )
-
-
-ALL = Selection()
 
 
 def opened(store: str | None, run: str | None = None) -> CallReader:
@@ -56,36 +30,22 @@ def opened(store: str | None, run: str | None = None) -> CallReader:
     return CallReader.open(named_store(store, run))
 
 
-def sessions_of(reader: CallReader, selection: Selection = ALL) -> list[SessionSummary]:
-    """Return the selected sessions. The result may be empty only without a selection.
+def sessions_of(reader: CallReader, run: str | None = None) -> list[SessionSummary]:
+    """Return the sessions of a run, or of all runs. Only a store without sessions gives an empty list.
 
     Raises:
-        ConfigError: the store contains no selected session.
+        ConfigError: the store contains no session of the run.
         StoreError: the store cannot be read.
     """
-    of_run = list(reader.sessions(selection.run))
-    if not of_run and selection.run is not None:
+    found = list(reader.sessions(run))
+    if not found and run is not None:
         runs = sorted({each.session.run for each in reader.sessions()})
         raise ConfigError(
             "run-not-found",
-            f"The store has no session of run {selection.run!r}.",
+            f"The store has no session of run {run!r}.",
             f"Set --run to a run of this store: {', '.join(map(repr, runs))}."
             if runs
             else "The store is empty. Set --store to a different store.",
-        )
-    missing = set(selection.sessions) - {each.session.id for each in of_run}
-    if missing:
-        raise ConfigError(
-            "unknown-session",
-            f"The store has no session {', '.join(map(repr, sorted(missing)))}.",
-            "List the sessions with `rllm gateway sessions`.",
-        )
-    found = [each for each in of_run if selection.has(each.session)]
-    if of_run and not found:
-        raise ConfigError(
-            "no-sessions",
-            f"None of {counted(len(of_run), 'session')} was opened between --since and --before.",
-            "List the sessions and their times with `rllm gateway sessions`.",
         )
     return found
 
@@ -139,9 +99,9 @@ def _shortened(said: Any) -> str:
     return f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
 
 
-def exported(reader: CallReader, selection: Selection) -> Iterator[bytes]:
+def exported(reader: CallReader, run: str | None = None) -> Iterator[bytes]:
     """Yield one line of JSON per call, with its whole prompt. Raises the errors of `sessions_of`."""
-    for summary in sessions_of(reader, selection):
+    for summary in sessions_of(reader, run):
         stored = reader.session(summary.session.id)
         rewards = {reward.role: reward.value for reward in stored.rewards}
         for row in stored.calls:

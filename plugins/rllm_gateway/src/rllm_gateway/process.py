@@ -6,9 +6,9 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rllm_core.contracts.renderer import Renderer
@@ -16,8 +16,7 @@ from rllm_core.errors import BackendError
 from rllm_core.schema.sdk_section import SdkSection
 from rllm_gateway.checks import RUN_PORT, token_of
 from rllm_gateway.child import ChildSettings
-from rllm_gateway.deployment import Deployment
-from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
+from rllm_gateway.link_trainer import TrainerLink
 from rllm_serving.announcement import EndedError, announced_url
 from rllm_serving.child_process import ChildProcess
 
@@ -37,21 +36,13 @@ class Place:
 
 
 @asynccontextmanager
-async def gateway_process(
-    renderer: Renderer,
-    place: Place,
-    directory: Path,
-    deployment: Deployment | None = None,
-    make_sampler: Callable[[str], RolloutSampler] | None = None,
-) -> AsyncIterator[tuple[TrainerLink, str]]:
+async def gateway_process(renderer: Renderer, place: Place, directory: Path) -> AsyncIterator[tuple[TrainerLink, str]]:
     """Start a gateway and yield the link to it and its URL. It stops with the context, or with this process.
 
     Args:
         renderer: renderer of the model, made by `make_renderer`.
         place: address and store of the gateway.
         directory: folder for its log and its files, which may be deleted afterwards.
-        deployment: settings with which the gateway opens sessions. None if the trainer opens them.
-        make_sampler: makes the sampler of a session that the gateway has opened.
 
     Raises:
         ConfigError: the gateway's process cannot load the renderer.
@@ -73,13 +64,12 @@ async def gateway_process(
             port=place.port,
             announcement=str(announcement),
             model=MODEL,
-            deployment=None if deployment is None else asdict(deployment),
         )
         program = [sys.executable, "-m", "rllm_gateway.child", settings.as_argument()]
         process = ChildProcess.spawn(program, directory / "gateway.log", _environment(), [theirs.fileno()])
     link: TrainerLink | None = None
     try:
-        link = TrainerLink(*await asyncio.open_connection(sock=ours), make_sampler, process.log_tail)
+        link = TrainerLink(*await asyncio.open_connection(sock=ours), process.log_tail)
         yield link, await _answering(announcement, process)
     finally:
         if link is not None:
@@ -126,7 +116,7 @@ async def _answering(announcement: Path, process: ChildProcess) -> str:
         raise BackendError(
             "process-not-started",
             "The gateway does not start. The end of its log is below.",
-            "Check `rllm.sdk.store` and `rllm.sdk.proxy`, or the options of `rllm gateway serve`.",
+            "Check `rllm.sdk.store` and `rllm.sdk.proxy`.",
             process.log_tail(),
         ) from error
 

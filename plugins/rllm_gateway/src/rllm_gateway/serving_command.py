@@ -1,18 +1,14 @@
-"""`rllm gateway serve`: a gateway that outlives runs, or one that serves a model."""
+"""`rllm gateway serve`: a gateway that outlives runs."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from rllm.cli import Request
 from rllm_backend_kit.portable_renderer import load_renderer
-from rllm_core.files import write_atomically
 from rllm_gateway.app import create_app
 from rllm_gateway.attaching import TOKEN_FILE, Door, admin_token
 from rllm_gateway.calls import CallStore
@@ -60,10 +56,6 @@ async def _serve(store: Path, host: str, port: int, run_port: int, token_file: P
     return stop.exit_code
 
 
-WORKFLOW = {"rllm.workflow.name": "agent"}
-"""Selects the workflow `agent`, so that the config may set the keys that this workflow reads."""
-
-
 def serve_runs(store: str, host: str, port: int, run_port: int, token_file: Path | None, announce: Path | None) -> int:
     """Serve runs that attach, until SIGTERM or SIGINT. Return the exit code.
 
@@ -76,41 +68,6 @@ def serve_runs(store: str, host: str, port: int, run_port: int, token_file: Path
     file = (token_file or TOKEN_FILE).expanduser()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(Path(store).expanduser(), host, port, run_port, file, announce))
-
-
-def serve_model(
-    request: Request,
-    store: str,
-    host: str,
-    port: int,
-    run: str,
-    token_file: Path | None,
-    announce: Path | None,
-) -> int:
-    """Serve a model to agents that open sessions. Return the exit code."""
-    from rllm.evaluation.plans import plan_to_play
-    from rllm_gateway.checks import check_serving
-    from rllm_gateway.deploying import deploy
-    from rllm_gateway.process import Place
-
-    # Check the options first, because loading a model takes long.
-    check_serving(Path(store).expanduser(), host, port)
-    file = (token_file or TOKEN_FILE).expanduser()
-    admin_token(file)
-    play = plan_to_play(replace(request, choices={**request.choices, **WORKFLOW}))
-    place = Place(store=str(Path(store).expanduser()), host=host, port=port)
-
-    def ready(url: str) -> None:
-        if announce is not None:
-            write_atomically(announce, json.dumps({"url": url}))
-        config = f"the config of {play.run}" if play.run else "no run's config"
-        _say(
-            f"serving {play.model} with {config}",
-            f"sessions: POST {url}/sessions with the token in {file}, stored as run {run}",
-            f"store: {place.store}",
-        )
-
-    return asyncio.run(deploy(play.plan, place, file, run, ready))
 
 
 def _say(*lines: str) -> None:

@@ -1,8 +1,7 @@
-"""Endpoints for models, the size of a prompt, rewards, and sessions of deployed agents."""
+"""Endpoints for models, the size of a prompt, and rewards."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -12,15 +11,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import MessagesApi
 from rllm_gateway.apis.chat import error_body
-from rllm_gateway.deployment import DeployedSessions
-from rllm_gateway.endpoint import Head, head_of, key_of, read_body, send_error, send_json
-from rllm_gateway.fields import RefusedError, invalid, json_object, mapping, optional_text
+from rllm_gateway.endpoint import Head, head_of, read_body, send_error, send_json
+from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.live_session import ClientGoneError, LiveSession
 from rllm_gateway.rendering import render
 
 EPOCH = "1970-01-01T00:00:00Z"
-HOST = re.compile(rb"[A-Za-z0-9._~:\[\]-]+")
 Respond = Callable[[Scope, Receive], Awaitable[Any]]
 """Returns the JSON data of the answer."""
 RespondInSession = Callable[[LiveSession, Head, Receive], Awaitable[Any]]
@@ -100,34 +97,6 @@ def tokens_endpoint(gateway: Gateway) -> ASGIApp:
         return {"input_tokens": len(prompt_ids)}
 
     return _in_session(gateway, "POST", respond, api.error)
-
-
-def open_endpoint(sessions: DeployedSessions) -> ASGIApp:
-    """Make ``POST /sessions``, which needs the admin token. In ``{"task": {…}, "task_id": "…"}``, both are optional."""
-
-    async def respond(scope: Scope, receive: Receive) -> Any:
-        body = json_object(await read_body(receive) or b"{}")
-        headers = dict(scope["headers"])
-        opened = await sessions.open(key_of(headers), mapping(body, "task"), optional_text(body, "task_id"))
-        # The gateway may listen on all addresses. Use the one that the client used.
-        host = headers.get(b"host", b"")
-        if HOST.fullmatch(host):
-            opened = replace(opened, url=f"http://{host.decode()}/s/{opened.id}")
-        urls = {"openai_url": opened.openai_url(), "anthropic_url": opened.anthropic_url()}
-        return {"id": opened.id, "key": opened.key, "url": opened.url, **urls}
-
-    return _Answering("POST", respond)
-
-
-def end_endpoint(sessions: DeployedSessions) -> ASGIApp:
-    """Make ``DELETE /s/ID``, which ends a session and needs its key."""
-
-    async def respond(scope: Scope, receive: Receive) -> Any:
-        session = scope["path_params"]["session"]
-        await sessions.end(session, key_of(dict(scope["headers"])))
-        return {"id": session, "ending": "closed"}
-
-    return _Answering("DELETE", respond)
 
 
 def _in_session(

@@ -118,7 +118,6 @@ class AgentWorkflow(Workflow):
             retry=context.rollout,
             metadata=dict(task),
             label="train" if context.label == "train" else "val",
-            task_batch=context.task_batch,
             max_tokens=context.max_response_length,
             max_prompt_length=min(context.max_prompt_length, context.engine.max_context - 1),
             max_calls=context.max_steps,

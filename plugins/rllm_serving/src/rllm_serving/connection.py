@@ -27,12 +27,10 @@ class Kind(IntEnum):
     """Kind of a frame."""
 
     REQUEST = 1
-    NOTE = 2
-    """A request without an answer."""
-    PART = 3
+    PART = 2
     """A part of an answer that follows."""
-    ANSWER = 4
-    CANCEL = 5
+    ANSWER = 3
+    CANCEL = 4
     """The sender does not wait for its request any more."""
 
 
@@ -118,10 +116,6 @@ class Connection:
             del self._waiting[number]
         return self._encoding.load(answer)
 
-    def tell(self, body: Any) -> None:
-        """Send a request without an answer. Does nothing if the connection has ended."""
-        self._send(Kind.NOTE, next(self._numbers), body)
-
     async def wait_ended(self) -> None:
         """Return when one of the two ends has closed the connection."""
         await asyncio.wait([self._reading])
@@ -148,8 +142,8 @@ class Connection:
 
     def _take(self, kind: Kind, number: int, data: bytes) -> None:
         match kind:
-            case Kind.REQUEST | Kind.NOTE:
-                task = asyncio.create_task(self._answer(kind, number, self._encoding.load(data)))
+            case Kind.REQUEST:
+                task = asyncio.create_task(self._answer(number, self._encoding.load(data)))
                 self._handling[number] = task
                 task.add_done_callback(lambda _: self._handling.pop(number, None))
             case Kind.CANCEL:
@@ -164,11 +158,10 @@ class Connection:
                 elif on_part is not None:
                     on_part(self._encoding.load(data))
 
-    async def _answer(self, kind: Kind, number: int, body: Any) -> None:
+    async def _answer(self, number: int, body: Any) -> None:
         assert self._handle is not None
         answer = await self._handle(body, partial(self._send, Kind.PART, number))
-        if kind is Kind.REQUEST:
-            self._send(Kind.ANSWER, number, answer)
+        self._send(Kind.ANSWER, number, answer)
 
     def _send(self, kind: Kind, number: int, body: Any) -> None:
         self._write(kind, number, self._encoding.dump(body))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rllm.supervised.loss import cross_entropy
-from rllm_core.algorithms.options import PpoParams
+from rllm_core.algorithms.loss_plugins import PpoParams
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.contracts.chosen import PluginChoice, Registered
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss

@@ -22,7 +22,7 @@ class StoredParams(Params):
 
     path: str = Field(
         min_length=1,
-        description="Directory from `rllm gateway episodes`, run with `rllm.record=tokens`, or file of episodes.",
+        description="Directory of a run with `rllm.record=tokens`, or file of its episodes.",
     )
     group_by: Literal["step", "task"] = Field(
         "step",

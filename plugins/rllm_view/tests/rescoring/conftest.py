@@ -16,8 +16,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.plugins.registry import Registry
 from rllm_record.steps import PlayedEpisode, PlayedTrajectory, StepFiles
-from rllm_view.rescoring.rescore import Request, Rescored, rescore
-from rllm_view.rescoring.scores import Member, ScoredGroup
+from rllm_view.rescoring.estimators import Rescored, rescore
 
 Rewards = Mapping[str, Sequence[float | None]]
 
@@ -117,34 +116,9 @@ def _half(inputs: AdvantageInput, params: NoParams) -> Advantages:
 
 @pytest.fixture
 def rescored(run: Path, registry: Registry) -> Callable[..., Rescored]:
-    """Rescore the run; keywords are those of a request."""
+    """Rescore the run with these estimators."""
 
-    def make(**request: Any) -> Rescored:
-        return asyncio.run(rescore(Request(**{"path": run, **request}), registry))
-
-    return make
-
-
-@pytest.fixture
-def group() -> Callable[..., ScoredGroup]:
-    """A group with these rewards and, for each setup, these advantages."""
-
-    def make(
-        rewards: Sequence[float], *advantages: Sequence[float], step: int = 0, name: str = "t:agent", **changes: Any
-    ) -> ScoredGroup:
-        values = np.array(advantages, np.float64).reshape(len(advantages), len(rewards))
-        fields: dict[str, Any] = {
-            "lengths": np.full(len(rewards), 4),
-            "signal": (values != 0).any(axis=1),
-        }
-        return ScoredGroup(
-            step=step,
-            group_id=name,
-            role="agent",
-            members=tuple(Member(episode=f"t:{index}", uid="") for index in range(len(rewards))),
-            rewards=np.array(rewards, np.float64),
-            advantages=values,
-            **{**fields, **changes},
-        )
+    def make(*estimators: Any, grouping: Any = None) -> Rescored:
+        return asyncio.run(rescore(run, estimators, grouping, registry))
 
     return make

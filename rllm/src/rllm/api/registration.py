@@ -15,6 +15,7 @@ from rllm.api.as_classic import AsClassic
 from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
 from rllm.api.classic_call import NORM, reads
 from rllm.api.offering import NONE, ThingT, find_plugin, frozen, offering, plain_name, read_summary, registering
+from rllm.planning import shared_options
 from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
 from rllm_core.contracts.grouping import Grouping, GroupingPlugin
 from rllm_core.contracts.loss import LossPlugin, PolicyLoss
@@ -22,7 +23,7 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
 from rllm_core.contracts.sampler import Sampler, SamplerPlugin, SamplerSetup
 from rllm_core.errors import PluginError
-from rllm_core.plugins.choice import choose, shared_options
+from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 

@@ -16,10 +16,9 @@ from rllm.training import RunSources
 from rllm_core import __version__
 from rllm_core.errors import ConfigError, RllmError
 from rllm_core.files import write_atomically
-from rllm_core.rollout.scoring import WeightedReward
 
 FILE_NAME = "eval.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MAY_CHANGE = frozenset(
     {
         "rllm.rollout.n_val",
@@ -41,8 +40,6 @@ class Environment:
     """Its attempts, relative to the folder."""
     tasks: int
     rollouts_per_task: int
-    pays: bool
-    """True if the environment gives a reward itself, in addition to ``rllm.reward``."""
     reward_sources: Mapping[str, str]
     """Inputs that decide the rewards in addition to options, such as a function's file. See `RewardPlugin.sources`."""
     workflow_sources: Mapping[str, str]
@@ -104,29 +101,13 @@ def build_metadata(jobs: Sequence[Job]) -> Metadata:
                 file=f"episodes/{_file_name(job.name)}.jsonl.gz",
                 tasks=len(job.tasks),
                 rollouts_per_task=job.rollouts_per_task,
-                pays=_pays(job),
-                reward_sources=read_reward_sources(job.play.plan.rewards),
+                reward_sources=RunSources([each.chosen for each in job.play.plan.rewards], "error").state_dict(),
                 workflow_sources=RunSources([job.play.plan.workflow], "error").state_dict(),
                 config=json.loads(json.dumps(job.play.plan.composed.printable_tree, default=str)),
             )
             for job in jobs
         },
         plugins=list(plugins.values()),
-    )
-
-
-def read_reward_sources(rewards: Sequence[WeightedReward]) -> dict[str, str]:
-    """Return the inputs that decide the rewards in addition to their options: name to text."""
-    return RunSources([entry.chosen for entry in rewards], "error").state_dict()
-
-
-def _pays(job: Job) -> bool:
-    """True if the environment or workflow gives a reward itself. An environment that needs ``rllm.reward`` does not."""
-    environment = job.play.plan.environment
-    return (
-        environment is None
-        or job.play.plan.workflow.plugin.gives_rewards
-        or "rllm.reward" not in environment.plugin.needs_keys
     )
 
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from rllm.evaluation.plans import PlayPlan
-from rllm.evaluation.recording import Recorder, Scored
 from rllm.training import open_runner, validation_order
 from rllm_core.contracts.engine import RolloutEngine
 from rllm_core.data.types import Episode, Task
-from rllm_core.rollout.calls import call
 from rllm_core.rollout.runner import RolloutRunner
 
 
@@ -39,8 +37,6 @@ class Played:
 
     task: Task
     episode: Episode
-    scored: Sequence[Scored]
-    """Inputs and results of its rewards. Empty if the run has no rewards."""
 
 
 async def play_job(
@@ -58,13 +54,10 @@ async def play_job(
         RolloutError, BackendError: as `RolloutRunner.run`.
     """
     plan = job.play.plan
-    # Use a thread, because a reward may start processes and Ctrl-C must work in the meantime.
-    recorder = await call(Recorder, plan.rewards, blocking=True) if plan.rewards else None
-    make_score = None if recorder is None else recorder.start_try
     missing = missing_rollouts(job, done)
-    async with open_runner(plan, engine, make_score=make_score) as runner:
+    async with open_runner(plan, engine) as runner:
         players = [
-            asyncio.ensure_future(_play(job, runner, recorder, missing, on_played))
+            asyncio.ensure_future(_play(job, runner, missing, on_played))
             for _ in range(min(plan.config.rllm.workflow.n_parallel_tasks, job.rollouts))
         ]
         try:
@@ -87,13 +80,9 @@ def missing_rollouts(job: Job, done: Container[tuple[str, int]]) -> Iterator[tup
 async def _play(
     job: Job,
     runner: RolloutRunner,
-    recorder: Recorder | None,
     missing: Iterator[tuple[Task, int]],
     on_played: Callable[[Played], None],
 ) -> None:
     for task, index in missing:
-        scored: list[Scored] = []
-        if recorder is not None:
-            recorder.heard.set(scored)
         episode = await runner.rollout(validation_order([task], job.play.plan.config), task, index)
-        on_played(Played(task, episode, tuple(scored)))
+        on_played(Played(task, episode))

@@ -19,7 +19,7 @@ from rllm.evaluation.metadata import (
 )
 from rllm.evaluation.outcome import Outcome, build_outcome
 from rllm.evaluation.rollouts import Job, Played
-from rllm.evaluation.saved_rollout import SavedRollout, rollout_from_line, serialize_rollout, task_digest
+from rllm.evaluation.saved_rollout import SavedRollout, rollout_from_line, rollout_to_line, task_digest
 from rllm_core.data.tasks import task_ids
 from rllm_core.errors import ConfigError, RllmError
 
@@ -97,7 +97,7 @@ class SaveDirectory:
             file = MemberFile(self._directory / self._metadata.environments[job.name].file)
             self._stack.callback(file.close)
             self._files[job.name] = file
-        self._files[job.name].append(serialize_rollout(played))
+        self._files[job.name].append(rollout_to_line(played))
 
 
 def require_saved(directory: Path) -> Metadata:

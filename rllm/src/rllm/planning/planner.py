@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import BaseModel
+
 from rllm.config.compose import Composed
 from rllm.config.resolve import environment_hidden
 from rllm.planning.async_defaults import with_correction
@@ -24,13 +26,13 @@ from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.renderer import AUTO_RENDERER
 from rllm_core.errors import ConfigError
 from rllm_core.pipeline.graph import order_stages
-from rllm_core.plugins.choice import choose, shared_options
+from rllm_core.plugins.choice import choose
 from rllm_core.plugins.discovery import CORE
 from rllm_core.plugins.registry import Registry
 from rllm_core.rollout.scoring import WeightedReward
 from rllm_core.schema.algorithm_sections import AlgorithmSection
 from rllm_core.schema.run_sections import NO_ENVIRONMENT
-from rllm_core.schema.section import ROLE_LOSS, Choice, Names, Section
+from rllm_core.schema.section import ROLE_LOSS, Choice, Names, ReadBy, Section
 
 
 def make_plan(composed: Composed, registry: Registry) -> RunPlan:
@@ -255,3 +257,18 @@ def _split_loss(choice: Choice) -> tuple[Choice, Choice | None]:
     if isinstance(choice, str) or ROLE_LOSS not in choice:
         return choice, None
     return {key: value for key, value in choice.items() if key != ROLE_LOSS}, choice[ROLE_LOSS]
+
+
+def shared_options(config: BaseModel, kind: str) -> dict[str, Any]:
+    """Return the values of a config section that plugins of a kind use as options (`ReadBy.options_of`), by name.
+
+    A null is missing: the plugin's own default applies.
+    """
+    options: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        if any(isinstance(mark, ReadBy) and kind in mark.options_of for mark in field.metadata):
+            if (value := getattr(config, name)) is not None:
+                options[name] = value
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            options |= shared_options(getattr(config, name), kind)
+    return options

@@ -35,14 +35,6 @@ def backend_computes_losses(plan: RunPlan) -> Iterator[Problem]:
     backend, can = plan.backend, plan.backend.plugin.capabilities
     for loss in plan.losses if can.trains else ():
         name, entry = loss.plugin.name, loss.registered
-        if loss.plugin.only_on and backend.name not in loss.plugin.only_on:
-            yield refused(
-                "loss-not-supported",
-                LOSS,
-                f"Loss {name!r} can only be computed by backend {' or '.join(sorted(loss.plugin.only_on))}, and this "
-                f"run has backend {backend.name}.",
-                f"Choose another loss with {LOSS}, or another backend.",
-            )
         if can.installed_losses_only and entry.distribution == IN_PROCESS:
             yield refused(
                 "plugin-of-other-program",

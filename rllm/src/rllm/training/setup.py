@@ -24,7 +24,6 @@ from rllm_core.rollout.scoring import Scorer
 from rllm_core.schema.section import Means, marked
 
 ScoreRollout = Callable[[Rollout], Awaitable[Score]]
-MakeScore = Callable[[], ScoreRollout | None]
 
 
 def load_tasks(plan: RunPlan, split: Split) -> Sequence[Task]:
@@ -109,7 +108,6 @@ async def open_runner(
     plan: RunPlan,
     engine: RolloutEngine,
     directory: Path | None = None,
-    make_score: MakeScore | None = None,
     *,
     replaces: bool = False,
 ) -> AsyncIterator[RolloutRunner]:
@@ -121,7 +119,6 @@ async def open_runner(
         plan: the run's plan.
         engine: the engine that samples.
         directory: the run folder. None if nothing is trained.
-        make_score: called once per try. Its result scores the rollout instead of the plan's rewards.
         replaces: see `OpenedRun.replaces`.
     """
     opening = plan.workflow.plugin.open
@@ -132,10 +129,10 @@ async def open_runner(
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
             resource = None if shared is None else await stack.enter_async_context(shared)
-        yield _runner(plan, engine, resource, make_score or _always(await create_scorer(plan)))
+        yield _runner(plan, engine, resource, await create_scorer(plan))
 
 
-def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: MakeScore) -> RolloutRunner:
+def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, score: ScoreRollout | None) -> RolloutRunner:
     config = plan.config
     workflow_class = plan.workflow.registered.load()
     workflow_args = plan.workflow.params.model_dump()
@@ -157,9 +154,8 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
             environment_blocks=plan.environment is None or plan.environment.plugin.blocking,
             label=rollout.label,
             rollout=rollout.number,
-            score=make_score(),
+            score=score,
             resource=resource,
-            task_batch=rollout.task_batch,
         )
         workflow: Workflow = workflow_class(context, **workflow_args)
         return workflow
@@ -171,10 +167,6 @@ def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, make_score: Mak
         trajectory_timeout=_time_limit(plan),
     )
     return RolloutRunner(make_workflow, settings)
-
-
-def _always(score: ScoreRollout | None) -> MakeScore:
-    return lambda: score
 
 
 def _time_limit(plan: RunPlan) -> float | None:

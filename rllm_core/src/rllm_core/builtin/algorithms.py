@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rllm_core.algorithms.loss_plugins import LOSSES
 from rllm_core.algorithms.options import (
     DynamicRejectionParams,
     EpisodeRejectionParams,
     GroupRejectionParams,
     GrpoParams,
-    PpoParams,
     ReinforcePlusPlusBaselineParams,
     RlooParams,
 )
@@ -59,24 +59,7 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
 
 @hookimpl
 def rllm_losses() -> Iterable[LossPlugin[Any]]:
-    yield LossPlugin(
-        name="ppo",
-        summary="Clipped importance ratio.",
-        params=PpoParams,
-        load=load_from("rllm_core.updates.losses", "ppo"),
-        load_clipped=load_from("rllm_core.updates.losses", "ppo_clipped"),
-    )
-    yield LossPlugin(
-        name="importance_sampling",
-        summary="Importance ratio times advantage, no clipping.",
-        load=load_from("rllm_core.updates.losses", "importance_sampling"),
-    )
-    yield LossPlugin(
-        name="reinforce",
-        summary="Log-prob times advantage, on-policy.",
-        load=load_from("rllm_core.updates.losses", "reinforce"),
-        has_ratio=False,
-    )
+    return LOSSES
 
 
 @hookimpl

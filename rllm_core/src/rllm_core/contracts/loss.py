@@ -112,8 +112,6 @@ class LossPlugin(Plugin[ParamsT]):
     """Set it for a loss that clips. Returns a function that marks the tokens whose loss or gradient a bound changes.
     Metric ``actor/clip_fraction`` is the share of these tokens. Like the loss, the function must treat each row
     independently."""
-    only_on: frozenset[str] = frozenset()
-    """Names of the backends that can compute the loss. If empty, all backends that run torch losses can compute it."""
     needs: frozenset[str] = frozenset()
     """Batch columns that must be filled before the loss runs, such as ``ref_logprobs``."""
     has_ratio: bool = True

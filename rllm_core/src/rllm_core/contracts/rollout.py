@@ -23,9 +23,6 @@ class RolloutRequest:
     """Part of session names, such as ``train`` or ``val``. It separates training from validation."""
     priority: int = 0
     """Priority among concurrent requests. Rollouts of the request with the lowest number start first."""
-    task_batch: int | None = None
-    """Number of the run's task batch that the tasks belong to. None if they belong to none, for example in validation.
-    """
 
 
 class Runner(Protocol):

@@ -51,9 +51,6 @@ class WorkflowContext:
     fails."""
     resource: Any = None
     """The resource that `WorkflowPlugin.open` opened for the run. None if it opens nothing."""
-    task_batch: int | None = None
-    """The value of `RolloutRequest.task_batch`. Rollouts of a task with the same number are compared with each other.
-    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,6 @@ class Generate(ContextStage):
             sampling=sampling,
             label="train",
             priority=step.task_batch,
-            task_batch=step.task_batch,
         )
         step.episodes = list(await self._context.runner.run(order))
         check_versions(step.episodes, sampling.weight_version)

@@ -13,7 +13,6 @@ from rllm_core.contracts.chosen import FAMILY, PluginChoice, Registered
 from rllm_core.errors import ConfigError, PluginError, did_you_mean
 from rllm_core.notices import warn_once
 from rllm_core.plugins.registry import Registry
-from rllm_core.schema.section import ReadBy
 
 
 def choose(
@@ -29,7 +28,7 @@ def choose(
 
     Args:
         where: the full config path of the choice, such as ``rllm.algorithm.adv_estimator``.
-        shared: the result of `shared_options`. An option that the choice does not set takes the value of the same name.
+        shared: values of config keys. An option that the choice does not set takes the value of the same name.
             Without such a value, the plugin's own default applies.
         options_at: the config path of the options, if they are not in the same mapping as the name.
 
@@ -62,21 +61,6 @@ def choose(
             raise ConfigError(explained.code, explained.message, f"Write {wanted} instead of {name}.") from error
         raise explained from error
     return PluginChoice(registered=registered, params=params, own=frozenset(options))
-
-
-def shared_options(config: BaseModel, kind: str) -> dict[str, Any]:
-    """Return the values of a config section that plugins of a kind use as options (`ReadBy.options_of`), by name.
-
-    A null is missing: the plugin's own default applies.
-    """
-    options: dict[str, Any] = {}
-    for name, field in type(config).model_fields.items():
-        if any(isinstance(mark, ReadBy) and kind in mark.options_of for mark in field.metadata):
-            if (value := getattr(config, name)) is not None:
-                options[name] = value
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            options |= shared_options(getattr(config, name), kind)
-    return options
 
 
 def _split(choice: object, kind: str, where: str) -> tuple[str, dict[str, Any]]:

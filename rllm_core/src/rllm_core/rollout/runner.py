@@ -34,7 +34,6 @@ class RolloutSetup:
     sampling: SamplingParams
     label: str
     number: int
-    task_batch: int | None
 
 
 MakeWorkflow = Callable[[RolloutSetup], Workflow]
@@ -141,4 +140,4 @@ class RolloutRunner:
 
 def _setup(order: RolloutRequest, uid: str, number: int) -> RolloutSetup:
     sampling = replace(order.sampling, seed=derive_seed(order.sampling.seed, order.label, uid, number))
-    return RolloutSetup(sampling=sampling, label=order.label, number=number, task_batch=order.task_batch)
+    return RolloutSetup(sampling=sampling, label=order.label, number=number)

@@ -89,24 +89,6 @@ class CallReader:
         """Return the calls of a session, in the order in which they were stored. Raises the errors of `session`."""
         return self.session(session).calls
 
-    def first_version(self, session: str) -> int:
-        """Return the weight version of a session's first call. Only this call is read.
-
-        Raises:
-            StoreError: the session does not exist, or has no calls.
-            StoreError: the call is damaged.
-            StoreError: the store cannot be read.
-        """
-        with self._reading():
-            rows = self._rows("calls", "session", session, "LIMIT 1")
-            if not rows:
-                raise StoreError(
-                    "no-sessions",
-                    f"The store of calls {self._path} has no call of session {session!r}.",
-                    "List the sessions and the number of their calls with `rllm gateway sessions`.",
-                )
-            return int(from_json(rows[0][3])["weight_version"])
-
     def require_whole(self) -> None:
         """Read the store's pages and indices. Digests of rows are not compared.
 
@@ -162,13 +144,13 @@ class CallReader:
             )
         return bytes(rows[0][0])
 
-    def _rows(self, table: str, column: str, value: Any, limit: str = "") -> Sequence[Sequence[Any]]:
+    def _rows(self, table: str, column: str, value: Any) -> Sequence[Sequence[Any]]:
         """Return the rows with `value` in `column`, after a check of their digests, in the order of their numbers.
 
         If `value` is None, return all rows.
         """
         where = "" if value is None else f"WHERE {column} = :value"
-        query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} {where} ORDER BY number {limit}"
+        query = f"SELECT number, {', '.join(COLUMNS[table])} FROM {table} {where} ORDER BY number"
         found = self._connection.execute(query, {} if value is None else {"value": value}).fetchall()
         for number, *values in found:
             if not agrees(values):

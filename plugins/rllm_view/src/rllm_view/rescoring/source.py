@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from rllm.config import (
-    FILE_NAME,
     FILE_NAME as CONFIG,
     as_config_error,
     describe,
-    find_section,
     import_modules,
     known_keys,
     parse,
@@ -22,11 +20,8 @@ from rllm.config import (
 )
 from rllm_core.data.types import Episode
 from rllm_core.errors import ConfigError, RllmError
-from rllm_core.pipeline import BUILT_IN
 from rllm_core.plugins.registry import Registry
-from rllm_core.schema.algorithm_sections import PipelineSection
 from rllm_core.schema.run_config import RunConfig
-from rllm_core.schema.section import Choice
 from rllm_record.steps import PlayedEpisode, RecordError
 from rllm_record.steps.files import holds_tokens, read_episodes
 
@@ -60,75 +55,29 @@ def read_batches(file: Path) -> list[list[Episode]]:
     return [[each.episode for each in played if each.round == number] for number in range(last + 1)]
 
 
-CORE_ONLY = "rllm"
-"""Section of config that only the core defines. A backend may add keys to the other sections."""
-
-OPTIONAL = frozenset({"compact_filter"})
-"""Stages that a replay does not need. The other stages compute the estimators' inputs."""
-
-
 def read_stored_config(run_folder: Path) -> RunConfig:
-    """Return a run's configuration, from its ``config.yaml``.
+    """Return the section ``rllm`` of a run's configuration, with defaults in all other sections.
 
     Raises:
         ConfigError: the file cannot be read, or a version with other keys wrote it.
     """
-    file = str(run_folder / FILE_NAME)
-    tree = read_config(run_folder)
-    values = {
-        name: _known(section, tree[name]) if (section := find_section(RunConfig, name)) else tree[name]
-        for name in RunConfig.model_fields
-        if name in tree
-    }
-    values |= {CORE_ONLY: tree.get(CORE_ONLY, {})}
+    values = {"rllm": read_config(run_folder).get("rllm", {})}
     try:
         return parse(RunConfig, values)
     except ValidationError as error:
-        problem = as_config_error(describe(error, values, lambda path: file, known_keys(RunConfig)))
+        problem = as_config_error(describe(error, values, lambda path: str(run_folder / CONFIG), known_keys(RunConfig)))
         raise ConfigError(problem.code, problem.message, "It may come from another version of rllm-core.") from error
 
 
-def stored_registry(config: RunConfig, modules: Sequence[str] = ()) -> Registry:
+def stored_registry(config: RunConfig) -> Registry:
     """Return the run's plugins that are installed here or can be imported here.
-
-    Args:
-        config: the run's config.
-        modules: modules to import in addition to the run's modules.
 
     Raises:
         ConfigError: a module cannot be imported.
         PluginError: a module registers an invalid plugin.
     """
-    import_modules([*config.rllm.plugins.import_modules, *modules])
+    import_modules(config.rllm.plugins.import_modules)
     return Registry.load(allow=config.rllm.plugins.allow)
-
-
-def third_party_stages(settings: PipelineSection) -> tuple[str, ...]:
-    """Stages of the run that are not the core's, by name."""
-    placed = [*(settings.stages or ()), *(edit["stage"] for edit in settings.insert), *settings.replace.values()]
-    return tuple(name for name in dict.fromkeys(map(_name, placed)) if name not in BUILT_IN)
-
-
-def left_out_stages(settings: PipelineSection) -> frozenset[str]:
-    """Optional stages of the core that the run did not have."""
-    listed = BUILT_IN if settings.stages is None else tuple(map(_name, settings.stages))
-    had = set(listed) - set(settings.remove) - set(settings.replace)
-    return OPTIONAL - had
-
-
-def _known(section: type[BaseModel], values: object) -> object:
-    """A section's values without keys that are not the core's."""
-    if not isinstance(values, dict):
-        return values
-    known = {key: value for key, value in values.items() if key in section.model_fields}
-    return {
-        key: _known(inner, value) if (inner := find_section(section, key)) else value for key, value in known.items()
-    }
-
-
-def _name(choice: Choice) -> str:
-    name = choice if isinstance(choice, str) else str(choice.get("name", ""))
-    return name.removeprefix("rllm-core/")
 
 
 STEP_FILE = re.compile(r"step_(\d+)\.parquet")
@@ -194,10 +143,6 @@ def _none_in(path: Path) -> EpisodesError:
     if names:
         return EpisodesError(
             "no-episodes", f"{path} itself contains no episodes.", f"Give one of the runs in it: {', '.join(names)}."
-        )
-    if (path / "eval.json").is_file():
-        return EpisodesError(
-            "not-rescorable", f"{path} is a saved evaluation.", "Score it with a different reward: --reward NAME."
         )
     what = "The run in" if (path / CONFIG).is_file() else "The folder"
     return EpisodesError("no-episodes", f"{what} {path} contains no episodes.", HOW_TO_KEEP)
