@@ -6,6 +6,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "How to": [
             "how-to/train",
             "how-to/fine-tune",
+            "how-to/preferences",
             "how-to/distill",
             "how-to/follow-a-run",
             "how-to/own-data",

@@ -9,6 +9,7 @@ from typing import Any
 import rllm.distillation.plugin
 import rllm.endpoint.plugin
 import rllm.environments.plugin
+import rllm.preferences.plugin
 import rllm.samplers.plugin
 import rllm.supervised.plugin
 import rllm.tasks.plugin
@@ -64,6 +65,7 @@ def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
 @hookimpl
 def rllm_stages() -> Iterator[StagePlugin[Any]]:
     yield from rllm.supervised.plugin.stages()
+    yield from rllm.preferences.plugin.stages()
     yield from rllm.distillation.plugin.stages()
 
 

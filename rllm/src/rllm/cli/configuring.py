@@ -231,7 +231,7 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
     brought = [layer_from_dotted(request.defaults, request.defaults_of, Tier.ENVIRONMENT)] if request.defaults else []
-    layers = [*beneath, *brought, *(layer_from_file(file) for file in request.files)]
+    layers = [*brought, *beneath, *(layer_from_file(file) for file in request.files)]
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
     layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)

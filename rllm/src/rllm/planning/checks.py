@@ -58,6 +58,7 @@ CHECKS: tuple[Check, ...] = (
     group_checks.choices_by_role,
     group_checks.stages_learn_and_log,
     supervised_checks.examples_are_imitated,
+    supervised_checks.preferences_are_one_step,
     teacher_checks.stages_have_a_teacher,
     other_losses,
 )
