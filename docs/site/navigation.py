@@ -8,6 +8,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/fine-tune",
             "how-to/preferences",
             "how-to/distill",
+            "how-to/predict-observations",
             "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",

@@ -84,6 +84,7 @@ PAGES = (
     "docs/how-to/fine-tune.md",
     "docs/how-to/follow-a-run.md",
     "docs/how-to/off-policy.md",
+    "docs/how-to/predict-observations.md",
     "docs/how-to/preferences.md",
     "docs/how-to/python.md",
     "docs/how-to/rescore.md",

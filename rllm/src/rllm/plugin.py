@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import rllm.distillation.plugin
+import rllm.echo.plugin
 import rllm.endpoint.plugin
 import rllm.environments.plugin
 import rllm.preferences.plugin
@@ -67,6 +68,7 @@ def rllm_stages() -> Iterator[StagePlugin[Any]]:
     yield from rllm.supervised.plugin.stages()
     yield from rllm.preferences.plugin.stages()
     yield from rllm.distillation.plugin.stages()
+    yield from rllm.echo.plugin.stages()
 
 
 @hookimpl

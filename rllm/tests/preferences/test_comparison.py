@@ -1,4 +1,4 @@
-"""Completions are compared with those of other prompts, and the tokens of several rows count together."""
+"""Completions are compared with completions of other prompts, and the tokens of several rows count together."""
 
 from __future__ import annotations
 

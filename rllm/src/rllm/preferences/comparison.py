@@ -48,7 +48,7 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
         divergence = {"kl": max(0.0, float(_log_ratios(others).mean()))}
         loss = kto(ratios, good, divergence["kl"], params)
     elif params.loss == "ipo":
-        lengths = np.bincount(_trajectories(batch), batch.loss_mask).reshape(-1, 2)
+        lengths = np.bincount(_trajectories(batch), batch.loss_mask).astype(np.float64).reshape(-1, 2)
         loss = ipo(ratios.reshape(-1, 2), lengths, params.beta)
     else:
         loss = dpo(ratios.reshape(-1, 2), params.beta)
@@ -116,8 +116,8 @@ def _log_ratios(batch: TokenBatch) -> Numbers:
     """Return log p - log p(reference), (n_traj,), summed over each trajectory's tokens."""
     assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
-    gaps = batch.old_logprobs.astype(np.float64) - batch.ref_logprobs
-    return np.bincount(_trajectories(batch), np.where(batch.loss_mask, gaps, 0))
+    gaps = np.where(batch.loss_mask, batch.old_logprobs.astype(np.float64) - batch.ref_logprobs, 0)
+    return np.bincount(_trajectories(batch), gaps).astype(np.float64)
 
 
 def _trajectories(batch: TokenBatch) -> NDArray[np.int32]:
