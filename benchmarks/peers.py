@@ -17,6 +17,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -139,6 +140,26 @@ def trl_sft() -> SimpleNamespace:
         build_labels=prepare["build_labels"],
         collate=_method(trainer, "DataCollatorForLanguageModeling", "torch_call", **pad),
         loss=_method(trainer, "SFTTrainer", "compute_loss", **versions),
+    )
+
+
+def trl_preferences() -> SimpleNamespace:
+    """The losses of TRL's trainers for DPO (with IPO) and KTO, as functions of the trainer, the model and a batch.
+
+    Raises:
+        PeerMissingError: TRL is not installed.
+    """
+    directory = directory_of("trl")
+    known = {
+        "F": torch.nn.functional,
+        "is_peft_model": lambda model: False,
+        "disable_gradient_checkpointing": lambda model, settings: nullcontext(),
+    }
+    kto = directory / "trainer/kto_trainer.py"
+    return SimpleNamespace(
+        dpo_loss=_method(directory / "trainer/dpo_trainer.py", "DPOTrainer", "_compute_loss", **known),
+        kto_loss=_method(kto, "KTOTrainer", "_compute_loss", **known),
+        kto_logprobs=_method(kto, "KTOTrainer", "_compute_kl_logps", **known),
     )
 
 

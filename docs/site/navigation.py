@@ -6,7 +6,9 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "How to": [
             "how-to/train",
             "how-to/fine-tune",
+            "how-to/preferences",
             "how-to/distill",
+            "how-to/predict-observations",
             "how-to/follow-a-run",
             "how-to/own-data",
             "how-to/write-a-reward",

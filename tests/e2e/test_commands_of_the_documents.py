@@ -41,6 +41,9 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/fine-tune.md": lambda: dict.fromkeys(
         ("train.jsonl", "val.jsonl"), blocks("docs/how-to/fine-tune.md", "json")[0]
     ),
+    "docs/how-to/preferences.md": lambda: dict.fromkeys(
+        ("pairs.jsonl", "val.jsonl"), blocks("docs/how-to/preferences.md", "json")[0]
+    ),
     "docs/how-to/python.md": lambda: {
         "my_estimators.py": python_with("register_rllm_adv_estimator"),
         "my_world.py": python_with("register_rllm_environment"),
@@ -78,6 +81,8 @@ PAGES = (
     "docs/how-to/fine-tune.md",
     "docs/how-to/follow-a-run.md",
     "docs/how-to/off-policy.md",
+    "docs/how-to/predict-observations.md",
+    "docs/how-to/preferences.md",
     "docs/how-to/python.md",
     "docs/how-to/rescore.md",
     "docs/how-to/sample-with-vllm.md",

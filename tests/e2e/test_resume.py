@@ -123,9 +123,11 @@ def test_a_run_stopped_by_a_signal_and_resumed_ends_as_if_it_had_not_been(
 
 
 def test_killed_fine_tuning_ends_as_if_uninterrupted(start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path) -> None:
-    row = '{"messages": [{"role": "user", "content": "%d plus 1 is"}, {"role": "assistant", "content": "%d"}]}'
+    turn = '{"role": "user", "content": "%d plus 1 is"}, {"role": "assistant", "content": "%d"}'
+    row = f'{{"messages": [{turn}, {turn}]}}'
     for name, numbers in (("train", range(16)), ("val", range(16, 20))):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(row % (number, number + 1) for number in numbers))
+        rows = [row % (number, number + 1, number + 1, number + 2) for number in numbers]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
     words = ("sft", "--data", "train.jsonl", "--val-data", "val.jsonl", "--train-on", "last")
     words += ("data.train_batch_size=4", "rllm.trainer.total_epochs=5", "rllm.trainer.save_freq=5")
     reference = forked_rllm(*words, "rllm.trainer.experiment_name=uninterrupted")

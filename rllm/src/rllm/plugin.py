@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import Any
 
 import rllm.distillation.plugin
+import rllm.echo.plugin
 import rllm.endpoint.plugin
 import rllm.environments.plugin
+import rllm.preferences.plugin
 import rllm.samplers.plugin
 import rllm.supervised.plugin
 import rllm.tasks.plugin
@@ -64,7 +66,9 @@ def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
 @hookimpl
 def rllm_stages() -> Iterator[StagePlugin[Any]]:
     yield from rllm.supervised.plugin.stages()
+    yield from rllm.preferences.plugin.stages()
     yield from rllm.distillation.plugin.stages()
+    yield from rllm.echo.plugin.stages()
 
 
 @hookimpl

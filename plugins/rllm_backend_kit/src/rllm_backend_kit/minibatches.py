@@ -35,6 +35,18 @@ def minibatch_weights(
     return weights
 
 
+def observation_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """(n_token of the batch,) `observation_weights` of `rows` divided by their number, 0 elsewhere. None without any.
+
+    As in `minibatch_weights`, the divisor counts the whole optimiser step, so micro-batches change nothing.
+    """
+    if batch.observation_weights is None:
+        return None
+    in_rows = np.repeat(np.isin(np.arange(batch.n_rows), rows), batch.row_lengths)
+    weights = np.where(in_rows, batch.observation_weights, 0)
+    return (weights / max(np.count_nonzero(weights), 1)).astype(np.float32)
+
+
 def sampled_per_row(batch: TokenBatch) -> NDArray[np.int64]:
     """(n_row,) how many tokens of each row the model sampled."""
     before = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))

@@ -27,6 +27,10 @@ class TokenOutputs:
     hidden: Tensor
     """The model's last hidden states in its own dtype, (n_sampled, width)."""
 
+    def at(self, chosen: Tensor) -> TokenOutputs:
+        """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
+        return TokenOutputs(self.log_distribution[chosen], self.logprobs[chosen], self.hidden[chosen])
+
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,)."""
         return -(self.log_distribution.exp() * self.log_distribution).sum(dim=-1)

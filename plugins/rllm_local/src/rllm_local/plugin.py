@@ -77,6 +77,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
         capabilities=Capabilities(
             custom_losses=True,
             stop_texts=True,
+            observations=True,
             token_trace=True,
             overlap=frozenset({"fixed", "latest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),

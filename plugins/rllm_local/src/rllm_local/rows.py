@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -42,6 +42,17 @@ class MicroBatch:
     """Index of each sampled token in the TokenBatch, (n_sampled,). Tokens of a row are consecutive."""
     row_ids: Tensor
     """Each sampled token's row, (n_sampled,) int64."""
+
+    def at(self, chosen: Tensor) -> MicroBatch:
+        """Return the same sequences with only the predicted tokens for which `chosen`, (n_sampled,) bool, is true."""
+        sequence, column = self.places
+        return replace(
+            self,
+            places=(sequence[chosen], column[chosen]),
+            targets=self.targets[chosen],
+            source=self.source[chosen.cpu().numpy()],
+            row_ids=self.row_ids[chosen],
+        )
 
     def column(self, values: NDArray[np.float32]) -> Tensor:
         """Return the sampled tokens' entries, (n_sampled,), in a column of the TokenBatch, (n_token,)."""

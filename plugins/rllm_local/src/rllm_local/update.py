@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss import RoleLosses, loss_terms, token_objective
-from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares
 from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
@@ -103,9 +104,11 @@ class Updater:
         if self._value_gradient is not None:
             self._value_gradient.clear()
         weights = minibatch_weights(batch, rows, plan.aggregation, self._max_response_length)
+        observed = observation_shares(batch, rows)
+        predicted = batch if observed is None else replace(batch, loss_mask=batch.loss_mask | (observed > 0))
         loss = 0.0
-        for part in micro_batches(batch, rows, self._micro_batch_tokens, self._model.device):
-            loss += self._backward(batch, part, weights, plan, means, number, trace)
+        for part in micro_batches(predicted, rows, self._micro_batch_tokens, self._model.device):
+            loss += self._backward(batch, part, weights, observed, plan, means, number, trace)
         means.add("actor/loss", loss)
         norms = self._clipped_norms()
         for name, norm in norms.items():
@@ -144,13 +147,21 @@ class Updater:
         batch: TokenBatch,
         part: MicroBatch,
         weights: NDArray[np.float32],
+        observed: NDArray[np.float32] | None,
         plan: UpdatePlan,
         means: Means,
         number: int,
         trace: UpdateTrace | None,
     ) -> float:
-        """Add a micro-batch to the gradient, and return its share of the policy's loss."""
+        """Add a micro-batch to the gradient, and return its share of the policy's loss, without observations."""
         outputs = token_outputs(self._model, part, self._temperature)
+        prediction: Tensor | float = 0.0
+        if observed is not None:
+            shares = part.column(observed)
+            prediction = -(outputs.logprobs * shares).sum()
+            means.add("actor/observation_loss", -outputs.logprobs.detach()[shares > 0])
+            sampled = torch.from_numpy(batch.loss_mask[part.source]).to(shares.device)
+            outputs, part = outputs.at(sampled), part.at(sampled)
         seed = derive_seed(plan.seed, "loss", number)
         inputs = LossInput.from_batch(batch, part.source, outputs.logprobs, part.row_ids, seed)
         # Without an entropy bonus, the entropy is only a metric, so it needs no gradients over the vocabulary.
@@ -163,7 +174,7 @@ class Updater:
         if self._value_gradient is not None and batch.returns is not None:
             value_losses = self._value_gradient.add(outputs, part, batch, shares)
             note_critic(means, value_losses, part.column(batch.returns))
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss + prediction).backward()
         if trace is not None:
             trace.add(number, part.source, inputs, entropies, shares)
         note_policy(means, inputs, terms, entropies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,10 @@ class ChunkedOutputs:
     """Entropies in nats, (n_sampled,) float32."""
     head: torch.nn.Linear
     temperature: float
+
+    def at(self, chosen: Tensor) -> ChunkedOutputs:
+        """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
+        return replace(self, logprobs=self.logprobs[chosen], hidden=self.hidden[chosen], entropy=self.entropy[chosen])
 
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,). They have a gradient if torch records gradients."""

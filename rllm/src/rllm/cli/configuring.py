@@ -46,13 +46,13 @@ PLANNING_FLAGS = {
     "tools": (TOOLS_KEY, "Functions that the model may call, separated by commas. Chooses workflow tool_calling."),
     "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
     "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
-    "objective": ("rllm.pipeline.stages", "opd: learn from a teacher instead of rewards (on-policy distillation)."),
+    "objective": ("rllm.pipeline", "opd: learn from a teacher, not rewards. echo: also predict observations."),
     "teacher": ("rllm.teacher", "Model to learn from: a folder, a server's address, or a teacher by name."),
 }
 """All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "DIRECTORY", "objective": "opd", "teacher": "FOLDER|URL|NAME"}
+METAVARS |= {"stored": "DIRECTORY", "objective": "opd|echo", "teacher": "FOLDER|URL|NAME"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
@@ -69,7 +69,8 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
         ],
         "rllm.algorithm.loss_fn": "importance_sampling",
         "rllm.algorithm.loss_agg_mode": "token-mean",
-    }
+    },
+    "echo": {"rllm.pipeline.insert": [{"stage": "echo", "after": "advantages"}]},
 }
 """Default values that ``--objective`` sets, by name."""
 SFT_FLAGS = {
@@ -231,7 +232,7 @@ def plan_and_registry(request: Request, beneath: Sequence[Layer] = ()) -> tuple[
 
 def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed, Registry]:
     brought = [layer_from_dotted(request.defaults, request.defaults_of, Tier.ENVIRONMENT)] if request.defaults else []
-    layers = [*beneath, *brought, *(layer_from_file(file) for file in request.files)]
+    layers = [*brought, *beneath, *(layer_from_file(file) for file in request.files)]
     named = {} if request.environment is None else {"rllm.env.name": request.environment}
     layers.append(layer_from_dotted({**named, **request.choices}, COMMAND_LINE, Tier.COMMAND_LINE))
     overrides = layers_from_overrides(request.overrides)

@@ -18,6 +18,7 @@ from rllm_core.errors import RllmError, tracebacks_wanted
 COMMANDS = {
     "train": LazyCommand("rllm.cli.train", "train", "Train an agent."),
     "sft": LazyCommand("rllm.cli.sft", "sft", "Fine-tune a model on examples."),
+    "prefer": LazyCommand("rllm.cli.prefer", "prefer", "Learn from better and worse completions (DPO, IPO, KTO)."),
     "eval": LazyCommand("rllm.evaluation.command", "evaluate", "Report pass@1, pass@k and rewards of a model."),
     "config": LazyCommand("rllm.inspection.config_command", "config", "Show, explain and check a configuration."),
     "plugins": LazyCommand("rllm.cli.plugins", "plugins", "List and check installed plugins."),

@@ -156,8 +156,8 @@ def _train(plan: RunPlan, resume: bool, overwrite: bool) -> int:
 def _doing(plan: RunPlan) -> str:
     if plan.examples is None:
         return f"training on {plan.config.rllm.env.name}"
-    dataset = plan.train_dataset
-    return f"fine-tuning on {getattr(dataset.params, 'path', dataset.plugin.name)}" if dataset else "fine-tuning"
+    dataset, doing = plan.train_dataset, "fine-tuning" if plan.preferences is None else "learning preferences"
+    return f"{doing} on {getattr(dataset.params, 'path', dataset.plugin.name)}" if dataset else doing
 
 
 def _recording(plan: RunPlan, directory: Path) -> str:

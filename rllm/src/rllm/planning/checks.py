@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     plugin_checks.needed_keys_are_set,
     plugin_checks.backend_computes_losses,
     plugin_checks.needs_are_filled,
+    plugin_checks.observations_are_trained,
     plugin_checks.steps_are_wide_enough,
     plugin_checks.reward_weights_count,
     plugin_checks.batches_are_not_multiplied_twice,
@@ -58,6 +59,7 @@ CHECKS: tuple[Check, ...] = (
     group_checks.choices_by_role,
     group_checks.stages_learn_and_log,
     supervised_checks.examples_are_imitated,
+    supervised_checks.preferences_are_one_step,
     teacher_checks.stages_have_a_teacher,
     other_losses,
 )

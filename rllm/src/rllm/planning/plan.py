@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rllm.config.compose import Composed
+from rllm.preferences.options import PREFER, PreferParams
 from rllm.supervised.options import SUPERVISE, ExamplesParams
 from rllm_core.contracts.agent import AgentPlugin
 from rllm_core.contracts.backend import BackendPlugin
@@ -100,10 +101,15 @@ class RunPlan:
 
     @property
     def examples(self) -> ExamplesParams | None:
-        """Options of fine-tuning on examples (`rllm sft`). None if the run learns from rewards."""
-        if not any(stage.registered.qualified_name == SUPERVISE for stage in self.stages):
+        """Options of the examples (`rllm sft`, `rllm prefer`). None if the run learns from rollouts."""
+        if not any(stage.registered.qualified_name in (SUPERVISE, PREFER) for stage in self.stages):
             return None
         return next((each.params for each in self.stages if type(each.params) is ExamplesParams), ExamplesParams())
+
+    @property
+    def preferences(self) -> PreferParams | None:
+        """Options of learning from preferences (`rllm prefer`). None if the run has no preferences."""
+        return next((each.params for each in self.stages if each.registered.qualified_name == PREFER), None)
 
     @property
     def estimates(self) -> bool:
@@ -142,10 +148,11 @@ class RunPlan:
 
     @property
     def needs(self) -> frozenset[str]:
-        """All inputs that the run's estimators, losses and loss terms need. See `EstimatorPlugin.needs`."""
+        """Inputs that estimators, losses, loss terms and preferences of the run need. See `EstimatorPlugin.needs`."""
         estimators = self.estimators if self.estimates else ()
         needs = frozenset[str]().union(*(entry.plugin.needs for entry in (*estimators, *self.losses)))
-        return needs | {"ref_logprobs"} if self.config.rllm.algorithm.kl_beta else needs
+        has_reference = self.config.rllm.algorithm.kl_beta or self.preferences is not None
+        return needs | {"ref_logprobs"} if has_reference else needs
 
     @property
     def chosen(self) -> list[PluginChoice[Any]]:

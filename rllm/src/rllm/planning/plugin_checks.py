@@ -12,6 +12,7 @@ from rllm_core.plugins.discovery import CORE, IN_PROCESS
 from rllm_core.plugins.first_party import find_home_package
 from rllm_core.schema.section import Means, marked
 
+OBSERVATIONS = "batch.observation_weights"
 ADVANTAGES = "batch.advantages"
 REWARD = "rllm.reward"
 LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
@@ -75,6 +76,19 @@ def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
                 key,
                 f"{who} needs {', '.join(sorted(missing))}; backend {backend.name!r} cannot fill that.",
                 f"Choose another {kind} or another backend.",
+            )
+
+
+def observations_are_trained(plan: RunPlan) -> Iterator[Problem]:
+    """Check that the backend trains on observations if a stage gives them weights."""
+    for stage in plan.stages:
+        if OBSERVATIONS in stage.plugin.writes and not plan.backend.plugin.capabilities.observations:
+            yield refused(
+                "backend-without-observations",
+                "rllm.pipeline",
+                f"Stage {stage.plugin.name!r} trains on observations, and backend {plan.backend.name!r} trains only on "
+                "sampled tokens.",
+                "Choose --backend local, or remove the stage (and --objective echo).",
             )
 
 

@@ -51,8 +51,8 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
         if train_tasks and not plan.config.rllm.trainer.val_only:
             make_sampler(plan, train_tasks)
     else:
-        check_examples(train_tasks or ())
-        check_examples(val_tasks or ())
+        check_examples(plan, train_tasks or ())
+        check_examples(plan, val_tasks or ())
 
 
 def load_plugins(plan: RunPlan) -> None:

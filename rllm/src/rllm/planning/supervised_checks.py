@@ -1,16 +1,21 @@
-"""Checks of fine-tuning on examples, which has no rollouts, rewards and ratios (`rllm sft`)."""
+"""Checks of learning from examples, without rollouts, rewards and ratios (`rllm sft`, `rllm prefer`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
+from rllm.preferences.rows import read_preference
 from rllm.supervised.rows import read_row
 from rllm_core.data.types import Task
 
 LOSS = "rllm.algorithm.loss_fn"
+REINFORCE = "rllm-core/reinforce"
+PASSES = ("training.num_epochs", "actor_rollout_ref.actor.ppo_epochs")
+"""Keys of the backends for the number of passes over a step's rows."""
 CHECKED = 20_000
 """Number of rows that are checked before a run starts. Rows after these are checked when their step begins."""
 
@@ -19,7 +24,7 @@ def examples_are_imitated(plan: RunPlan) -> Iterator[Problem]:
     """Check that the loss and its terms need no policy that sampled the tokens, and that no temperature is set."""
     if plan.examples is None:
         return
-    for loss in (entry.plugin for entry in plan.losses):
+    for loss in (entry.plugin for entry in plan.losses) if plan.preferences is None else ():
         if loss.has_ratio or loss.needs:
             yield refused(
                 "loss-needs-rollouts",
@@ -41,17 +46,61 @@ def examples_are_imitated(plan: RunPlan) -> Iterator[Problem]:
         yield refused(
             "not-for-examples",
             key,
-            f"{key} is set, and fine-tuning on examples does not support it: it has no rollouts.",
+            f"{key} is set, and learning from examples does not support it: it has no rollouts.",
             f"Remove {key}, or train with rewards: `rllm train`.",
         )
 
 
-def check_examples(tasks: Sequence[Task]) -> None:
+def preferences_are_one_step(plan: RunPlan) -> Iterator[Problem]:
+    """Check that an update follows the exact gradient of the preferences, which stage `prefer` computes before it."""
+    if plan.preferences is None:
+        return
+    needed: dict[str, tuple[Any, Any]] = {
+        LOSS: (plan.losses.default.qualified_name, REINFORCE),
+        "rllm.algorithm.loss_agg_mode": (plan.config.rllm.algorithm.loss_agg_mode, "token-sum"),
+        "rllm.algorithm.loss_map": (len(plan.losses.by_role), 0),
+        **{key: (_value(plan, key), 1) for key in (plan.backend.plugin.minibatches_key, *PASSES) if key},
+    }
+    for key, (value, wanted) in needed.items():
+        if value not in (wanted, None):
+            yield refused(
+                "not-for-preferences",
+                key,
+                f"{key} is {value}, and preferences need {wanted}: each step follows one gradient of all its rows.",
+                f"Remove {key}. Set data.train_batch_size to the number of rows of an optimizer step.",
+            )
+    if plan.preferences.loss == "kto" and plan.tasks_per_step == 1:
+        yield refused(
+            "too-few-tasks",
+            "data.train_batch_size",
+            "Loss kto compares the completions of different prompts, and data.train_batch_size is 1.",
+            "Set data.train_batch_size to 2 or more.",
+        )
+    if "ref_logprobs" not in plan.backend.plugin.capabilities.columns:
+        yield refused(
+            "missing-estimator-input",
+            "rllm.backend",
+            f"Stage 'prefer' needs ref_logprobs, and backend {plan.backend.name!r} cannot fill that.",
+            "Choose a different backend, such as --backend local.",
+        )
+
+
+def _value(plan: RunPlan, key: str) -> Any:
+    """Return the value of a backend's key. None if this backend has no such key."""
+    try:
+        return plan.composed.value(key)
+    except KeyError:
+        return None
+
+
+def check_examples(plan: RunPlan, tasks: Sequence[Task]) -> None:
     """Check that the first rows are examples. Stored rollouts are checked when they are read.
 
     Raises:
         ConfigError: a row has no usable columns.
     """
     for task in islice(tasks, CHECKED):
-        if type(task) is Task:
+        if plan.preferences is not None:
+            read_preference(task.data, task.id, plan.preferences.loss)
+        elif type(task) is Task:
             read_row(task.data, task.id)

@@ -87,7 +87,10 @@ class ConsoleTracker(Observer):
 def step_metrics(metrics: Mapping[str, float]) -> str:
     """``solved 41.0%  reward 0.312  5210 tokens/s``, or ``loss 1.234  …`` if the step has no rollouts."""
     if "batch/solved" not in metrics and "actor/loss" in metrics:
-        return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
+        if "preference/loss" not in metrics:
+            return f"loss {in_three_digits(metrics['actor/loss'])}  {_speed(metrics)}"
+        accuracy = f"accuracy {100 * metrics['preference/accuracy']:5.1f}%"
+        return f"loss {in_three_digits(metrics['preference/loss'])}  {accuracy}  {_speed(metrics)}"
     rewards = [value for name, value in metrics.items() if name.startswith("reward/") and name.endswith("/mean")]
     parts = [f"solved {100 * metrics.get('batch/solved', 0.0):5.1f}%"]
     if rewards:

@@ -26,7 +26,7 @@ from rllm.training.schedule import TaskSchedule
 from rllm.training.setup import create_scorer, open_runner
 from rllm.training.step_warnings import StepWarnings
 from rllm.training.task_draws import TaskDraws
-from rllm.training.validation import validate, validate_examples
+from rllm.training.validation import validate, validate_examples, validate_preferences
 from rllm_core.contracts.backend import Backend
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.engine import RolloutEngine
@@ -301,12 +301,16 @@ class TrainingLoop:
         # Only False is a veto. None is not.
         if not self._val_tasks or any(vote is False for vote in votes):
             return
-        config, examples = self.plan.config, self.plan.examples
+        config, examples, preferences = self.plan.config, self.plan.examples, self.plan.preferences
         if examples is None:
             self.last_validation = await validate(parts.runner, self._val_tasks, config)
-        else:
+        elif preferences is None:
             self.last_validation = await validate_examples(
                 parts.backend, parts.renderer, self._val_tasks, config, examples
+            )
+        else:
+            self.last_validation = await validate_preferences(
+                parts.backend, parts.renderer, self._val_tasks, config, examples, preferences
             )
         self._validated_after = self._finished
         # Log with the index of the step before the validation. Before the first step it is -1.

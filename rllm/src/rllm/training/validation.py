@@ -1,4 +1,4 @@
-"""Validation: the results of rollouts at all validation tasks, or the loss of examples."""
+"""Validation: the results of rollouts at all validation tasks, or the loss of examples or preferences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rllm.preferences.comparison import compare
+from rllm.preferences.options import PreferParams
+from rllm.preferences.stages import make_completions, make_group
 from rllm.runs.validation_metrics import validation_metrics
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.stages import as_supervised, make_examples
@@ -55,6 +58,35 @@ async def validate_examples(
             sums[episode.data_source] -= float(logprobs[trained].sum(dtype=np.float64))
             counts[episode.data_source] += int(trained.sum())
     return {f"val/{source}/loss": sums[source] / count for source, count in counts.items() if count}
+
+
+async def validate_preferences(
+    backend: Backend,
+    renderer: Renderer,
+    tasks: Sequence[Task],
+    config: RunConfig,
+    params: ExamplesParams,
+    preferences: PreferParams,
+) -> dict[str, float]:
+    """Return ``val/<data_source>/<metric>`` for the metrics of stage `prefer`: means over the rows of the data."""
+    by_source: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        by_source[task.data_source].append(task)
+    found: dict[str, float] = {}
+    for source, rows in by_source.items():
+        sums: dict[str, float] = defaultdict(float)
+        counts: dict[str, int] = defaultdict(int)
+        for start in range(0, len(rows), config.data.val_batch_size):
+            batch_rows = rows[start : start + config.data.val_batch_size]
+            episodes = [make_completions(task, renderer, params) for task in batch_rows]
+            groups = [make_group(episode) for episode in episodes if episode.trajectories]
+            if not groups:
+                continue
+            for name, value in (await compare(backend, build_batch(groups), preferences)).metrics.items():
+                sums[name] += value * len(groups)
+                counts[name] += len(groups)
+        found |= {f"val/{source}/{name}": sums[name] / counts[name] for name in sums}
+    return found
 
 
 def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest:

@@ -58,6 +58,8 @@ class Capabilities:
     If empty, the engine cannot sample during updates, and asynchronous training is rejected. If this depends on
     settings, `BackendPlugin.check_run` raises the error.
     """
+    observations: bool = False
+    """True if `Backend.update` trains on `TokenBatch.observation_weights`."""
     token_trace: bool = False
     """True if `Backend.update` returns a token trace when the plan requests one. Other backends never receive such a
     plan."""

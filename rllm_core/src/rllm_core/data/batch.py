@@ -56,6 +56,10 @@ class TokenBatch:
     """(n_token,) advantages, 0 if `loss_mask` is False."""
     returns: NDArray[np.float32] | None = None
     """(n_token,) targets for a critic, NaN if the role's estimator returned none. None if no estimator returned any."""
+    observation_weights: NDArray[np.float32] | None = None
+    """(n_token,) weights of -log p of tokens that the model must predict, such as observations. 0 for other tokens. A
+    backend with `Capabilities.observations` adds their sum, divided by the number of weights above 0 in the optimizer
+    step, to the policy's loss. None if there are none."""
     token_versions: NDArray[np.int32] | None = None
     """(n_token,) weight version that sampled each token. None if all tokens of each row have the row's
     `weight_version`. Use `versions` to get the versions in both cases."""

@@ -180,7 +180,7 @@ def about_token(account: Account, position: int) -> Iterator[str]:
     yield f"token {position} of {harmless(account.attempt.uid)}: {_text(account, position)}"
     place = turn_of(account, position)
     if place is None or position < account.attempt.turns[place].response_start:
-        yield "This token is part of a prompt, so it has no gradient."
+        yield "This token is part of a prompt, so the policy loss has no gradient for it."
         sampled = (f"{turn.response_start} to {turn.end - 1}" for turn in account.attempt.turns)
         yield f"hint: Use a sampled token: {', '.join(sampled)}."
         return

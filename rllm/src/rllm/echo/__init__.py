@@ -1,0 +1,1 @@
+"""ECHO: the stage `echo` also trains the model to predict the observations of its environment."""

@@ -1,0 +1,21 @@
+"""The stage `echo`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rllm.echo.options import EchoParams
+from rllm_core.contracts.stage import StagePlugin
+from rllm_core.lazy import load_from
+
+
+def stages() -> Iterable[StagePlugin[Any]]:
+    yield StagePlugin(
+        name="echo",
+        summary="Also train the model to predict the environment's observations (`--objective echo`).",
+        params=EchoParams,
+        load=load_from("rllm.echo.stage", "Echo"),
+        reads=frozenset({"batch"}),
+        writes=frozenset({"batch.observation_weights"}),
+    )

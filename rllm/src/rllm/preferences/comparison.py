@@ -1,0 +1,125 @@
+"""The loss of a batch of completions: log-probs of the model and of the reference model, and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rllm.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
+from rllm.preferences.options import PreferParams
+from rllm.preferences.rows import CHOSEN
+from rllm_core.contracts.backend import Backend
+from rllm_core.data.batch import TokenBatch
+from rllm_core.pipeline.known_logprobs import check_old_logprobs
+
+COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A batch with log-probs, the loss of its completions, and metrics of both."""
+
+    batch: TokenBatch
+    loss: PreferenceLoss
+    metrics: dict[str, float]
+    """Means over pairs, or over completions for KTO."""
+
+    def advantages(self) -> NDArray[np.float32]:
+        """Return the negative derivative of the loss by each token's log-prob, (n_token,)."""
+        slopes = self.loss.slopes.ravel()[_trajectories(self.batch)]
+        return np.where(self.batch.loss_mask, -slopes, 0).astype(np.float32)
+
+
+async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> Comparison:
+    """Return the loss of the batch under the current weights. Each group has a row of data's completions in order.
+
+    Raises:
+        RolloutError: a log-prob is not finite.
+    """
+    batch = await _with_logprobs(backend, batch)
+    ratios = _log_ratios(batch)
+    good = np.array([each.name == CHOSEN for group in batch.groups for each in group.trajectories])
+    divergence = {}
+    if params.loss == "kto":
+        # Completions of other prompts estimate the divergence. A good completion would have more than average.
+        others = await _with_logprobs(backend, mismatched(batch, good))
+        divergence = {"kl": max(0.0, float(_log_ratios(others).mean()))}
+        loss = kto(ratios, good, divergence["kl"], params)
+    elif params.loss == "ipo":
+        lengths = np.bincount(_trajectories(batch), batch.loss_mask).astype(np.float64).reshape(-1, 2)
+        loss = ipo(ratios.reshape(-1, 2), lengths, params.beta)
+    else:
+        loss = dpo(ratios.reshape(-1, 2), params.beta)
+    rewards = params.beta * ratios
+    metrics = {"loss": float(loss.losses.mean()), **divergence}
+    if params.loss == "kto":
+        # The model prefers a completion if its reward is above the divergence.
+        metrics["accuracy"] = float(((ratios > divergence["kl"]) == good).mean())
+    else:
+        margins = rewards[0::2] - rewards[1::2]
+        metrics |= {"accuracy": float((margins > 0).mean()), "margin": float(margins.mean())}
+    metrics |= {
+        name: float(rewards[which].mean())
+        for name, which in (("chosen_reward", good), ("rejected_reward", ~good))
+        if which.any()
+    }
+    return Comparison(batch, loss, metrics)
+
+
+def mismatched(batch: TokenBatch, good: NDArray[np.bool_]) -> TokenBatch:
+    """Return a batch with the prompt of each trajectory and the completion of the trajectory before it.
+
+    Good completions come first, so that the two completions of a pair are not next to each other. The last completion
+    is before the first.
+    No row becomes longer than the longest row.
+
+    Args:
+        batch: completions. If a trajectory has several rows, only the first is used.
+        good: (n_traj,) True for good completions.
+    """
+    _, firsts = np.unique(batch.trajectory, return_index=True)
+    firsts = firsts[np.argsort(~good, kind="stable")]
+    longest = int(batch.row_lengths.max())
+    starts, ends = batch.row_offsets[firsts], batch.row_offsets[firsts + 1]
+    middles = [start + int(batch.loss_mask[start:end].argmax()) for start, end in zip(starts, ends, strict=True)]
+    tokens, masks = [], []
+    for place, (start, middle) in enumerate(zip(starts, middles, strict=True)):
+        other = slice(middles[place - 1], ends[place - 1])
+        prompt, length = batch.tokens[start:middle], longest - (middle - start)
+        tokens.append(np.concatenate((prompt, batch.tokens[other][:length])))
+        masks.append(np.concatenate((np.zeros(len(prompt), np.bool_), batch.loss_mask[other][:length])))
+    mask = np.concatenate(masks)
+    return replace(
+        batch,
+        tokens=np.concatenate(tokens),
+        row_offsets=np.cumsum([0, *map(len, tokens)], dtype=np.int64),
+        loss_mask=mask,
+        sampling_logprobs=np.where(mask, np.float32(np.nan), np.float32(0)),
+        trajectory=batch.trajectory[firsts],
+        group=batch.group[firsts],
+        role=batch.role[firsts],
+        weight_version=batch.weight_version[firsts],
+        old_logprobs=None,
+        ref_logprobs=None,
+    )
+
+
+async def _with_logprobs(backend: Backend, batch: TokenBatch) -> TokenBatch:
+    filled = await backend.process(batch, COLUMNS)
+    check_old_logprobs(filled)
+    return filled
+
+
+def _log_ratios(batch: TokenBatch) -> Numbers:
+    """Return log p - log p(reference), (n_traj,), summed over each trajectory's tokens."""
+    assert batch.old_logprobs is not None
+    assert batch.ref_logprobs is not None
+    gaps = np.where(batch.loss_mask, batch.old_logprobs.astype(np.float64) - batch.ref_logprobs, 0)
+    return np.bincount(_trajectories(batch), gaps).astype(np.float64)
+
+
+def _trajectories(batch: TokenBatch) -> NDArray[np.int32]:
+    """Return the trajectory of each token, (n_token,)."""
+    return np.repeat(batch.trajectory, batch.row_lengths)

@@ -1,0 +1,74 @@
+"""Stages of `rllm prefer`: `preferences` brings the completions of a step, `prefer` computes their advantages."""
+
+from __future__ import annotations
+
+from rllm.preferences.comparison import compare
+from rllm.preferences.options import PreferParams
+from rllm.preferences.rows import read_preference
+from rllm.supervised.options import ExamplesParams
+from rllm.supervised.turns import make_turns
+from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.stage_context import StageContext
+from rllm_core.contracts.train_step import TrainStep
+from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory, TrajectoryGroup
+
+ROLE = "completion"
+"""Role of all completions, for `rllm.algorithm.loss_map`."""
+
+
+def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> Episode:
+    """Return the completions of a row as trajectories, or none if the tokens of one of them are all cut off.
+
+    Raises:
+        ConfigError: the row is no preference.
+    """
+    made = []
+    for name, example in read_preference(task.data, task.id, "kto").items():
+        trajectory = Trajectory(name, uid=f"{task.id}:0:{name}")
+        for turn in make_turns(example, renderer, params):
+            trajectory.add_step(turn.prompt_ids, turn.response_ids, None, text=turn.text, messages=turn.messages)
+        made.append(trajectory)
+    return Episode(
+        id=f"{task.id}:0",
+        trajectories=made if all(trajectory.response_length for trajectory in made) else [],
+        termination_reason=TerminationReason.ENV_DONE,
+        data_source=task.data_source,
+    )
+
+
+def make_group(episode: Episode) -> TrajectoryGroup:
+    """Return the completions of a row as a group."""
+    return TrajectoryGroup(group_id=f"{episode.id}:{ROLE}", trajectories=episode.trajectories)
+
+
+class Preferences:
+    """Stage that brings the completions of a step's tasks."""
+
+    def __init__(self, context: StageContext, params: ExamplesParams) -> None:
+        self._params = params
+
+    async def __call__(self, step: TrainStep) -> None:
+        assert step.renderer is not None
+        step.episodes = [make_completions(task, step.renderer, self._params) for task in step.tasks]
+        step.generated += step.episodes
+        step.trajectory_groups = [make_group(episode) for episode in step.episodes if episode.trajectories]
+        step.metrics["batch/examples"] = float(len(step.trajectory_groups))
+        if not step.trajectory_groups:
+            step.skip("no_trained_tokens")
+
+
+class Prefer:
+    """Stage that computes the gradient of a loss of preferences as advantages, with the current weights."""
+
+    def __init__(self, context: StageContext, params: PreferParams) -> None:
+        self._backend = context.backend
+        self._params = params
+
+    async def __call__(self, step: TrainStep) -> None:
+        found = await compare(self._backend, step.filled_batch, self._params)
+        step.batch = found.batch.with_columns(advantages=found.advantages())
+        step.estimators = (self._params.loss,) * len(step.batch.groups)
+        for name in [name for name in step.metrics if name.startswith("staleness/")]:
+            del step.metrics[name]  # no weights sampled these tokens
+        step.metrics["batch/trained_tokens"] = float(step.batch.loss_mask.sum())
+        step.metrics |= {f"preference/{name}": value for name, value in found.metrics.items()}

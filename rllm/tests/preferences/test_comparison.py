@@ -1,0 +1,63 @@
+"""Completions are compared with completions of other prompts, and the tokens of several rows count together."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rllm.preferences.comparison import compare, mismatched
+from rllm.preferences.options import PreferParams
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+
+RATIO = 0.25
+"""log p - log p(reference) of each token."""
+
+
+async def process(batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+    logprobs = np.where(batch.loss_mask, np.float32(-1), np.float32(0))
+    return batch.with_columns(old_logprobs=logprobs, ref_logprobs=logprobs - np.float32(RATIO))
+
+
+def trajectory(name: str, *turns: tuple[list[int], list[int]]) -> Trajectory:
+    return Trajectory(name, [Step(prompt, response) for prompt, response in turns])
+
+
+def batch_of(*pairs: tuple[Trajectory, ...]) -> TokenBatch:
+    groups = [TrajectoryGroup(group_id=f"{at}:0:completion", trajectories=[*pair]) for at, pair in enumerate(pairs)]
+    return build_batch(groups)
+
+
+def test_mismatched_completions_come_from_another_prompt() -> None:
+    pairs = [
+        (trajectory("chosen", ([1, at], [10 + at])), trajectory("rejected", ([1, at], [20 + at, 30]))) for at in (2, 3)
+    ]
+    batch = batch_of(*pairs)
+    mixed = mismatched(batch, np.array([True, False, True, False]))
+    rows = [row.tolist() for row in np.split(mixed.tokens, mixed.row_offsets[1:-1])]
+    assert rows == [[1, 2, 23, 30], [1, 3, 12], [1, 2, 13], [1, 3, 22, 30]]
+    assert mixed.tokens[mixed.loss_mask].tolist() == [23, 30, 12, 13, 22, 30]
+    assert np.isnan(mixed.sampling_logprobs).tolist() == mixed.loss_mask.tolist()
+
+
+def test_mismatched_rows_are_no_longer_than_the_longest_row() -> None:
+    batch = batch_of((trajectory("chosen", ([1, 2, 3], [4])),), (trajectory("rejected", ([1], [5, 6, 7])),))
+    mixed = mismatched(batch, np.array([True, False]))
+    assert [row.tolist() for row in np.split(mixed.tokens, mixed.row_offsets[1:-1])] == [[1, 2, 3, 5], [1, 4]]
+
+
+def test_rows_of_a_trajectory_have_one_advantage() -> None:
+    """A completion whose second prompt does not extend the first has two rows."""
+    batch = batch_of((trajectory("chosen", ([1], [2]), ([3], [4, 5])), trajectory("rejected", ([1], [6]))))
+    backend: Any = SimpleNamespace(process=process)
+    found = asyncio.run(compare(backend, batch, PreferParams(beta=0.5)))
+    assert batch.n_rows == 3
+    difference = 0.5 * (3 - 1) * RATIO
+    slope = 0.5 / (1 + np.exp(difference))
+    np.testing.assert_allclose(
+        found.advantages()[batch.loss_mask], np.float32(slope) * np.array([1, 1, 1, -1]), rtol=1e-6
+    )
+    assert found.metrics["margin"] == difference

@@ -1,0 +1,65 @@
+"""Rows of preferences become completions after one prompt; a row that has none is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from expecting import expect_error
+
+from rllm.preferences.rows import read_preference
+from rllm.supervised.rows import Conversation, PlainText
+from rllm_core.errors import ConfigError
+
+ASK = [{"role": "user", "content": "1+1"}]
+GOOD, BAD = [{"role": "assistant", "content": "2"}], [{"role": "assistant", "content": "3"}]
+
+
+def test_pair_has_two_completions_of_its_prompt() -> None:
+    assert read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0", "dpo") == {
+        "chosen": PlainText("1+1=", "2"),
+        "rejected": PlainText("1+1=", "3"),
+    }
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": ASK, "chosen": GOOD, "rejected": BAD},
+        {"chosen": ASK + GOOD, "rejected": ASK + BAD},
+        # Some data sets repeat the prompt as text.
+        {"prompt": "1+1", "chosen": ASK + GOOD, "rejected": ASK + BAD},
+    ],
+    ids=str,
+)
+def test_prompt_is_the_common_start_of_messages(row: dict[str, Any]) -> None:
+    assert read_preference(row, "0", "dpo") == {
+        "chosen": Conversation(ASK + GOOD, 1),
+        "rejected": Conversation(ASK + BAD, 1),
+    }
+
+
+def test_kto_reads_labels_and_pairs() -> None:
+    row = {"prompt": "1+1=", "completion": "2", "label": True}
+    assert read_preference(row, "0", "kto") == {"chosen": PlainText("1+1=", "2")}
+    assert list(read_preference(row | {"label": False}, "0", "kto")) == ["rejected"]
+    assert len(read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0", "kto")) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "loss"),
+    [
+        ({}, "dpo"),
+        ({"messages": ASK + GOOD}, "dpo"),
+        ({"prompt": "1+1=", "completion": "2", "label": True}, "dpo"),
+        ({"prompt": "1+1=", "completion": "2"}, "kto"),
+        ({"prompt": "1+1=", "completion": "2", "label": "good"}, "kto"),
+        ({"chosen": "2", "rejected": "3"}, "dpo"),
+        ({"prompt": ASK, "chosen": GOOD, "rejected": "3"}, "dpo"),
+        ({"chosen": ASK + GOOD, "rejected": ASK + GOOD}, "dpo"),
+    ],
+    ids=str,
+)
+def test_rows_without_preference_are_errors(row: dict[str, Any], loss: str) -> None:
+    with expect_error(ConfigError, "bad-example", "'7'"):
+        read_preference(row, "7", loss)

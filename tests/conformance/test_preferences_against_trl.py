@@ -1,0 +1,183 @@
+"""Preferences: losses and gradients of DPO, IPO and KTO are TRL's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import peers
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from rllm.preferences.comparison import Comparison, compare
+from rllm.preferences.options import PreferParams
+from rllm.preferences.stages import make_completions, make_group
+from rllm.supervised.options import ExamplesParams
+from rllm_core.contracts.backend import UpdatePlan
+from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.types import Task
+from rllm_core.plugins.choice import choose
+from rllm_core.plugins.registry import Registry
+from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_local import tiny
+from rllm_local.columns import ColumnFiller
+from rllm_local.reference import Reference
+from rllm_local.settings import TrainingSection
+from rllm_local.update import Updater
+
+TRL = peers.trl_preferences()
+BETA = 0.4
+WEIGHTS = {"desirable_weight": 1.5, "undesirable_weight": 0.75}
+PAIRS = [{"prompt": f"{n} plus 1 is", "chosen": f" {n + 1}", "rejected": f" {n}, or higher"} for n in range(5)]
+LABELS = [{"prompt": f"{n} plus 1 is", "completion": f" {n + 1}" + n * ", or lower", "label": n < 3} for n in range(5)]
+
+
+def model_of(seed: int) -> Any:
+    return tiny.build_model(len(tiny.build_tokenizer()), seed)
+
+
+def batch_of(rows: Sequence[dict[str, Any]]) -> TokenBatch:
+    tokenizer = tiny.build_tokenizer()
+    renderer = TemplateRenderer(tokenizer, [tokenizer.eos_token_id])
+    tasks = [Task(id=str(number), data=row) for number, row in enumerate(rows)]
+    return build_batch([make_group(make_completions(task, renderer, ExamplesParams())) for task in tasks])
+
+
+def ours(model: Any, batch: TokenBatch, params: PreferParams, micro_batch_tokens: int) -> Comparison:
+    """Compare with another model as reference, then make the update of backend `local`."""
+    filler = ColumnFiller(
+        model,
+        temperature=1.0,
+        max_tokens_per_microbatch=micro_batch_tokens,
+        recompute_old_logprobs=False,
+        reference=Reference(model_of(1)),
+    )
+
+    async def process(batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
+        return batch.with_columns(**filler.columns(batch, needs))
+
+    backend: Any = SimpleNamespace(process=process)
+    found = asyncio.run(compare(backend, batch, params))
+    plan = UpdatePlan(
+        global_step=0,
+        losses=dict.fromkeys(batch.roles, choose(Registry.load(), "loss", "reinforce", "")),
+        aggregation="token-sum",
+        entropy_coeff=0.0,
+        seed=0,
+    )
+    settings = TrainingSection(learning_rate=1e-12, max_grad_norm=1e9, max_tokens_per_microbatch=micro_batch_tokens)
+    updater = Updater(model, settings, total_steps=1, temperature=1.0, max_response_length=1)
+    updater.update(found.batch.with_columns(advantages=found.advantages()), plan)
+    return found
+
+
+class Fused:
+    """A model as TRL calls it: with the outputs of its fused head, computed plainly. Sums are in float64, as ours."""
+
+    training = True
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, labels: torch.Tensor, fused_lm_head: bool, **inputs: Any) -> Any:
+        logprobs = torch.log_softmax(self._model(**inputs).logits[:, :-1].double(), -1)
+        mask = labels[:, 1:] != -100
+        of_labels = logprobs.gather(-1, labels[:, 1:].clamp(min=0)[..., None])[..., 0]
+        unused = mask.float()
+        return SimpleNamespace(
+            log_probs=torch.where(mask, of_labels, 0.0), entropy=unused, mean_logits=unused, is_top1=mask
+        )
+
+
+def padded(rows: Sequence[tuple[NDArray[Any], NDArray[Any]]], prefix: str = "") -> dict[str, torch.Tensor]:
+    """Tokens and masks of the completions as TRL's collator pads them."""
+    width = max(len(tokens) for tokens, _ in rows)
+    names = (f"{prefix}input_ids", f"{prefix}attention_mask", f"{prefix}completion_mask")
+    made = {name: torch.zeros((len(rows), width), dtype=torch.int64) for name in names}
+    for at, (tokens, mask) in enumerate(rows):
+        for name, values in zip(names, (tokens, np.ones(len(tokens)), mask), strict=True):
+            made[name][at, : len(tokens)] = torch.from_numpy(values.astype(np.int64))
+    return made
+
+
+def rows_of(batch: TokenBatch) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    ends = batch.row_offsets[1:-1]
+    return list(zip(np.split(batch.tokens, ends), np.split(batch.loss_mask, ends), strict=True))
+
+
+def trainer_of(model: Any, loss: str) -> SimpleNamespace:
+    def same(value: Any) -> Any:
+        return value
+
+    trainer = SimpleNamespace(
+        model=model,
+        ref_model=Fused(model_of(1)),
+        accelerator=SimpleNamespace(device="cpu", gather=same, gather_for_metrics=same),
+        args=SimpleNamespace(gradient_checkpointing_kwargs=None, gradient_checkpointing=False),
+        _metrics={"train": defaultdict(list)},
+        aux_loss_enabled=False,
+        ld_alpha=None,
+        precompute_ref_logps=False,
+        f_divergence_type="reverse_kl",
+        beta=BETA,
+        loss_types=[loss],
+        loss_type=loss,
+        loss_weights=[1.0],
+        use_weighting=False,
+        calculate_KL=True,
+        **WEIGHTS,
+        _total_train_tokens=0,
+        _tp_size=1,
+    )
+    trainer._compute_kl_logps = lambda model, inputs: TRL.kto_logprobs(trainer, model, inputs)
+    return trainer
+
+
+def flat_gradient(model: Any) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def assert_same_gradient(model: Any, other: Any) -> None:
+    """Compare within 1e-6 of the largest entry, because the entries of IPO are up to 20."""
+    gradient, expected = flat_gradient(model), flat_gradient(other)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6 * max(1.0, float(expected.abs().max())))
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [40, 2048])
+@pytest.mark.parametrize(("loss", "name"), [("dpo", "sigmoid"), ("ipo", "ipo")])
+def test_losses_of_pairs_are_trls(loss: Any, name: str, micro_batch_tokens: int) -> None:
+    batch, model, other = batch_of(PAIRS), model_of(0), model_of(0)
+    found = ours(model, batch, PreferParams(loss=loss, beta=BETA), micro_batch_tokens)
+    rows, trainer = rows_of(batch), trainer_of(other, name)
+    expected = TRL.dpo_loss(trainer, Fused(other), padded([*rows[0::2], *rows[1::2]]), False)
+    expected.backward()
+    assert found.metrics["loss"] == pytest.approx(expected.item(), rel=0, abs=1e-6)
+    assert_same_gradient(model, other)
+    reported = trainer._metrics["train"]
+    assert found.metrics["accuracy"] == pytest.approx(reported["rewards/accuracies"][0])
+    for ours_, theirs in (("margin", "margins"), ("chosen_reward", "chosen"), ("rejected_reward", "rejected")):
+        assert found.metrics[ours_] == pytest.approx(reported[f"rewards/{theirs}"][0], rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [40, 2048])
+def test_loss_of_labels_is_trls(micro_batch_tokens: int) -> None:
+    batch, model, other = batch_of(LABELS), model_of(0), model_of(0)
+    found = ours(model, batch, PreferParams(loss="kto", beta=BETA, **WEIGHTS), micro_batch_tokens)
+    rows, trainer = rows_of(batch), trainer_of(other, "kto")
+    longest = max(len(tokens) for tokens, _ in rows)
+    mixed = []
+    for place, (tokens, mask) in enumerate(rows):
+        prompt, (others, completion) = tokens[~mask], rows[place - 1]
+        ids = np.concatenate((prompt, others[completion]))
+        mixed.append((ids[:longest], (np.arange(len(ids)) >= len(prompt))[:longest]))
+    inputs = padded(rows) | padded(mixed, "KL_") | {"label": torch.tensor([row["label"] for row in LABELS])}
+    expected = TRL.kto_loss(trainer, Fused(other), inputs, False)
+    expected.backward()
+    assert found.metrics["kl"] == pytest.approx(trainer._metrics["train"]["kl"][0], rel=0, abs=1e-6)
+    assert found.metrics["loss"] == pytest.approx(expected.item(), rel=0, abs=1e-6)
+    assert_same_gradient(model, other)
