@@ -1,0 +1,65 @@
+"""The client with which verifiers calls the policy: one for all episodes, whose requests go to their sessions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import verifiers.v1 as vf
+from verifiers.v1.clients.client import RelayReply
+from verifiers.v1.clients.eval import EvalClient
+from verifiers.v1.errors import model_error
+
+from rllm_envs.verifiers.seats import Seats
+
+
+class SessionsClient(EvalClient):
+    """Sends each request to the session of its trace. All sessions share the connections.
+
+    A client of verifiers belongs to one address. A session has its own address, and a client per session would load
+    the certificates of this machine for each rollout.
+    """
+
+    def __init__(self, config: vf.EvalClientConfig) -> None:
+        super().__init__(config)
+        self._seats: dict[str, Seats] = {}
+
+    def add(self, trace: str, seats: Seats) -> None:
+        """Note the rollout of a trace."""
+        self._seats[trace] = seats
+
+    def remove(self, seats: Seats) -> None:
+        """Forget the traces of a rollout that has ended."""
+        for trace in seats.traces:
+            self._seats.pop(trace, None)
+
+    async def get_response(
+        self,
+        dialect: Any,
+        body: dict[str, Any],
+        sampling: Any,
+        session_id: str | None = None,
+        turn: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> vf.Response:
+        client = await self._at(session_id)
+        return await EvalClient.get_response(client, dialect, body, sampling, None, turn, headers)
+
+    async def relay(
+        self,
+        dialect: Any,
+        body: dict[str, Any],
+        session_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> RelayReply:
+        return await EvalClient.relay(await self._at(session_id), dialect, body, None, headers)
+
+    async def _at(self, trace: str | None) -> EvalClient:
+        """Return a client for the session of a trace. It has no connections of its own."""
+        if trace is None or trace not in self._seats:
+            raise model_error("the rollout of this call has ended", status_code=409)
+        session, seat = await self._seats[trace].find_session(trace)
+        client = copy.copy(self)
+        client.base_url, client.api_key = session.openai_url(seat), session.key
+        return client
