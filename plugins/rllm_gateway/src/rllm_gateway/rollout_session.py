@@ -50,8 +50,7 @@ class RolloutSession:
             context: context of the rollout.
             task: data of the task.
             uid: uid of the rollout.
-            part: name of the session among the sessions of its rollout. Empty if the rollout has only one. It is part
-                of the seeds of the calls.
+            part: name of the session among the sessions of its rollout. Empty if the rollout has only one.
             unsupported: see `SessionSpec.unsupported`.
         """
         self._gateway, self._unsupported = gateway, unsupported

@@ -22,9 +22,8 @@ from rllm_envs.verifiers.options import VerifiersParams
 
 PRIME_KEY = "PRIME_API_KEY"
 CHAT = "rllm_chat"
-NEEDS_AN_ACCOUNT = ("bash", "null")
-"""Harnesses of verifiers that need an account or a download. The harness `CHAT` replaces them, unless the user names
-`bash`."""
+"""Name of our harness. It replaces `NULL`, which installs packages, and the default of seats that name none, `BASH`."""
+NULL, BASH = "null", "bash"
 
 # verifiers finds a harness by the name of its module.
 sys.modules[f"verifiers.v1.harnesses.{CHAT}"] = chat
@@ -44,9 +43,12 @@ def load_environment(params: VerifiersParams, max_turns: int) -> vf.Env:
         ConfigError: a package is missing, or the settings are wrong.
     """
     with _explain(params):
-        # One server for all episodes.
-        raw = {"interception": {"type": "server"}, **params.config}
-        raw["taskset"] = {**raw.get("taskset", {}), "id": params.id}
+        raw = {
+            **params.config,
+            # One server for all episodes.
+            "interception": {**params.config.get("interception", {}), "type": "server"},
+            "taskset": {**params.config.get("taskset", {}), "id": params.id},
+        }
         config = loaders.resolve_env_config({**raw, **({"id": params.env} if params.env else {})})
         seats = {
             name: _complete(seat, params.config.get(name, {}), params.id, max_turns)
@@ -93,10 +95,11 @@ def check_environment(params: VerifiersParams) -> None:
 def _complete(seat: vf.AgentConfig, given: Mapping[str, Any], taskset: str, max_turns: int) -> vf.AgentConfig:
     """Return a seat with a harness, a runtime and a maximum number of turns. `given` are the user's settings of it."""
     update: dict[str, Any] = {}
-    harness = loaders.default_harness_id(taskset) if seat.harness is None else seat.harness.id
-    if harness in NEEDS_AN_ACCOUNT and given.get("harness", {}).get("id") != "bash":
-        settings = {} if seat.harness is None else seat.harness.model_dump(exclude={"id"})
-        update["harness"] = chat.ChatConfig(id=CHAT, **settings)
+    harness = seat.harness
+    if harness is None and loaders.default_harness_id(taskset) == BASH:
+        update["harness"] = chat.ChatConfig(id=CHAT)
+    elif harness is not None and harness.id == NULL:
+        update["harness"] = chat.ChatConfig(**{**harness.model_dump(), "id": CHAT})
     if "runtime" not in given and seat.runtime == vf.PrimeConfig():
         update["runtime"] = vf.SubprocessConfig()
     if seat.max_turns is None:

@@ -37,37 +37,43 @@ async def open_environment(
     """
     environment = load_environment(params, run.config.rllm.agent.max_steps)
     config = vf.EvalClientConfig(base_url="http://127.0.0.1", api_key_var=NO_KEY)
-    client = SessionsClient(config)
+    async with _connections() as http, _client(config, http) as client, environment.serving():
+        server = environment._interception
+        # The server makes one client for each address. This one serves all sessions.
+        server.clients[config.model_dump_json()] = client
+        for seat in agent_config_fields(environment.config).values():
+            if isinstance(seat.harness, ChatConfig):
+                seat.harness.connect(_poster(http, server))
+        yield OpenedEnvironment(
+            gateway=gateway,
+            environment=environment,
+            model=vf.ModelContext(model=POLICY, client=config),
+            client=client,
+            splits=Splits(params),
+            trained=None if params.trained is None else frozenset(params.trained),
+        )
+
+
+@asynccontextmanager
+async def _client(config: vf.EvalClientConfig, http: aiohttp.ClientSession) -> AsyncIterator[SessionsClient]:
+    client = SessionsClient(config, http)
     try:
-        async with environment.serving(), _connect(environment._interception) as post:
-            # The server makes one client for each address. This one serves all sessions.
-            environment._interception.clients[config.model_dump_json()] = client
-            for seat in agent_config_fields(environment.config).values():
-                if isinstance(seat.harness, ChatConfig):
-                    seat.harness.connect(post)
-            yield OpenedEnvironment(
-                gateway=gateway,
-                environment=environment,
-                model=vf.ModelContext(model=POLICY, client=config),
-                client=client,
-                splits=Splits(params),
-                trained=None if params.trained is None else frozenset(params.trained),
-            )
+        yield client
     finally:
         await client.close()
 
 
-@asynccontextmanager
-async def _connect(server: InterceptionServer) -> AsyncIterator[Post]:
-    """Yield a function that sends requests to the interception server, over connections that all rollouts share."""
-    url = f"http://{server.host}:{server.port}"
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
-    ) as session:
+def _connections() -> aiohttp.ClientSession:
+    """Return connections that all rollouts share, without limits."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
 
-        async def post(path: str, key: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
-            headers = {"Authorization": f"Bearer {key}"}
-            async with session.post(f"{url}{path}", json=body, headers=headers) as answer:
-                return answer.status, await answer.read()
 
-        yield post
+def _poster(http: aiohttp.ClientSession, server: InterceptionServer) -> Post:
+    """Return a function that sends requests to the interception server."""
+
+    async def post(path: str, key: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {key}"}
+        async with http.post(f"http://{server.host}:{server.port}{path}", json=body, headers=headers) as answer:
+            return answer.status, await answer.read()
+
+    return post

@@ -45,9 +45,8 @@ class Seats:
         self._numbers: Counter[str] = Counter()
 
     def add(self, trace: vf.Trace) -> None:
-        """Note a new run. verifiers calls this before the run's first model call."""
+        """Note a new run, before its first model call."""
         name = trace.agent.name
-        # The number is part of the seeds, so equal runs of a seat sample different responses.
         part = f"{name}-{self._numbers[name]}"
         self._numbers[name] += 1
         session = RolloutSession(self._gateway, self._context, self._task, self._uid, part=part)
