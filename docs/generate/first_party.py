@@ -21,6 +21,7 @@ EXTRAS = {
         "gymnasium": {"rllm.env.name": "gymnasium"},
         "reasoning-gym": {"rllm.env.name": "reasoning_gym"},
         "textarena": {"rllm.env.name": "textarena"},
+        "verifiers": {"rllm.env.name": "verifiers"},
     },
     "rllm-tinker": {"local": {"tinker_base_url": "local"}},
     "rllm-verl": {"cpu": {"rllm.profile": "cpu"}},

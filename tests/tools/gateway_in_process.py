@@ -17,15 +17,16 @@ from rllm_gateway.gateway import Gateway
 from rllm_gateway.link import AttachedPolicy, LinkPolicy
 from rllm_gateway.link_trainer import TrainerLink
 from rllm_gateway.plugin import AgentParams
+from rllm_gateway.rollout_session import OpenedGateway
 from rllm_gateway.running.runners import CommandRunner, FunctionRunner
 from rllm_gateway.running.target import target_of
-from rllm_gateway.workflow import OpenedGateway, Silence
+from rllm_gateway.workflow import OpenedAgent, Silence
 from rllm_serving.http_server import HttpServer
 from rllm_serving.listening import listen, url_of
 
 
 @asynccontextmanager
-async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[OpenedGateway]:
+async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[OpenedAgent]:
     """What `WorkflowPlugin.open` of the workflow `agent` gives."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -34,18 +35,20 @@ async def opened_here(run: OpenedRun, params: AgentParams) -> AsyncIterator[Open
             if params.agent is None
             else FunctionRunner(target_of(params.agent), directory)
         )
-        async with _linked(run, directory / "calls.db") as link:
+        async with open_gateway_here(run, directory) as gateway:
             try:
-                yield OpenedGateway(
-                    link=link,
-                    runner=runner,
-                    run="run",
-                    processing=run.config.rllm.sdk.processing,
-                    silence=Silence(1),
-                    engine_stops=run.stop_texts,
-                )
+                yield OpenedAgent(gateway=gateway, runner=runner, silence=Silence(1))
             finally:
                 await runner.close()
+
+
+@asynccontextmanager
+async def open_gateway_here(run: OpenedRun, directory: Path) -> AsyncIterator[OpenedGateway]:
+    """Open a gateway as `rllm_gateway.opening.open_gateway` does, on this event loop."""
+    async with _linked(run, directory / "calls.db") as link:
+        yield OpenedGateway(
+            link=link, run="run", processing=run.config.rllm.sdk.processing, engine_stops=run.stop_texts
+        )
 
 
 @asynccontextmanager

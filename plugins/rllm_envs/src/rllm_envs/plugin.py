@@ -1,4 +1,4 @@
-"""The environments `gymnasium`, `reasoning_gym` and `textarena`."""
+"""The environments `gymnasium`, `reasoning_gym`, `textarena` and `verifiers`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rllm_core.contracts.environment import EnvironmentPlugin
+from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
 from rllm_envs.gymnasium import plugin as gymnasium
 from rllm_envs.reasoning_gym import plugin as reasoning_gym
 from rllm_envs.textarena import plugin as textarena
+from rllm_envs.verifiers import plugin as verifiers
 
 requires_api = 1
 
@@ -19,3 +21,9 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
     yield from gymnasium.environments()
     yield from reasoning_gym.environments()
     yield from textarena.environments()
+    yield from verifiers.environments()
+
+
+@hookimpl
+def rllm_workflows() -> Iterator[WorkflowPlugin[Any]]:
+    yield from verifiers.workflows()

@@ -81,42 +81,23 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 
 @asynccontextmanager
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
-    """Start the gateway of a run, or attach to a running gateway, and prepare the runner that starts agents."""
-    import asyncio
-
-    from rllm_gateway.checks import check_store
-    from rllm_gateway.places import store_path
-    from rllm_gateway.process import Place, gateway_process, running_gateway
+    """Open the gateway of a run, and prepare the runner that starts agents."""
+    from rllm_gateway.opening import open_gateway
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.target import check_target
-    from rllm_gateway.workflow import OpenedGateway, Silence
+    from rllm_gateway.workflow import OpenedAgent, Silence
     from rllm_serving.process_directory import ProcessDirectory
 
-    sdk, trainer = run.config.rllm.sdk, run.config.rllm.trainer
-    store = store_path(sdk.store.path, run.directory)
-    if sdk.proxy.mode != "external" and sdk.store.path is None and not run.replaces:
-        # Check the store before anything is sampled. `check_sdk` has already checked a store from the configuration.
-        await asyncio.to_thread(check_store, store, "rllm.sdk.store.path")
-    place = Place(store=str(store), host=sdk.proxy.host, port=sdk.proxy.port)
     with ProcessDirectory("rllm-gateway-") as files:
         directory = files.path
         if params.agent is not None:
             runner: Any = FunctionRunner(check_target(params.agent), directory)
         else:
             runner = CommandRunner(params.command or [], directory)
-        renderer = run.engine.renderer
-        external = sdk.proxy.mode == "external"
-        gateway = running_gateway(renderer, sdk, directory) if external else gateway_process(renderer, place, directory)
-        async with gateway as (link, _):
+        silence = Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n)
+        async with open_gateway(run, directory) as gateway:
             try:
-                yield OpenedGateway(
-                    link=link,
-                    runner=runner,
-                    run=f"{trainer.project_name}/{trainer.experiment_name}",
-                    processing=sdk.processing,
-                    engine_stops=run.stop_texts,
-                    silence=Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n),
-                )
+                yield OpenedAgent(gateway=gateway, runner=runner, silence=silence)
             finally:
                 await runner.close()
 

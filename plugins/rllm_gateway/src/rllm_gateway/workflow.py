@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -12,10 +10,10 @@ from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
 from rllm_core.notices import warn_once
-from rllm_core.schema.sdk_section import ProcessingSection
-from rllm_gateway.episodes import Returned, add_score, pay, read_returned, rollout_of, traced
-from rllm_gateway.link import SessionSpec, SessionTrace
-from rllm_gateway.link_trainer import RolloutSampler, TrainerLink
+from rllm_gateway.episodes import Returned, add_score, pay, read_returned, rollout_of
+from rllm_gateway.link import SessionTrace
+from rllm_gateway.link_trainer import RolloutSampler
+from rllm_gateway.rollout_session import OpenedGateway, RolloutSession
 from rllm_gateway.running.runners import Outcome, environment_of
 
 NO_CALL = "the agent made no call of the gateway; does its client have an address of its own?"
@@ -39,9 +37,6 @@ class Silence:
                 warn_once(NO_CALL)
 
 
-LONGEST_SLUG = 100
-
-
 class Runner(Protocol):
     """Runs an agent, each rollout in a separate process."""
 
@@ -49,16 +44,11 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedGateway:
+class OpenedAgent:
     """The objects that all rollouts of a run share."""
 
-    link: TrainerLink
+    gateway: OpenedGateway
     runner: Runner
-    run: str
-    """Name of the run, in every row of the store."""
-    processing: ProcessingSection
-    engine_stops: bool
-    """True if the engine supports stop strings."""
     silence: Silence
     """Warns if the agent makes no model call."""
 
@@ -79,83 +69,38 @@ class AgentWorkflow(Workflow):
         used = {"agent", "command", "timeout"}
         super().__init__(context, **{name: options[name] for name in options.keys() - used})
         self._unsupported = unsupported
-        self._gateway: OpenedGateway = context.resource
+        self._opened: OpenedAgent = context.resource
         self._last: Step | None = None
 
     async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
-        gateway, context = self._gateway, self.context
+        opened = self._opened
         self.episode = Episode(id=uid)
-        spec = self._spec(task, uid)
-        sampler = RolloutSampler(
-            context.engine,
-            context.sampling,
-            f"{uid}#{context.sampling.seed}",
-            max_prompt_length=context.max_prompt_length,
-            engine_stops=gateway.engine_stops,
-        )
-        session = await gateway.link.open_session(spec, sampler)
+        session = RolloutSession(opened.gateway, self.context, task, uid, unsupported=self._unsupported)
+        address = await session.open()
         try:
-            outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, task)))
+            outcome = await opened.gateway.link.unless_ended(opened.runner.run(task, environment_of(address, task)))
         finally:
             # Do this after a timeout too, because the calls before it are used for training.
-            trace = await self._closed(spec, sampler)
-        self._check(trace, sampler)
+            trace = await self._closed(session)
+        session.check(trace)
         if outcome.code:
-            self._end_early(outcome, trace, sampler)
+            self._end_early(outcome, trace, session.sampler)
             return self.episode
         self.episode.termination_reason = TerminationReason.ENV_DONE
         await self._judge(task, read_returned(outcome.returned), trace)
         return self.episode
 
-    def _spec(self, task: Mapping[str, Any], uid: str) -> SessionSpec:
-        context, processing = self.context, self._gateway.processing
-        slug = re.sub(r"[^A-Za-z0-9._~-]", "-", uid)[:LONGEST_SLUG]
-        return SessionSpec(
-            # The same uid occurs again in later epochs and runs, so add a random part.
-            id=f"{slug}~{secrets.token_hex(6)}",
-            run=self._gateway.run,
-            rollout=uid,
-            retry=context.rollout,
-            metadata=dict(task),
-            label="train" if context.label == "train" else "val",
-            max_tokens=context.max_response_length,
-            max_prompt_length=min(context.max_prompt_length, context.engine.max_context - 1),
-            max_calls=context.max_steps,
-            temperature=context.sampling.temperature,
-            accumulate_reasoning=context.accumulate_reasoning,
-            group_key=processing.groupby_key,
-            name_key=processing.traj_name_key,
-            unsupported=self._unsupported,
-            keeps_messages=context.score is not None,
-        )
-
-    async def _closed(self, spec: SessionSpec, sampler: RolloutSampler) -> SessionTrace:
+    async def _closed(self, session: RolloutSession) -> SessionTrace:
         """Seal the session, and add its trajectories and metrics to the episode."""
         assert self.episode is not None
-        try:
-            trace = await self._gateway.link.close_session(spec.id)
-        finally:
-            await sampler.close()
-        self._gateway.silence.note(trace.requests)
-        for step in sampler.calls.values():
-            step.text = self.context.engine.renderer.text(step.response_ids)
-        made = traced(trace, sampler.calls, self.episode.id, sampler.cut_tokens)
-        self._last = None if made.last is None else sampler.calls[made.last]
+        trace, made = await session.close()
+        self._opened.silence.note(trace.requests)
+        self._last = None if made.last is None else session.sampler.calls[made.last]
         self.episode.trajectories = made.trajectories
         self.episode.metrics.update(made.metrics)
         # This reward applies until the agent returns one. After a timeout, it returns none.
         pay(self.episode, Returned(reward=0.0, rewards=trace.rewards))
         return trace
-
-    def _check(self, trace: SessionTrace, sampler: RolloutSampler) -> None:
-        if sampler.backend_error is not None:
-            raise sampler.backend_error
-        if trace.ending == "failed":
-            raise RolloutError(
-                "store-failed",
-                "The gateway could not store a call of this rollout.",
-                "Check the disk. Check that no program deleted or replaced the store (rllm.sdk.store.path). Run again.",
-            )
 
     def _end_early(self, outcome: Outcome, trace: SessionTrace, sampler: RolloutSampler) -> None:
         assert self.episode is not None

@@ -1,0 +1,111 @@
+"""The environment and the workflow `verifiers`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from rllm_core.contracts.environment import Environment, EnvironmentPlugin
+from rllm_core.contracts.plugin import NoParams
+from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
+from rllm_core.errors import ConfigError
+from rllm_envs.installed import require
+from rllm_envs.verifiers.options import VerifiersParams
+
+if TYPE_CHECKING:
+    from rllm_core.schema.run_config import RunConfig
+
+NAME = "verifiers"
+
+
+def _require() -> None:
+    require("verifiers", "verifiers")
+    require("rllm_gateway", "verifiers")
+
+
+def _environment() -> Callable[[Any], Environment]:
+    _require()
+    from rllm_envs.verifiers.tasks import VerifiersTasks
+
+    return VerifiersTasks
+
+
+def _check(params: VerifiersParams) -> None:
+    _require()
+    from rllm_envs.verifiers.loading import check_environment
+
+    check_environment(params)
+
+
+def environments() -> Iterable[EnvironmentPlugin[Any]]:
+    yield EnvironmentPlugin(
+        name=NAME,
+        summary="Environments of verifiers (v1), for example verifiers:gsm8k-v1.",
+        params=VerifiersParams,
+        load=_environment,
+        check=_check,
+        family_option="id",
+        # A prompt holds all turns until then.
+        defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 1024},
+    )
+
+
+def _workflow() -> Callable[..., Workflow]:
+    _require()
+    from rllm_envs.verifiers.workflow import VerifiersWorkflow
+
+    return VerifiersWorkflow
+
+
+def _read_params(config: RunConfig) -> VerifiersParams:
+    """Return the options of the run's environment.
+
+    Raises:
+        ConfigError: the run has a different environment.
+    """
+    env = config.rllm.env
+    name, _, taskset = env.name.partition(":")
+    if name.rpartition("/")[2] != NAME:
+        raise ConfigError(
+            "bad-workflow",
+            f"Workflow 'verifiers' rolls out environments of verifiers, and rllm.env.name is {env.name!r}.",
+            "Set rllm.env.name=verifiers:ID, or remove the key rllm.workflow.name.",
+        )
+    return VerifiersParams.model_validate({**({"id": taskset} if taskset else {}), **env.env_args})
+
+
+def _check_run(config: RunConfig, params: NoParams) -> None:
+    _require()
+    from rllm_gateway.checks import check_sdk
+
+    _read_params(config)
+    check_sdk(config.rllm.sdk)
+
+
+@asynccontextmanager
+async def _open(run: OpenedRun, params: NoParams) -> AsyncIterator[Any]:
+    from rllm_envs.verifiers.opening import open_environment
+    from rllm_gateway.opening import open_gateway
+    from rllm_serving.process_directory import ProcessDirectory
+
+    with ProcessDirectory("rllm-gateway-") as files:
+        async with (
+            open_gateway(run, files.path) as gateway,
+            open_environment(run, _read_params(run.config), gateway) as opened,
+        ):
+            yield opened
+
+
+def workflows() -> Iterable[WorkflowPlugin[Any]]:
+    yield WorkflowPlugin(
+        name=NAME,
+        summary="Runs episodes of verifiers. The environment `verifiers` sets it.",
+        load=_workflow,
+        check_run=_check_run,
+        open=_open,
+        needs_environment=True,
+        gives_rewards=True,
+        renders_elsewhere=True,
+        config_keys=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"}),
+    )

@@ -1,0 +1,164 @@
+"""The workflow `verifiers`: verifiers runs the episode, and the policy answers its model calls through the gateway."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, ClassVar
+
+import verifiers.v1 as vf
+from verifiers.v1.env import RunSlot
+
+from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
+from rllm_core.contracts.workflow import Workflow, WorkflowContext
+from rllm_core.data.types import Episode, TerminationReason, Trajectory
+from rllm_core.errors import RolloutError
+from rllm_envs.verifiers.client import SessionsClient
+from rllm_envs.verifiers.seats import ClosedRun, Seats
+from rllm_envs.verifiers.tasks import Splits
+from rllm_gateway.rollout_session import OpenedGateway
+
+UNTRAINED = "untrained_seat"
+ROWS, TRAINED, EXCLUDED = "gateway/rows", "gateway/trained_tokens", "gateway/excluded_tokens"
+MAX_TURNS = "max_turns"
+"""The stop condition of verifiers for a seat that reached its maximum number of turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedEnvironment:
+    """The objects that all rollouts of a run share."""
+
+    gateway: OpenedGateway
+    environment: vf.Env
+    model: vf.ModelContext
+    client: SessionsClient
+    splits: Splits
+    trained: frozenset[str] | None
+    """Names of the seats to train. None for all seats that the environment marks trainable."""
+
+
+class VerifiersWorkflow(Workflow):
+    """Runs an episode of verifiers. Each run of a trained seat is a trajectory, with the reward of its trace.
+
+    If the episode or a seat fails, its trajectories have no reward, and their info contains the cause.
+    """
+
+    config_keys: ClassVar[frozenset[str]] = frozenset(
+        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"}
+    )
+
+    def __init__(self, context: WorkflowContext, **options: Any) -> None:
+        super().__init__(context, **options)
+        self._opened: OpenedEnvironment = context.resource
+
+    async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Episode:
+        opened = self._opened
+        self.episode = Episode(id=uid)
+        seats = Seats(opened.gateway, self.context, task, uid)
+
+        def add(trace: vf.Trace) -> None:
+            seats.add(trace)
+            opened.client.add(trace.id, seats)
+
+        slot = RunSlot(opened.splits.find(task))
+        running = opened.environment.run_slot(slot, opened.model, on_trace=add)
+        try:
+            # Nothing is trained on a rollout that ends early, because verifiers has not scored it.
+            ended: vf.Episode = await opened.gateway.link.unless_ended(running)
+        finally:
+            opened.client.remove(seats)
+            runs = await seats.close()
+        for run in runs:
+            run.session.check(run.calls)
+        self._fill(self.episode, ended, runs)
+        return self.episode
+
+    def _fill(self, episode: Episode, ended: vf.Episode, runs: Sequence[ClosedRun]) -> None:
+        """Add trajectories, rewards and metrics of an ended episode of verifiers."""
+        final = {trace.id for trace in ended.traces}
+        # A seat that verifiers runs again has an earlier trace, which belongs to no episode.
+        trained = [run for run in runs if run.trace.id in final and self._trains(run.trace)]
+        failure = None if self._opened.environment.complete(ended) else _find_cause(ended)
+        for run in trained:
+            cause = failure if failure or run.trace.ok else _describe(run.trace.errors)
+            for trajectory in run.made.trajectories:
+                _set_reward(trajectory, run.trace, cause)
+                episode.trajectories.append(trajectory)
+        if not episode.trajectories and failure:
+            raise RolloutError("environment-failed", f"The episode of verifiers failed: {failure}.")
+        rewards = [each.reward for each in episode.trajectories if each.reward is not None]
+        episode.is_correct = bool(rewards and max(rewards) > 0)
+        episode.termination_reason = _find_reason(trained)
+        episode.metrics.update(_sum_metrics(runs, trained))
+        episode.metrics.update(_average_metrics(ended))
+
+    def _trains(self, trace: vf.Trace) -> bool:
+        named = self._opened.trained
+        return bool(trace.agent.trainable if named is None else trace.agent.name in named)
+
+
+def _set_reward(trajectory: Trajectory, trace: vf.Trace, cause: str | None) -> None:
+    """Set the reward of a trace, or the cause of a missing reward. The last step gets the whole reward."""
+    reward = None if cause else float(trace.reward)
+    if reward is not None and not math.isfinite(reward):
+        cause, reward = f"the reward is {reward}", None
+    trajectory.reward = reward
+    for step in trajectory.steps:
+        step.reward = None if reward is None else 0.0
+    trajectory.steps[-1].reward = reward
+    if cause:
+        trajectory.info[REWARD_ERROR] = cause
+    else:
+        scored = {name: each for name, each in trace.rewards.items() if each is not None}
+        trajectory.info[REWARD_COMPONENTS] = {name: float(each.value) for name, each in scored.items()}
+
+
+def _find_cause(ended: vf.Episode) -> str:
+    failed = [trace for trace in ended.traces if not trace.ok]
+    return _describe([*ended.errors, *(error for trace in failed for error in trace.errors)])
+
+
+def _describe(errors: Sequence[vf.Error]) -> str:
+    return f"{errors[-1].type}: {errors[-1].message}" if errors else "verifiers gave no cause"
+
+
+def _find_reason(trained: Sequence[ClosedRun]) -> TerminationReason:
+    if any(run.session.sampler.too_long or run.calls.too_long for run in trained):
+        return TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
+    if any(run.trace.stop_condition == MAX_TURNS for run in trained):
+        return TerminationReason.MAX_TURNS_EXCEEDED
+    if any(run.trace.is_timeout for run in trained):
+        return TerminationReason.TIMEOUT
+    return TerminationReason.ENV_DONE
+
+
+def _sum_metrics(runs: Sequence[ClosedRun], trained: Sequence[ClosedRun]) -> Mapping[str, float]:
+    """Return the sums of the gateway's metrics. Tokens of seats that are not trained are excluded tokens."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for run in runs:
+        metrics = dict(run.made.metrics)
+        if run not in trained:
+            tokens = metrics[TRAINED]
+            metrics |= {
+                ROWS: 0.0,
+                TRAINED: 0.0,
+                EXCLUDED: metrics[EXCLUDED] + tokens,
+                f"{EXCLUDED}/{UNTRAINED}": tokens,
+            }
+        for name, value in metrics.items():
+            sums[name] += value
+    return sums
+
+
+def _average_metrics(ended: vf.Episode) -> Mapping[str, float]:
+    """Return the means of the metrics of verifiers. If there are several seats, names begin with the seat."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    several = len(ended.by_agent) > 1
+    for trace in ended.traces:
+        for name, value in trace.metrics.items():
+            if value is not None and math.isfinite(value):
+                values[f"{trace.agent.name}/{name}" if several else name].append(float(value))
+    return {name: fmean(each) for name, each in values.items()}
