@@ -66,6 +66,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "grouping",
             "rejection",
             "sampler",
+            "sandbox",
             "teacher",
             "stage",
             "backend",
