@@ -27,6 +27,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/gymnasium",
             "how-to/tools",
             "how-to/your-agent",
+            "how-to/coding-agents",
             "how-to/deployed-agent",
             "how-to/two-roles",
             "how-to/clusters",

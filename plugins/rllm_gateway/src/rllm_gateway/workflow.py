@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from rllm.tasks.task_directories import TASK_DIRECTORY
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
@@ -71,7 +72,7 @@ class AgentWorkflow(Workflow):
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}
+        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sandbox", "rllm.sdk.*"}
     )
 
     def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
@@ -95,15 +96,18 @@ class AgentWorkflow(Workflow):
         )
         session = await gateway.link.open_session(spec, sampler)
         try:
-            outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, task)))
+            seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
+            outcome = await gateway.link.unless_ended(gateway.runner.run(task, environment_of(session, seen)))
         finally:
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(spec, sampler)
         self._check(trace, sampler)
         if outcome.code:
             self._end_early(outcome, trace, sampler)
-            return self.episode
-        self.episode.termination_reason = TerminationReason.ENV_DONE
+            if outcome.returned is None:
+                return self.episode
+        else:
+            self.episode.termination_reason = TerminationReason.ENV_DONE
         await self._judge(task, read_returned(outcome.returned), trace)
         return self.episode
 
@@ -164,6 +168,12 @@ class AgentWorkflow(Workflow):
             self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
         elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+        elif outcome.timed_out:
+            self.episode.termination_reason = TerminationReason.TIMEOUT
+            self.episode.error = f"{outcome.failure}."
+        elif outcome.returned is not None and trace.requests:
+            # The agent worked on the task, and the tests have scored its work.
+            self.episode.termination_reason = TerminationReason.ENV_DONE
         else:
             raise RolloutError("agent-failed", f"{outcome.failure}.", details="\n".join(outcome.last_lines))
 

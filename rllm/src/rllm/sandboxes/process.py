@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rllm_core.contracts.sandbox import CommandResult
-from rllm_core.errors import PluginError
 
 LARGEST_OUTPUT = 16 << 20
 """Bytes of standard output and of standard error that are kept. The start of a longer output is lost."""
@@ -47,42 +47,40 @@ async def run_program(
     Raises:
         PluginError: no process can be started.
     """
-    pipe = asyncio.subprocess.PIPE
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(environment), start_new_session=True, **options
-        )
-    )
-    try:
-        # If the start were cancelled, asyncio would kill the program, but not its child processes.
-        process = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await _end(await starting, end)
-        raise
-    except (FileNotFoundError, PermissionError) as error:
-        return CommandResult(exit_code=NOT_FOUND, stdout=b"", stderr=f"{command[0]}: {error.strerror}\n".encode())
-    except OSError as error:
-        raise PluginError(
-            "sandbox-failed", f"{command[0]} cannot be started: {error}.", "Run fewer rollouts at once."
-        ) from error
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    outputs = [asyncio.create_task(_read(stream)) for stream in (process.stdout, process.stderr)]
-    feeding = asyncio.create_task(_feed(process.stdin, stdin))
-    timed_out = False
-    try:
-        async with asyncio.timeout(seconds):
-            await process.wait()
-    except TimeoutError:
-        timed_out = True
-    finally:
-        await asyncio.shield(_end(process, end))
-        feeding.cancel()
-        # A process that has left the group may keep a pipe open.
-        await asyncio.wait(outputs, timeout=SECONDS_TO_END)
-        for output in outputs:
-            output.cancel()
-    stdout, stderr = (output.result() if output.done() and not output.cancelled() else b"" for output in outputs)
-    return CommandResult(exit_code=None if timed_out else process.returncode, stdout=stdout, stderr=stderr)
+    # With pipes of asyncio, `Process.wait` would also wait for processes that the program has left.
+    with tempfile.TemporaryFile() as file:
+        file.write(stdin)
+        file.seek(0)
+        outputs = [await _Output.open() for _ in range(2)]
+        streams = dict(zip(("stdout", "stderr"), (output.writing for output in outputs), strict=True))
+        try:
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *command, stdin=file, env=dict(environment), start_new_session=True, **streams, **options
+                )
+            )
+            try:
+                # If the start were cancelled, asyncio would kill the program, but not its child processes.
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await _end(await starting, end)
+                raise
+            except (FileNotFoundError, PermissionError) as error:
+                text = f"{command[0]}: {error.strerror}\n"
+                return CommandResult(exit_code=NOT_FOUND, stdout=b"", stderr=text.encode())
+            timed_out = False
+            try:
+                async with asyncio.timeout(seconds):
+                    await process.wait()
+            except TimeoutError:
+                timed_out = True
+            finally:
+                await asyncio.shield(_end(process, end))
+            stdout, stderr = [await output.finish() for output in outputs]
+            return CommandResult(exit_code=None if timed_out else process.returncode, stdout=stdout, stderr=stderr)
+        finally:
+            for output in outputs:
+                output.close()
 
 
 async def _end(
@@ -92,17 +90,40 @@ async def _end(
     await process.wait()
 
 
-async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stream.write(data)
-        await stream.drain()
-        stream.close()
+class _Output:
+    """A pipe, and the end of the bytes that were written to it."""
 
+    def __init__(self, stream: asyncio.StreamReader, transport: asyncio.ReadTransport, writing: int) -> None:
+        self.writing = writing
+        self._stream = stream
+        self._transport = transport
+        self._kept = bytearray()
+        self._reading = asyncio.create_task(self._read())
 
-async def _read(stream: asyncio.StreamReader) -> bytes:
-    kept = bytearray()
-    while part := await stream.read(CHUNK):
-        kept += part
-        if len(kept) > 2 * LARGEST_OUTPUT:
-            del kept[:-LARGEST_OUTPUT]
-    return bytes(kept[-LARGEST_OUTPUT:])
+    @classmethod
+    async def open(cls) -> Self:
+        reading, writing = os.pipe()
+        stream = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
+        )
+        return cls(stream, transport, writing)
+
+    async def _read(self) -> None:
+        while part := await self._stream.read(CHUNK):
+            self._kept += part
+            if len(self._kept) > 2 * LARGEST_OUTPUT:
+                del self._kept[:-LARGEST_OUTPUT]
+
+    async def finish(self) -> bytes:
+        """Return the output after the end of all processes. A process that is still running loses its later output."""
+        os.close(self.writing)
+        self.writing = -1
+        await asyncio.wait([self._reading], timeout=SECONDS_TO_END)
+        return bytes(self._kept[-LARGEST_OUTPUT:])
+
+    def close(self) -> None:
+        if self.writing >= 0:
+            os.close(self.writing)
+        self._reading.cancel()
+        self._transport.close()
