@@ -9,6 +9,7 @@ from rllm_plugin_kit import EnvironmentContract
 ROWS = ({"question": "2+2?", "answer": "4"}, {"messages": [{"role": "user", "content": "2+3?"}], "answer": "5"})
 TRL = Path(__file__).with_name("environment_for_trl.py")
 """A class as TRL's `environment_factory` takes it."""
+TASK = Path(__file__).with_name("task_directory")
 
 tests = EnvironmentContract.for_each(
     "rllm",
@@ -46,6 +47,7 @@ tests = EnvironmentContract.for_each(
         "actions": ("8", "4", "2", "1", "0"),
         "max_steps": 5,
     },
+    tasks={"options": ({"directory": str(TASK)},), "actions": ("any",), "max_steps": 1},
     trl={"dataset": ROWS, "options": ({"factory": f"{TRL}:Sums"},), "actions": ("4",), "max_steps": 1},
     sum={"options": ({}, {"largest": 2}), "actions": ("0",), "max_steps": 1},
 )

@@ -219,7 +219,15 @@ ACT_ON_CHECKS = ["rllm.unused_keys"]
 """Those that say what looking for unused keys leads to: `rllm_core/tests/pipeline/test_plan.py`."""
 ACT_ON_ROUNDS_AHEAD = [f"rllm.async_training.{name}" for name in ("enable", "staleness_threshold", "partial_rollout")]
 """Those of asynchronous training: `tests/asynchronous`."""
-ELSEWHERE = (*ACT_BEFORE_THERE_IS_A_PLAN, *ACT_ON_A_GATEWAY_THAT_RUNS, *ACT_ON_CHECKS, *ACT_ON_ROUNDS_AHEAD)
+ACT_IN_SANDBOXES = ["rllm.sandbox"]
+"""The key of runs whose agent is a program in a sandbox: `test_task_directories.py`."""
+ELSEWHERE = (
+    *ACT_IN_SANDBOXES,
+    *ACT_BEFORE_THERE_IS_A_PLAN,
+    *ACT_ON_A_GATEWAY_THAT_RUNS,
+    *ACT_ON_CHECKS,
+    *ACT_ON_ROUNDS_AHEAD,
+)
 READ = [name for name in KEYS if name not in (*REFUSED, *ELSEWHERE)]
 
 

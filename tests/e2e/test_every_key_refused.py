@@ -71,6 +71,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.async_training.fwd_bwd_group_size": 4,
     "rllm.async_training.episode_offload_dir": "elsewhere",
     "rllm.async_training.trajectory_group_offload_dir": "elsewhere",
+    "rllm.sandbox": "local",
     "rllm.sdk.store.path": "traces.db",
     "rllm.sdk.processing.groupby_key": "session",
     "rllm.sdk.processing.traj_name_key": "role",

@@ -1,4 +1,4 @@
-"""The program's plugins: environments, rewards, samplers, teachers, a dataset, workflows, trackers, `endpoint`."""
+"""The program's plugins: environments, rewards, samplers, sandboxes, teachers, workflows, trackers, `endpoint`, …"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import rllm.endpoint.plugin
 import rllm.environments.plugin
 import rllm.preferences.plugin
 import rllm.samplers.plugin
+import rllm.sandboxes.plugin
 import rllm.supervised.plugin
 import rllm.tasks.plugin
 import rllm.tools.plugin
@@ -22,6 +23,7 @@ from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.reward import RewardPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
+from rllm_core.contracts.sandbox import SandboxPlugin
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
@@ -61,6 +63,11 @@ def rllm_rewards() -> Iterable[RewardPlugin[Any]]:
 @hookimpl
 def rllm_samplers() -> Iterable[SamplerPlugin[Any]]:
     return rllm.samplers.plugin.samplers()
+
+
+@hookimpl
+def rllm_sandboxes() -> Iterable[SandboxPlugin[Any]]:
+    return rllm.sandboxes.plugin.sandboxes()
 
 
 @hookimpl

@@ -77,6 +77,12 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
     from rllm_gateway.checks import check_sdk
 
     check_sdk(config.rllm.sdk)
+    if config.rllm.sandbox is not None and params.command is None:
+        raise ConfigError(
+            "function-in-sandbox",
+            f"The agent {params.agent} is a function, and only programs run in a sandbox.",
+            "Remove rllm.sandbox, or start a program with rllm.workflow.workflow_args.command=[…].",
+        )
 
 
 @asynccontextmanager
@@ -84,6 +90,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """Open the gateway of a run, and prepare the runner that starts agents."""
     from rllm_gateway.opening import open_gateway
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
+    from rllm_gateway.running.sandboxed import SandboxRunner
     from rllm_gateway.running.target import check_target
     from rllm_gateway.workflow import OpenedAgent, Silence
     from rllm_serving.process_directory import ProcessDirectory
@@ -92,6 +99,8 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         directory = files.path
         if params.agent is not None:
             runner: Any = FunctionRunner(check_target(params.agent), directory)
+        elif run.sandbox is not None:
+            runner = SandboxRunner(params.command or [], run.sandbox, params.timeout)
         else:
             runner = CommandRunner(params.command or [], directory)
         silence = Silence(run.config.data.train_batch_size * run.config.rllm.rollout.n)
@@ -115,5 +124,7 @@ def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
         open=_open,
         gives_rewards=True,
         renders_elsewhere=True,
-        config_keys=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}),
+        config_keys=frozenset(
+            {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sandbox", "rllm.sdk.*"}
+        ),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from rllm.tasks.task_directories import TASK_DIRECTORY
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
@@ -61,7 +62,7 @@ class AgentWorkflow(Workflow):
     """
 
     config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sdk.*"}
+        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.reward", "rllm.sandbox", "rllm.sdk.*"}
     )
 
     def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
@@ -78,15 +79,18 @@ class AgentWorkflow(Workflow):
         session = RolloutSession(opened.gateway, self.context, task, uid, unsupported=self._unsupported)
         address = await session.open()
         try:
-            outcome = await opened.gateway.link.unless_ended(opened.runner.run(task, environment_of(address, task)))
+            seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
+            outcome = await opened.gateway.link.unless_ended(opened.runner.run(task, environment_of(address, seen)))
         finally:
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(session)
         session.check(trace)
         if outcome.code:
             self._end_early(outcome, trace, session.sampler)
-            return self.episode
-        self.episode.termination_reason = TerminationReason.ENV_DONE
+            if outcome.returned is None:
+                return self.episode
+        else:
+            self.episode.termination_reason = TerminationReason.ENV_DONE
         await self._judge(task, read_returned(outcome.returned), trace)
         return self.episode
 
@@ -108,6 +112,12 @@ class AgentWorkflow(Workflow):
             self.episode.termination_reason = TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
         elif trace.calls_used_up:
             self.episode.termination_reason = TerminationReason.MAX_TURNS_EXCEEDED
+        elif outcome.timed_out:
+            self.episode.termination_reason = TerminationReason.TIMEOUT
+            self.episode.error = f"{outcome.failure}."
+        elif outcome.returned is not None and trace.requests:
+            # The agent worked on the task, and the tests have scored its work.
+            self.episode.termination_reason = TerminationReason.ENV_DONE
         else:
             raise RolloutError("agent-failed", f"{outcome.failure}.", details="\n".join(outcome.last_lines))
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rllm_plugin_kit.renderer import RendererContract
     from rllm_plugin_kit.reward import RewardContract
     from rllm_plugin_kit.sampler import SamplerContract
+    from rllm_plugin_kit.sandbox import SandboxContract
     from rllm_plugin_kit.stage import StageContract
     from rllm_plugin_kit.teacher import TeacherContract
     from rllm_plugin_kit.tracker import TrackerContract
@@ -49,6 +50,7 @@ __all__ = [
     "RendererContract",
     "RewardContract",
     "SamplerContract",
+    "SandboxContract",
     "StageContract",
     "TeacherContract",
     "TrackerContract",

@@ -45,6 +45,7 @@ PLANNING_FLAGS = {
     ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
     "tools": (TOOLS_KEY, "Functions that the model may call, separated by commas. Chooses workflow tool_calling."),
     "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
+    "sandbox": ("rllm.sandbox", "Sandbox in which the agent and the tests of a task run, by name."),
     "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
     "objective": ("rllm.pipeline", "opd: learn from a teacher, not rewards. echo: also predict observations."),
     "teacher": ("rllm.teacher", "Model to learn from: a folder, a server's address, or a teacher by name."),
@@ -159,6 +160,8 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
         choices |= _stored_data(stored, words_of_flags) | {"rllm.pipeline.replace": {"generate": STORED}}
     if (teacher := flags.get("teacher")) is not None:
         choices["rllm.teacher"] = read_teacher(teacher)
+    if (sandbox := flags.get("sandbox")) is not None:
+        choices["rllm.sandbox"] = sandbox
     defaults = {} if stored is None else OF_STORED
     if (objective := flags.get("objective")) is not None:
         if objective not in OBJECTIVES:

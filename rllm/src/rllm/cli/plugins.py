@@ -28,7 +28,7 @@ def plugins() -> None:
     \b
     Everything that you choose by name in config is a plugin: estimators, losses, groupings,
     rejection modes, samplers, stages, backends, engines, workflows, agents, environments, rewards,
-    renderers, datasets, trackers, observers, teachers.
+    renderers, datasets, trackers, observers, sandboxes, teachers.
     \b
     You can install more plugins with `pip install`. To run without an installed plugin:
       RLLM_BLOCK_PLUGINS=rllm-estimators rllm train guess

@@ -27,7 +27,7 @@ class EvalCommand(click.Command):
 
 
 @click.command("eval", cls=EvalCommand, epilog="Compare two saved evaluations: rllm eval compare --help")
-@config_options("backend", "profile", "seed", "val-data", "reward", "tools", "agent")
+@config_options("backend", "profile", "seed", "val-data", "reward", "tools", "agent", "sandbox")
 @click.option("--model-name", metavar="NAME", help="Name of the model at the server, if --model is an address.")
 @click.option(
     "--save",

@@ -22,6 +22,7 @@ from rllm_core.contracts.observer import ObserverPlugin
 from rllm_core.contracts.rejection import RejectionPlugin
 from rllm_core.contracts.renderer import RendererPlugin
 from rllm_core.contracts.sampler import SamplerPlugin
+from rllm_core.contracts.sandbox import SandboxPlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.contracts.tracker import TrackerPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
@@ -64,6 +65,8 @@ class RunPlan:
     sampler: PluginChoice[SamplerPlugin[Any]]
     teacher: PluginChoice[TeacherPlugin[Any]] | None
     """The model that stages such as `distill` learn from. None if the run has none."""
+    sandbox: PluginChoice[SandboxPlugin[Any]] | None
+    """The sandbox in which the workflow runs commands. None if the run has none."""
     rewards: tuple[WeightedReward, ...]
     agent: PluginChoice[AgentPlugin[Any]]
     workflow: PluginChoice[WorkflowPlugin[Any]]
@@ -157,7 +160,7 @@ class RunPlan:
     @property
     def chosen(self) -> list[PluginChoice[Any]]:
         """Every choice of a plugin in the run, except the backend."""
-        one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset, self.teacher)
+        one_or_none = (self.engine, self.environment, self.train_dataset, self.val_dataset, self.teacher, self.sandbox)
         of_rollouts = (self.rejection, self.workflow, self.agent) if self.examples is None else ()
         return [
             *(*(self.estimators if self.estimates else ()), *of_rollouts, *self.losses, self.grouping, self.renderer),

@@ -83,6 +83,7 @@ class _Planner:
             val_dataset=self._dataset(data.val_dataset, "data.val_dataset"),
             sampler=self._pick("sampler", config.sampler, "rllm.sampler"),
             teacher=self._pick_if("teacher", config.teacher, "rllm.teacher"),
+            sandbox=self._pick_if("sandbox", config.sandbox, "rllm.sandbox"),
             rewards=tuple(self._reward(choice, f"rllm.reward[{index}]") for index, choice in enumerate(config.reward)),
             agent=self._agent(workflow),
             workflow=workflow,

@@ -32,6 +32,15 @@ class QuestionParams(Params):
     )
 
 
+class TaskDirectoriesParams(Params):
+    """Options of ``tasks``."""
+
+    directory: str = Field(
+        min_length=1, description="Directory with one task, or with one subdirectory per task, to train on."
+    )
+    val_directory: str | None = Field(None, min_length=1, description="The same for tasks to validate on.")
+
+
 class TaskFileParams(Params):
     """Options of ``jsonl``."""
 

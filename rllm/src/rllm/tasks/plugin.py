@@ -1,4 +1,4 @@
-"""The environment `question`, the dataset `jsonl`, and rewards."""
+"""The environments `question` and `tasks`, the dataset `jsonl`, and rewards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rllm.tasks.judge_options import JudgeParams, check_judge
-from rllm.tasks.options import QuestionParams, TaskFileParams, check_question
+from rllm.tasks.options import QuestionParams, TaskDirectoriesParams, TaskFileParams, check_question
 from rllm.tasks.reward_options import (
     AnswerParams,
     ChoiceParams,
@@ -102,6 +102,16 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         check=check_question,
         needs_keys={"rllm.reward": "[exact]"},
         check_task=_check_question_task,
+    )
+    yield EnvironmentPlugin(
+        name="tasks",
+        summary="Task directories in Harbor's format, for agents in a sandbox, such as `tasks:./my-tasks`.",
+        params=TaskDirectoriesParams,
+        load=load_from("rllm.tasks.task_directories", "TaskDirectories"),
+        blocking=False,
+        family_option="directory",
+        defaults={"rllm.workflow.name": "agent"},
+        needs_keys={"rllm.sandbox": "bwrap"},
     )
 
 

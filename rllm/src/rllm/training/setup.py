@@ -122,8 +122,14 @@ async def open_runner(
         replaces: see `OpenedRun.replaces`.
     """
     opening = plan.workflow.plugin.open
+    sandbox = plan.sandbox
     run = OpenedRun(
-        config=plan.config, engine=engine, directory=directory, stop_texts=plan.stop_texts, replaces=replaces
+        config=plan.config,
+        engine=engine,
+        directory=directory,
+        stop_texts=plan.stop_texts,
+        sandbox=None if sandbox is None else partial(sandbox.registered.load(), sandbox.params),
+        replaces=replaces,
     )
     async with AsyncExitStack() as stack:
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):

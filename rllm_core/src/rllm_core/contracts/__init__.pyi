@@ -111,6 +111,12 @@ from .sampler import (
     SamplerSetup as SamplerSetup,
     TaskResult as TaskResult,
 )
+from .sandbox import (
+    CommandResult as CommandResult,
+    Sandbox as Sandbox,
+    SandboxPlugin as SandboxPlugin,
+    SandboxSetup as SandboxSetup,
+)
 from .stage import (
     Stage as Stage,
     StagePlugin as StagePlugin,

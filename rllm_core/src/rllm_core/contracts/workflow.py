@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rllm_core.contracts.engine import RolloutEngine, SamplingParams
     from rllm_core.contracts.environment import Environment
     from rllm_core.contracts.reward import Rollout, Score
+    from rllm_core.contracts.sandbox import Sandbox, SandboxSetup
     from rllm_core.data.types import Episode
     from rllm_core.schema.run_config import RunConfig
 
@@ -63,6 +64,8 @@ class OpenedRun:
     """The run directory. None if nothing is trained, as in ``rllm eval``."""
     stop_texts: bool = False
     """True if the engine ends responses at `SamplingParams.stop`. Other engines reject such strings."""
+    sandbox: Callable[[SandboxSetup], Awaitable[Sandbox]] | None = None
+    """Starts a sandbox of the kind that the run chose (``rllm.sandbox``). None if it chose none."""
     replaces: bool = False
     """True if the first step removes an earlier run, with all files that it has in `directory`."""
 

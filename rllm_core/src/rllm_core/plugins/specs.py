@@ -27,6 +27,7 @@ from rllm_core.contracts import (
     RendererPlugin,
     RewardPlugin,
     SamplerPlugin,
+    SandboxPlugin,
     StagePlugin,
     TeacherPlugin,
     TrackerPlugin,
@@ -211,6 +212,37 @@ def rllm_teachers() -> Iterable[TeacherPlugin[Any]]:
         def rllm_teachers():
             yield TeacherPlugin(
                 name="uniform", summary="All tokens are equally likely.", params=UniformParams, load=load_uniform
+            )
+    """
+    return ()
+
+
+@hookspec
+def rllm_sandboxes() -> Iterable[SandboxPlugin[Any]]:
+    """Offer sandboxes, in which the commands of agents and of tests run. Users choose one with ``rllm.sandbox``.
+
+    A sandbox runs commands and copies directories. This sandbox pretends that all commands succeed::
+
+        from rllm_core.contracts import CommandResult, NoParams, Sandbox, SandboxPlugin
+        from rllm_core.plugins import hookimpl
+
+        class Pretending(Sandbox):
+            async def run(self, command, *, seconds, environment=None, stdin=b"", port=None):
+                return CommandResult(exit_code=0, stdout=b"", stderr=b"")
+
+            async def copy_in(self, source, target): ...
+
+            async def copy_out(self, source, target): ...
+
+            async def stop(self): ...
+
+        async def start(params, setup):
+            return Pretending()
+
+        @hookimpl
+        def rllm_sandboxes():
+            yield SandboxPlugin(
+                name="pretending", summary="Runs nothing.", params=NoParams, load=lambda: start
             )
     """
     return ()

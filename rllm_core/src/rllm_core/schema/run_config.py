@@ -79,6 +79,9 @@ class RllmSection(Section):
     teacher: Annotated[Choice | None, ReadBy(), Names("teacher"), TRAINING] = Field(
         None, description="Name of the teacher, which stages such as `distill` ask for log-probs of the sampled tokens."
     )
+    sandbox: Annotated[Choice | None, ReadBy("workflow"), Names("sandbox"), ROLLOUT] = Field(
+        None, description="Name of the sandbox, in which workflows such as `agent` run the commands of a rollout."
+    )
     renderer: Annotated[Choice | None, ReadBy(), Names("renderer"), ROLLOUT] = Field(
         None,
         description="Name of the renderer, which converts messages to tokens and tokens to responses. null means "

@@ -62,10 +62,14 @@ class Outcome:
     """JSON data that the agent returned. None if it returned none."""
     last_lines: tuple[str, ...]
     """Last lines of its output, errors included."""
+    timed_out: bool = False
+    """True if it was stopped at the time limit of its task."""
 
     @property
     def failure(self) -> str:
         """Description of the failure, with the exit code and the last line."""
+        if self.timed_out:
+            return "the agent was stopped at the time limit of its task"
         ended = f"exit code {self.code}" if self.code >= 0 else f"signal {-self.code}"
         said = f": {self.last_lines[-1].strip()}" if self.last_lines else ", and printed nothing"
         return f"the agent failed with {ended}{said}"
@@ -76,9 +80,14 @@ def last_lines(log: Path) -> tuple[str, ...]:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LAST_BYTES))
-            text = file.read().decode("utf-8", "replace")
+            return lines_at_end(file.read())
     except OSError:
         return ()
+
+
+def lines_at_end(output: bytes) -> tuple[str, ...]:
+    """Return the last lines of an output that are not empty."""
+    text = output[-LAST_BYTES:].decode("utf-8", "replace")
     return tuple(line for line in text.splitlines() if line.strip())[-LAST_LINES:]
 
 
@@ -244,7 +253,7 @@ class CommandRunner:
                 await _killed(process)
             said = last_lines(output)
             assert process.returncode is not None
-            return Outcome(process.returncode, _parse_result(said), last_lines(log) or said)
+            return Outcome(process.returncode, parse_result(said), last_lines(log) or said)
         finally:
             log.unlink(missing_ok=True)
             output.unlink(missing_ok=True)
@@ -277,7 +286,7 @@ async def _killed(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _parse_result(lines: Sequence[str]) -> Any:
+def parse_result(lines: Sequence[str]) -> Any:
     """Return the JSON object in the last line, if it is a result. Other output is not a result."""
     try:
         said = json.loads(lines[-1]) if lines else None

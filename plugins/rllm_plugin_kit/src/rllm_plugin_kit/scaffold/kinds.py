@@ -69,6 +69,13 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  sampler: {name: $chosen, bound: 0.5}",
             dependencies=_NUMPY,
         ),
+        "sandbox": Template(
+            title="Sandbox",
+            summary="A directory, without isolation. Commands run with low priority.",
+            train="rllm train tasks:DIR --agent ./agent --sandbox $chosen",
+            config="rllm:\n  sandbox: {name: $chosen, niceness: 10}",
+            dependencies=_PLAIN,
+        ),
         "teacher": Template(
             title="Teacher",
             summary="Prefers one token. All other tokens are equally likely.",

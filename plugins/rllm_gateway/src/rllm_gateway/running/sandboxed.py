@@ -1,0 +1,171 @@
+"""Run an agent's program in a sandbox, and after it the tests of its task."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts
+from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
+from rllm_core.errors import RolloutError
+from rllm_gateway.running.runners import URL, Outcome, lines_at_end, parse_result
+
+TIMED_OUT = 124
+"""Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""
+LOGS = "/logs/verifier"
+REWARD = "reward"
+REWARD_FILES = ("reward.json", "reward.txt")
+"""Files that tests write, in the order in which they are read."""
+VARIABLE = "RLLM_INSTRUCTION"
+"""Environment variable with the instruction of a task."""
+SECONDS_TO_PREPARE = 60.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command as it is started in a sandbox, and the files and directories of the machine that it needs."""
+
+    command: tuple[str, ...]
+    readable: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, command: Sequence[str]) -> Program:
+        """Return the command with absolute paths of its files.
+
+        A program in a virtual environment is started there. Other names of programs are those of the sandbox.
+        """
+        found = shutil.which(command[0])
+        places = [] if found is None else _virtual_environment(Path(found).absolute())
+        words = [found if places and found else command[0], *command[1:]]
+        files = {word: Path(word).expanduser().absolute() for word in words if Path(word).expanduser().is_file()}
+        alone = [file for file in files.values() if not any(file.is_relative_to(place) for place in places)]
+        return cls(tuple(str(files.get(word, word)) for word in words), (*places, *alone))
+
+
+def _virtual_environment(program: Path) -> list[Path]:
+    """Return the virtual environment of a program, and the directory of its Python. Empty if it is in none."""
+    for path in (program, program.resolve()):
+        environment = path.parent.parent
+        if (environment / "pyvenv.cfg").is_file():
+            return [environment, (environment / "bin" / "python").resolve().parent.parent]
+    return []
+
+
+class SandboxRunner:
+    """Starts a program in a new sandbox for every rollout.
+
+    If the task is a directory (environment ``tasks``), the sandbox contains the files of its ``environment/``. The
+    tests run after the agent has ended, also if it failed or was stopped. Their reward is the rollout's result.
+    """
+
+    def __init__(
+        self, command: Sequence[str], start: Callable[[SandboxSetup], Awaitable[Sandbox]], seconds: float
+    ) -> None:
+        """Start nothing yet. `seconds` is the time limit of agents whose task has none."""
+        self._program = Program.of(command)
+        self._start = start
+        self._seconds = seconds
+
+    async def run(self, task: Mapping[str, Any], environment: Mapping[str, str]) -> Outcome:
+        """Run the agent and the tests. If this is cancelled, delete the sandbox.
+
+        Raises:
+            RolloutError: the tests gave no reward.
+        """
+        facts = TaskFacts.model_validate(task[TASK_DIRECTORY]) if TASK_DIRECTORY in task else None
+        setup = SandboxSetup() if facts is None else facts.setup
+        sandbox = await self._start(replace(setup, readable=self._program.readable))
+        try:
+            if facts is not None:
+                await _prepare(sandbox, Path(facts.path))
+            seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
+            result = await sandbox.run(
+                self._program.command,
+                seconds=self._seconds if facts is None else facts.agent_seconds,
+                environment={**environment, VARIABLE: str(task.get(INSTRUCTION, ""))},
+                stdin=json.dumps(seen).encode(),
+                port=urlsplit(environment[URL]).port,
+            )
+            said = lines_at_end(result.stdout)
+            returned = parse_result(said) if facts is None else await _reward(sandbox, facts, result)
+        finally:
+            await sandbox.stop()
+        code = TIMED_OUT if result.exit_code is None else result.exit_code
+        return Outcome(code, returned, lines_at_end(result.stderr) or said, timed_out=result.exit_code is None)
+
+    async def close(self) -> None:
+        """Do nothing, because sandboxes end with their rollouts."""
+
+
+async def _prepare(sandbox: Sandbox, task: Path) -> None:
+    """Copy the task's files into the sandbox, without the Dockerfile, which is not run."""
+    if (task / "environment").is_dir():
+        await sandbox.copy_in(task / "environment", "/app")
+        if (task / "environment" / "Dockerfile").is_file():
+            await sandbox.run(["rm", "Dockerfile"], seconds=SECONDS_TO_PREPARE)
+
+
+async def _reward(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any] | None:
+    """Return the result of the tests. None if they give none because the agent failed."""
+    try:
+        return await _test(sandbox, facts)
+    except RolloutError:
+        if agent.exit_code:
+            return None
+        raise
+
+
+async def _test(sandbox: Sandbox, facts: TaskFacts) -> dict[str, Any]:
+    """Run the task's tests, and return their reward. It is 0 if they take too long, because agents can cause that."""
+    with tempfile.TemporaryDirectory(prefix="rllm-tests-") as name:
+        directory = Path(name)
+        (directory / "empty" / "verifier").mkdir(parents=True)
+        (directory / "logs").mkdir()
+        # The agent may have written to these directories.
+        await sandbox.copy_in(directory / "empty", "/logs")
+        await sandbox.copy_in(Path(facts.path) / "tests", "/tests")
+        # The agent's home directory may contain files that change how programs start.
+        environment = {**facts.test_environment, "HOME": f"{sandbox.root}/tests"}
+        result = await sandbox.run(
+            ["bash", f"{sandbox.root}/tests/test.sh"], seconds=facts.test_seconds, environment=environment
+        )
+        if result.exit_code is None:
+            return {REWARD: 0.0, "metrics": {"tests/timed_out": 1.0}}
+        await sandbox.copy_out(LOGS, directory / "logs")
+        return _read_reward(directory / "logs", facts.path, result)
+
+
+def _read_reward(logs: Path, task: str, result: CommandResult) -> dict[str, Any]:
+    """Return the reward that tests have written: a number, or a JSON object of numbers with a key ``reward``."""
+    file = next((logs / name for name in REWARD_FILES if (logs / name).is_file()), None)
+    lines = "\n".join((*lines_at_end(result.stdout), *lines_at_end(result.stderr)))
+    if file is None:
+        raise RolloutError(
+            "no-reward-file",
+            f"The tests of task {task} ended with exit code {result.exit_code} and wrote no reward.",
+            f"Write the reward to $SANDBOX_ROOT{LOGS}/reward.txt in tests/test.sh.",
+            details=lines,
+        )
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        read = json.loads(text)
+        values = read if isinstance(read, dict) else {REWARD: read}
+        numbers = {name: float(value) for name, value in values.items()}
+        reward = numbers.pop(REWARD) if REWARD in numbers or len(numbers) != 1 else next(iter(numbers.values()))
+        if not math.isfinite(reward):
+            raise ValueError(f"{reward} is not finite")
+    except (ValueError, TypeError, KeyError) as error:
+        raise RolloutError(
+            "bad-reward-file",
+            f"The tests of task {task} wrote {text[:80]!r} to {file.name}.",
+            'Write a number, or a JSON object of numbers such as {"reward": 1.0}.',
+            details=lines,
+        ) from error
+    return {REWARD: reward, "metrics": {f"tests/{name}": value for name, value in numbers.items()}}

@@ -1,0 +1,1 @@
+"""Sandboxes: `local`, without isolation, and `bwrap`, with the namespaces of Linux."""

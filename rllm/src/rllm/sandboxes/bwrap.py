@@ -1,0 +1,234 @@
+"""The sandbox `bwrap`: commands in their own namespaces, made by bubblewrap.
+
+A holder process has a mount namespace with a tmpfs, which has a fixed size and contains the sandbox's files. Each
+command is a bwrap in that namespace. Only its directories of the tmpfs can be written. All namespaces of a command,
+with all its processes, end with it. The kernel deletes the tmpfs when the holder ends. It ends if this process dies.
+
+The command has no network. Its first process (`launcher`) listens on the loopback address of the command's network
+namespace, and sends the listening socket to this process. A socket stays in its namespace, so this process accepts the
+connections, and forwards them to the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import socket
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rllm.sandboxes.forwarding import forward
+from rllm.sandboxes.options import BwrapParams
+from rllm.sandboxes.process import SECONDS_TO_END, kill_group, run_program
+from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
+from rllm_core.errors import PluginError, RolloutError
+
+PLACE = "/dev/shm"
+"""Mount point of the tmpfs in the holder's namespace. It exists on every machine, and the machine's own is not used."""
+DIRECTORIES = {"/app": "app", "/tmp": "tmp", "/home/agent": "home", "/logs": "logs", "/tests": "tests"}
+"""Directory in the sandbox -> directory in the tmpfs."""
+HOLD = """
+mount -t tmpfs -o "mode=755,nosuid,nodev,size=$1,nr_inodes=$2" rllm "$0" && cd "$0" && shift 2 && mkdir etc "$@" &&
+echo root:x:0:0::/home/agent:/bin/sh > etc/passwd && echo root:x:0: > etc/group &&
+echo 127.0.0.1 localhost > etc/hosts && echo ready && read -r end
+"""
+BYTES_PER_FILE = 4096
+SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+FROM_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "ssl",
+    "ca-certificates",
+)
+OPTIONS = [
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    "--cap-drop",
+    "ALL",
+    "--die-with-parent",
+    "--as-pid-1",
+]
+OPTIONS += ["--hostname", "sandbox", "--clearenv", "--proc", "/proc", "--dev", "/dev"]
+PROC_READABLE = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+PROC_HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug")
+"""Files of /proc with which processes of root could change the machine or read its memory. Containers hide them too."""
+LAUNCHER = "/run/rllm/launcher.py"
+UNPACK = """
+if [ -L "$0" ]; then rm "$0"; fi
+chmod -R u+rwX "$0" 2>/dev/null
+mkdir -p "$0" && find "$0" -mindepth 1 -delete && tar --extract --no-same-owner --file - --directory "$0"
+"""
+COPY_SECONDS = 600.0
+PYTHON = Path(sys.executable).resolve()
+
+
+class BwrapSandbox(Sandbox):
+    """A holder process, and the commands in its namespace."""
+
+    def __init__(self, holder: asyncio.subprocess.Process, params: BwrapParams, setup: SandboxSetup) -> None:
+        self._holder = holder
+        self._setup = setup
+        readable = [*(Path(path).expanduser().absolute() for path in params.readable), *setup.readable]
+        bins = [f"{path}/bin" for path in readable]
+        self._path = ":".join([*bins, "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", f"{sys.base_prefix}/bin"])
+        self._readable = [path for path in (*readable, Path(sys.base_prefix)) if not path.is_relative_to("/usr")]
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        port: int | None = None,
+    ) -> CommandResult:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        limits = (self._setup.processes, self._setup.memory, self._setup.disk)
+        numbers = map(str, (theirs.fileno(), port or 0, *limits))
+        launcher = [str(PYTHON), "-I", "-S", LAUNCHER, *numbers]
+        forwarding = None if port is None else asyncio.create_task(forward(ours, port))
+
+        async def end(process: asyncio.subprocess.Process) -> None:
+            # The launcher sees it, and ends with all processes. bwrap ends after the last one.
+            ours.shutdown(socket.SHUT_RDWR)
+            try:
+                async with asyncio.timeout(SECONDS_TO_END):
+                    await process.wait()
+            except TimeoutError:
+                await kill_group(process)
+
+        try:
+            return await run_program(
+                [*self._bwrap(environment or {}), "--", *launcher, *command],
+                seconds=seconds,
+                stdin=stdin,
+                environment={"PATH": os.environ.get("PATH", os.defpath)},
+                end=end,
+                pass_fds=(theirs.fileno(),),
+            )
+        finally:
+            if forwarding is not None:
+                forwarding.cancel()
+                await asyncio.wait([forwarding])
+            ours.close()
+            theirs.close()
+
+    async def copy_in(self, source: Path, target: str) -> None:
+        packed = await asyncio.to_thread(_packed, source)
+        await self._copy(["sh", "-c", UNPACK, target], target, packed)
+
+    async def copy_out(self, source: str, target: Path) -> None:
+        packed = await self._copy(["tar", "--create", "--file", "-", "--directory", source, "."], source)
+        try:
+            await asyncio.to_thread(_unpack, packed, target)
+        except (tarfile.TarError, OSError) as error:
+            raise RolloutError(
+                "copy-failed", f"{source} cannot be copied out of the sandbox: {error}.", "Check the task's tests."
+            ) from error
+
+    async def stop(self) -> None:
+        assert self._holder.stdin is not None
+        self._holder.stdin.close()
+        await self._holder.wait()
+
+    async def _copy(self, command: Sequence[str], place: str, stdin: bytes = b"") -> bytes:
+        result = await self.run(command, seconds=COPY_SECONDS, stdin=stdin)
+        if result.exit_code:
+            raise RolloutError(
+                "copy-failed",
+                f"{place} of the sandbox cannot be copied: {result.stderr.decode(errors='replace').strip()}",
+                "Make the directory smaller, or set a larger storage_mb in the task's task.toml.",
+            )
+        return result.stdout
+
+    def _bwrap(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the command that starts bwrap in the holder's namespaces."""
+        arguments = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(self._holder.pid)]
+        arguments += [
+            "--",
+            "bwrap",
+            *OPTIONS,
+            "--size",
+            str(self._setup.disk),
+            "--tmpfs",
+            "/dev/shm",
+            "--remount-ro",
+            "/dev",
+        ]
+        for name in PROC_READABLE:
+            arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+        for name in PROC_HIDDEN:
+            if Path("/proc", name).exists():
+                arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+        arguments += ["--ro-bind", "/usr", "/usr", *_system_directories()]
+        for name in FROM_ETC:
+            arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+        for name in ("passwd", "group", "hosts"):
+            arguments += ["--ro-bind", f"{PLACE}/etc/{name}", f"/etc/{name}"]
+        for directory, name in DIRECTORIES.items():
+            arguments += ["--bind", f"{PLACE}/{name}", directory]
+        for path in self._readable:
+            arguments += ["--ro-bind", str(path), str(path)]
+        arguments += ["--ro-bind", str(Path(__file__).with_name("launcher.py")), LAUNCHER, "--remount-ro", "/"]
+        arguments += ["--chdir", "/app"]
+        variables = {"PATH": self._path, "HOME": "/home/agent", "SANDBOX_ROOT": "", "LANG": "C.UTF-8", **environment}
+        for name, value in variables.items():
+            arguments += ["--setenv", name, value]
+        return arguments
+
+
+async def start_bwrap(params: BwrapParams, setup: SandboxSetup) -> BwrapSandbox:
+    """Start the holder of a sandbox, which makes its file system."""
+    pipe = asyncio.subprocess.PIPE
+    files = setup.disk // BYTES_PER_FILE
+    holder = await asyncio.create_subprocess_exec(
+        *("unshare", "--user", "--map-root-user", "--mount", "--"),
+        *("sh", "-c", HOLD, PLACE, str(setup.disk), str(files), *DIRECTORIES.values()),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+    )
+    assert holder.stdout is not None and holder.stderr is not None
+    if (await holder.stdout.readline()).strip() != b"ready":
+        reason = (await holder.stderr.read()).decode(errors="replace").strip()
+        await holder.wait()
+        raise PluginError(
+            "sandbox-failed",
+            f"A sandbox cannot be started: {reason}",
+            "Run `rllm plugins doctor`, and run fewer rollouts.",
+        )
+    return BwrapSandbox(holder, params, setup)
+
+
+def _system_directories() -> list[str]:
+    arguments = []
+    for name in SYSTEM:
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
+
+
+def _packed(source: Path) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.add(source, ".")
+    return file.getvalue()
+
+
+def _unpack(packed: bytes, target: Path) -> None:
+    """Extract files that the command has made. The filter rejects links and paths that lead out of `target`."""
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(target, filter="data")

@@ -1,0 +1,51 @@
+"""Forward connections from the namespace of a sandbox's command to a port of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from rllm.sandboxes.process import CHUNK
+
+LOOPBACK = "127.0.0.1"
+
+
+async def forward(channel: socket.socket, port: int) -> None:
+    """Receive a listening socket through `channel`, and forward its connections to `port` until this is cancelled."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(channel, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(channel)
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    if not descriptors:
+        return  # The command has ended before it started.
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            theirs, ours = await asyncio.open_connection(LOOPBACK, port)
+        except OSError:
+            writer.close()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, ours))
+                group.create_task(_pump(theirs, writer))
+        finally:
+            ours.close()
+            writer.close()
+
+    server = await asyncio.start_server(connected, sock=socket.socket(fileno=descriptors[0]))
+    async with server:
+        await server.serve_forever()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while part := await reader.read(CHUNK):
+            writer.write(part)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

@@ -1,0 +1,133 @@
+"""`tasks`: a directory of tasks in Harbor's format, for agents that run in a sandbox.
+
+A task is a directory with ``instruction.md``, ``tests/test.sh`` and optionally ``task.toml`` and ``environment/``.
+The workflow `agent` runs it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from rllm.tasks.options import TaskDirectoriesParams
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.sandbox import SandboxSetup
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+from rllm_core.notices import warn_once
+
+TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"
+"""Keys of a task's data: its `TaskFacts`, and the text for the agent."""
+MIB = 1 << 20
+
+
+class _Part(BaseModel):
+    """A table of ``task.toml``. Keys that this program does not use are ignored."""
+
+    timeout_sec: float = Field(600.0, gt=0)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class _Machine(BaseModel):
+    memory_mb: int = Field(SandboxSetup.memory // MIB, gt=0)
+    storage_mb: int = Field(SandboxSetup.disk // MIB, gt=0)
+    processes: int = Field(SandboxSetup.processes, gt=0)
+
+
+class _TaskFile(BaseModel):
+    agent: _Part = Field(default_factory=_Part)
+    verifier: _Part = Field(default_factory=_Part)
+    environment: _Machine = Field(default_factory=_Machine)
+
+
+class TaskFacts(BaseModel):
+    """The facts of a task's directory that the agent does not receive."""
+
+    path: str
+    """Absolute path."""
+    agent_seconds: float
+    test_seconds: float
+    test_environment: dict[str, str]
+    """Environment variables of the tests."""
+    memory_mb: int
+    storage_mb: int
+    processes: int
+
+    @property
+    def setup(self) -> SandboxSetup:
+        """Limits of the task's sandbox."""
+        return SandboxSetup(memory=self.memory_mb * MIB, disk=self.storage_mb * MIB, processes=self.processes)
+
+
+class TaskDirectories(Environment):
+    """Directories of tasks. The workflow `agent` reads their facts, and gives the rewards of their tests."""
+
+    def __init__(self, params: TaskDirectoriesParams) -> None: ...
+
+    @classmethod
+    def tasks(cls, split: Split, params: TaskDirectoriesParams) -> Sequence[Task]:
+        """Return the tasks of a directory, sorted by name.
+
+        Raises:
+            ConfigError: the directory contains no tasks, or a task has a mistake.
+        """
+        directory = params.directory if split == "train" else params.val_directory
+        return [] if directory is None else [_read_task(path) for path in _task_paths(Path(directory).expanduser())]
+
+    def reset(self, task: Mapping[str, Any]) -> str:
+        instruction: str = task[INSTRUCTION]
+        return instruction
+
+    def step(self, action: Any) -> Outcome:
+        return Outcome(done=True)
+
+
+def _task_paths(directory: Path) -> list[Path]:
+    """Return `directory` if it is a task, or else the tasks in it."""
+    if (directory / "instruction.md").is_file():
+        return [directory]
+    found = sorted(path.parent for path in directory.glob("*/instruction.md"))
+    if not found:
+        raise ConfigError(
+            "no-tasks",
+            f"{directory} contains no task: no {directory}/TASK/instruction.md exists.",
+            "Write `rllm train tasks:DIRECTORY` with the directory that contains your tasks.",
+        )
+    return found
+
+
+def _read_task(path: Path) -> Task:
+    if not (path / "tests" / "test.sh").is_file():
+        raise ConfigError(
+            "bad-task-directory",
+            f"Task {path} has no tests/test.sh.",
+            f"Write {path}/tests/test.sh, which writes the reward to /logs/verifier/reward.txt.",
+        )
+    file = path / "task.toml"
+    try:
+        read = _TaskFile.model_validate(tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {})
+        instruction = (path / "instruction.md").read_text(encoding="utf-8")
+    except (ValidationError, tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError("bad-task-directory", f"Task {path} cannot be read: {error}", f"Correct {file}.") from error
+    if "RUN " in _dockerfile(path):
+        warn_once(
+            f"the Dockerfile of task {path.name} is not run; its commands must not be needed, or their results must be "
+            "on this machine or in environment/"
+        )
+    facts = TaskFacts(
+        path=str(path.absolute()),
+        agent_seconds=read.agent.timeout_sec,
+        test_seconds=read.verifier.timeout_sec,
+        test_environment=read.verifier.env,
+        **read.environment.model_dump(),
+    )
+    return Task(id=path.name, data={INSTRUCTION: instruction, TASK_DIRECTORY: facts.model_dump()})
+
+
+def _dockerfile(path: Path) -> str:
+    file = path / "environment" / "Dockerfile"
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""

@@ -1,0 +1,288 @@
+"""Escapes from the sandbox `bwrap` fail, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rllm.sandboxes.bwrap import BwrapSandbox, start_bwrap
+from rllm.sandboxes.options import BwrapParams, check_bwrap
+from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
+from rllm_core.errors import ConfigError, RolloutError
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+MIB = 1 << 20
+SMALL = SandboxSetup(disk=8 * MIB, memory=128 * MIB, processes=32)
+SECONDS = 60.0
+
+
+def use(act: Callable[[BwrapSandbox], Awaitable[Any]], setup: SandboxSetup = SMALL, **options: Any) -> Any:
+    async def run() -> Any:
+        sandbox = await start_bwrap(BwrapParams(**options), setup)
+        try:
+            return await act(sandbox)
+        finally:
+            await sandbox.stop()
+
+    return asyncio.run(run())
+
+
+def run(*lines: str, **options: Any) -> list[CommandResult]:
+    """Run lines of a shell in one sandbox."""
+
+    async def act(sandbox: BwrapSandbox) -> list[CommandResult]:
+        return [await sandbox.run(["sh", "-c", line], **{"seconds": SECONDS, **options}) for line in lines]
+
+    results: list[CommandResult] = use(act)
+    return results
+
+
+def python(source: str) -> str:
+    return f"exec {Path(sys.executable).resolve()} -I -S -c '{textwrap.dedent(source)}'"
+
+
+def test_home_directory_is_hidden(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret")
+    (result,) = run(f"cat {tmp_path}/secret; ls -A {Path.home()} $HOME /home/agent; cat /etc/shadow")
+    assert result.exit_code
+    visible = {word for word in result.stdout.decode().split() if not word.endswith(":")}
+    # The directory of rllm's own Python is visible, and may be in the home directory.
+    assert visible <= set(Path(sys.base_prefix).parts)
+
+
+def test_machine_cannot_be_written() -> None:
+    places = (
+        f"/usr/x /x /etc/x /etc/passwd /dev/x /run/x {sys.base_prefix}/x {sys.base_prefix}/bin/* /run/rllm/launcher.py"
+    )
+    places += (
+        " /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sysrq-trigger /proc/irq/default_smp_affinity"
+    )
+    (result,) = run(f"for place in {places}; do (true >> $place) && echo $place; done; mount -t tmpfs x /tmp")
+    assert result.stdout == b"" and result.exit_code
+
+
+def test_other_processes_are_hidden() -> None:
+    (result,) = run(
+        f"ls -d /proc/[0-9]* | wc -l; kill -9 {os.getpid()}; cat /proc/1/environ /proc/1/mem; ls /proc/1/fd/"
+    )
+    assert int(result.stdout.split()[0]) < 10
+    assert b"Permission denied" in result.stderr
+
+
+def test_launcher_cannot_be_killed_or_traced() -> None:
+    trace = python("import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == -1; print(True)")
+    kill, traced = run("kill -9 1; kill -STOP 1; echo alive", trace)
+    assert kill.stdout == b"alive\n" and traced.stdout == b"True\n"
+
+
+def test_network_is_off_except_for_one_port() -> None:
+    async def act(sandbox: BwrapSandbox) -> list[CommandResult]:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.readline())
+            writer.close()
+
+        servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        source = """
+            import socket
+            for host, port in [("127.0.0.1", %d), ("127.0.0.1", %d), ("192.0.2.1", 80)]:
+                try:
+                    link = socket.create_connection((host, port), 5)
+                    link.sendall(b"hello" + chr(10).encode())
+                    print(link.recv(9))
+                except OSError as error:
+                    print(type(error).__name__)
+        """
+        command = ["sh", "-c", python(source % (ports[0], ports[1]))]
+        results = [await sandbox.run(command, seconds=SECONDS, port=port) for port in (ports[0], None)]
+        for server in servers:
+            server.close()
+        return results
+
+    with_port, without = use(act)
+    assert with_port.stdout.split() == [b"b'hello\\n'", b"ConnectionRefusedError", b"OSError"]
+    assert without.stdout.split() == [b"ConnectionRefusedError", b"ConnectionRefusedError", b"OSError"]
+
+
+def test_other_sandboxes_are_hidden() -> None:
+    async def act(sandbox: BwrapSandbox) -> CommandResult:
+        await sandbox.run(["sh", "-c", "echo key > /app/key; echo key > /tmp/key"], seconds=SECONDS)
+        other = await start_bwrap(BwrapParams(), SMALL)
+        try:
+            return await other.run(["sh", "-c", "cat /app/key /tmp/key /dev/shm/*/key"], seconds=SECONDS)
+        finally:
+            await other.stop()
+
+    assert use(act).stdout == b""
+
+
+def test_tests_are_those_that_are_copied_in(tmp_path: Path) -> None:
+    (tmp_path / "test.sh").write_text("echo ours")
+    bad = "echo bad > /tests/test.sh; echo bad > /tests/conftest.py; mkdir -p /tests/no/a; chmod -R 0 /tests/no"
+    stays = "(trap '' TERM HUP; while :; do echo bad > /tests/test.sh; done) & sleep 0.1"
+
+    async def act(sandbox: BwrapSandbox) -> CommandResult:
+        await sandbox.run(["sh", "-c", f"{bad}; {stays}"], seconds=SECONDS)
+        await sandbox.copy_in(tmp_path, "/tests")
+        return await sandbox.run(["sh", "-c", "ls /tests; sh /tests/test.sh"], seconds=SECONDS)
+
+    assert use(act).stdout == b"test.sh\nours\n"
+
+
+def test_disk_has_a_limit() -> None:
+    fill, small = run(
+        "for place in /app /tmp /logs /dev/shm; do cat /dev/zero > $place/big; done; du -sm /app /tmp /logs",
+        "i=0; while echo > /tmp/$i; do i=$((i+1)); done 2>/dev/null; echo $i",
+    )
+    assert sum(int(line.split()[0]) for line in fill.stdout.splitlines()) <= SMALL.disk / MIB + 4
+    assert int(small.stdout) < SMALL.disk / 4096
+
+
+@pytest.mark.parametrize("bomb", ["f() { f | f & f; }; f", "while :; do sleep 1000 & done"])
+def test_forks_have_a_limit(bomb: str) -> None:
+    (result,) = run(bomb)
+    assert result.exit_code
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_memory_of_all_processes_has_a_limit(processes: int) -> None:
+    source = f"""
+        import os, time
+        any(os.fork() == 0 for _ in range({processes - 1}))
+        block = bytearray({SMALL.memory // processes + 8 * MIB})
+        time.sleep(1000)
+    """
+    (result,) = run(python(source))
+    assert result.exit_code
+
+
+def test_sigterm_may_be_ignored_and_the_command_still_ends() -> None:
+    first, later = run(
+        "trap '' TERM HUP INT; (trap '' TERM; sleep 1000) & while :; do :; done", "ls -d /proc/[0-9]*", seconds=1
+    )
+    assert first.exit_code is None
+    assert len(later.stdout.split()) < 5
+
+
+def test_cancelled_command_ends() -> None:
+    async def act(sandbox: BwrapSandbox) -> bytes:
+        command = "while :; do echo x >> beats; sleep 0.01; done"
+        running = asyncio.create_task(sandbox.run(["sh", "-c", command], seconds=SECONDS))
+        count = ["sh", "-c", "cat beats 2>/dev/null | wc -l"]
+        while (await sandbox.run(count, seconds=SECONDS)).stdout == b"0\n":
+            pass
+        running.cancel()
+        await asyncio.wait([running])
+        counts = {(await sandbox.run(count, seconds=SECONDS)).stdout for _ in range(3)}
+        return b"".join(counts)
+
+    assert len(use(act).splitlines()) == 1
+
+
+def test_links_out_of_the_sandbox_are_not_copied(tmp_path: Path) -> None:
+    async def act(sandbox: BwrapSandbox) -> None:
+        await sandbox.run(["ln", "-s", "/etc/passwd", "/logs/reward.txt"], seconds=SECONDS)
+        await sandbox.copy_out("/logs", tmp_path)
+
+    with pytest.raises(RolloutError) as caught:
+        use(act)
+    assert caught.value.code == "copy-failed"
+
+
+def test_readable_directories_are_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "my-agent"
+    program.write_text("#!/bin/sh\necho hello")
+    program.chmod(0o755)
+
+    async def act(sandbox: BwrapSandbox) -> list[CommandResult]:
+        write = ["sh", "-c", f"echo bad > {program}"]
+        return [await sandbox.run(command, seconds=SECONDS) for command in (["my-agent"], write)]
+
+    called, written = use(act, readable=[str(tmp_path)])
+    assert called.stdout == b"hello\n" and written.exit_code
+
+
+MANY = """
+import asyncio, sys
+from rllm.sandboxes.bwrap import start_bwrap
+from rllm.sandboxes.options import BwrapParams
+from rllm_core.contracts.sandbox import SandboxSetup
+
+async def one(number):
+    sandbox = await start_bwrap(BwrapParams(), SandboxSetup(disk=1 << 20, processes=8))
+    result = await sandbox.run(["sh", "-c", f"echo {number} > x; cat x"], seconds=500)
+    assert result.stdout == f"{number}\\n".encode(), result
+    return sandbox
+
+async def main():
+    sandboxes = await asyncio.gather(*map(one, range(50)))
+    running = [asyncio.create_task(each.run(["sleep", sys.argv[1]], seconds=500)) for each in sandboxes]
+    print("started", flush=True)
+    await asyncio.gather(*running)
+
+asyncio.run(main())
+"""
+
+
+def commands_with(word: str) -> set[int]:
+    """Return the processes of this machine that have `word` as an argument."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_fifty_sandboxes_end_with_a_killed_run() -> None:
+    seconds = f"4{os.getpid()}"
+    with subprocess.Popen([sys.executable, "-c", MANY, seconds], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        while len(commands_with(seconds)) < 50:
+            pass
+        holders = {int(each.read_text().split()[0]) for each in children(process.pid)}
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    while commands_with(seconds) or any(Path(f"/proc/{holder}").exists() for holder in holders):
+        pass  # The test's time limit ends this if a process stays.
+
+
+def children(pid: int) -> list[Path]:
+    """Return ``/proc/PID/stat`` of the children of a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = path.read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if parent == str(pid):
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("missing", ["bwrap", "nsenter"])
+def test_check_names_the_package(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None if name == missing else f"/usr/bin/{name}")
+    with pytest.raises(ConfigError) as caught:
+        check_bwrap(BwrapParams())
+    assert caught.value.code == "sandbox-unavailable"
+    assert missing in caught.value.message
+
+
+def test_check_accepts_this_machine() -> None:
+    check_bwrap(BwrapParams())
