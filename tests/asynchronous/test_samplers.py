@@ -25,7 +25,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 DYNAMIC = {"rllm.rejection_sample.enable": True, "rllm.rejection_sample.mode": "dynamic"}
 
 
-STATEFUL = {"name": "mix", "parts": ["rae", "spo"]}
+STATEFUL = "spo"
 
 
 def sampling(name: str, **more: Any) -> dict[str, Any]:

@@ -29,7 +29,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo_verl_plain": ("grpo", {"dialect": "verl", "norm_adv_by_std_in_grpo": False}),
     "grpo_passk_plain": ("grpo_passk", {"norm_adv_by_std_in_grpo": False}),
     "maxrl_skyrl": ("maxrl", {"dialect": "skyrl"}),
-    "mix": ("mix", {"parts": ["rllm-core/grpo", "rllm-estimators/spo"], "weights": [0.5, 0.5]}),
     "otb_corrected": ("otb", {"tis_mode": "token"}),
     "reinforce_plus_plus_baseline_verl": ("reinforce_plus_plus_baseline", {"dialect": "verl"}),
     "reinforce_plus_plus_of_steps": ("reinforce_plus_plus", {"use_step_rewards": True}),

@@ -90,7 +90,6 @@ C1 = {
     "grpo_length": 0.999998,
     "hierarchical_grpo": 0.999998,
     "liteppo": 0.865875,
-    "mix": 0.933011,
     "spo": 0.866025,
     "grpo_passk": 0.0,  # no single best
     "grpo_passk_plain": 0.0,
@@ -137,7 +136,6 @@ C2 = {
     "grpo_length": [0.999999, 0.999998, -0.999998],
     "hierarchical_grpo": [0.999999, 0.999998, -0.999998],
     "liteppo": [0, 0.865875, -0.865875],
-    "mix": [0.788674, 0.788674, -1.077350],
     "rae": [0.904917, 0.904917, -0.095083],
     "spo": [0.577350, 0.577350, -1.154701],
     "grpo_passk": [0, 1.414212, 0],
@@ -389,7 +387,7 @@ ALONE = {label for label in VARIANTS if label.startswith("reinforce_plus_plus")}
 
 
 def test_c11_a_single_token() -> None:
-    singles = {"remax": 0.25, "gpg": 0.75, "mix": 0.375, "rae": 0.7125}
+    singles = {"remax": 0.25, "gpg": 0.75, "rae": 0.7125}
     zero = {label for label in VARIANTS if label in ALONE or C2.get(label, [1.0])[0] == 0 or label == "prpo"}
     expected = {label: [singles.get(label, 0.0 if label in zero else 0.75)] for label in VARIANTS}
     assert {label: flat(advantages(label, [[rollout(0.75, ((1, 1),))]])) for label in VARIANTS} == near(

@@ -34,9 +34,9 @@ NORMALISED = {
     *("gigpo", "grpo_length", "hierarchical_grpo", "liteppo"),
 }
 """Divide by what grows with the rewards."""
-UNLIKE = {"a2po", "remax", "gdpo_nemo", "spo", "mix"}
+UNLIKE = {"a2po", "remax", "gdpo_nemo", "spo"}
 """remax compares with a greedy reward of 0.5, whatever the rewards are. gdpo_nemo has a test to itself.
-a2po has a temperature. spo, which is a part of mix here, starts from an estimate of 0.5 for rewards from 0 to 1."""
+a2po has a temperature. spo starts from an estimate of 0.5 for rewards from 0 to 1."""
 FLOAT32 = np.finfo(np.float32)
 
 eighths = st.integers(1, 40).map(lambda number: number / 8)

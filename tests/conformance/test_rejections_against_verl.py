@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from rllm.config.correction_presets import PRESETS
 from rllm_backend_kit.loss import LossTerms, loss_terms, rollout_weights
 from rllm_backend_kit.rejection import rejected
 from rllm_backend_kit.update_metrics import Means, note_rollout
@@ -164,22 +163,6 @@ def test_veto_and_kpop_are_their_formulas() -> None:
             p, q = np.exp(a), np.exp(b)
             both = [x * np.log(x / y) + (1 - x) * np.log((1 - x) / (1 - y)) for x, y in ((p, q), (q, p))]
             assert bool(found) == (max(both) > 0.05)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_verls(verl: Any, name: str) -> None:
-    """The preset's keys, translated, are the fields of verl's class method of this name."""
-    theirs = vars(getattr(verl.presets, name)())
-    ours = PRESETS[name]
-    assert theirs.get("rollout_is") == ours.get("tis_mode")
-    assert bool(theirs.get("bypass_mode")) == bool(ours.get("bypass_mode"))
-    rules = ours.get("reject", {})
-    assert theirs.get("rollout_rs") == (",".join(rules) or None)
-    if rules:
-        assert str(theirs["rollout_rs_threshold"]) == as_verls(*rules.values())
-    if ours.get("tis_mode"):
-        cap, floor = ours.get("tis_cap", 2.0), ours.get("tis_floor")
-        assert theirs["rollout_is_threshold"] == (cap if floor is None else f"{floor}_{cap}")
 
 
 def test_without_a_rule_or_a_mode_every_weight_is_one() -> None:

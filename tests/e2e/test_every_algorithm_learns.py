@@ -36,7 +36,6 @@ SUMS: dict[str, Any] = {
     "data.train_batch_size": 4,
 }
 NEEDED: dict[str, dict[str, Any]] = {
-    "mix": {"rllm.algorithm.adv_estimator": {"name": "mix", "parts": ["grpo", "rloo"]}},
     # Its gradient is proportional to beta, and groups without a solution only pull towards the reference model.
     "a2po": {
         "rllm.algorithm.loss_fn": {"name": "a2po", "beta": 0.1},

@@ -211,7 +211,6 @@ PLAYED_BY_AN_AGENT = {
 RUNS = (PLAYED, LEARNT, COUNTED_IN_EPOCHS, PARTLY_SOLVED, FILLED, PLAYED_BY_AN_AGENT)
 ACT_BEFORE_THERE_IS_A_PLAN = [
     *("rllm.plugins.allow", "rllm.plugins.import_modules", "rllm.composed", "rllm.profile"),
-    "rllm.algorithm.rollout_correction.preset",
 ]
 ACT_ON_A_GATEWAY_THAT_RUNS = ["rllm.sdk.proxy.mode", "rllm.sdk.proxy.admin_token"]
 """Those of a run that attaches to one: `test_agents_of_others.py`."""

@@ -55,7 +55,6 @@ OTHER_VALUES: dict[str, Any] = {
     "rllm.algorithm.rollout_correction.tis_beyond_cap": "mask",
     "rllm.algorithm.rollout_correction.tis_batch_normalize": True,
     "rllm.algorithm.rollout_correction.reject": {"token_k1": 1.5},
-    "rllm.algorithm.rollout_correction.preset": "decoupled_token_is",
     "rllm.algorithm.kl_estimator": "k2",
     "rllm.algorithm.on_missing_reward": "drop",
     "rllm.algorithm.on_precomputed_mismatch": "zero",

@@ -29,8 +29,8 @@ WORDS = (
     "data.train_batch_size=8",
 )
 AHEAD = ("rllm.async_training.enable=true", "rllm.async_training.staleness_threshold=1")
-# The sampler and both estimators keep state between steps.
-STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}")
+# The sampler and the estimator keep state between steps.
+STATEFUL = ("--sampler", "thompson", "rllm.algorithm.adv_estimator=spo")
 NEWEST = (*AHEAD, "rllm.async_training.partial_rollout=true")
 SAME = "after step 2: the same weights\nafter step 4: the same weights\nafter step 6: the same weights\n"
 

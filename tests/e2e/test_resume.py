@@ -34,11 +34,11 @@ WORDS = (
     "rllm.trainer.save_freq=5",
     "data.train_batch_size=16",
 )
-# The sampler and both estimators keep state between steps.
+# The sampler and the estimator keep state between steps.
 STATEFUL = (
     "--sampler",
     "thompson",
-    "rllm.algorithm.adv_estimator={name: mix, parts: [rae, spo]}",
+    "rllm.algorithm.adv_estimator=spo",
     "data.train_batch_size=8",
 )
 # Some steps only collect groups. Collected groups must survive as well.

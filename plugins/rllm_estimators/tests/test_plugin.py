@@ -13,7 +13,7 @@ TOKEN_BASELINES = {"otb", "tir_otb"}
 
 
 def test_levels_needs_and_losses(records: Any) -> None:
-    per_token = {"gae", "mix", "reinforce_plus_plus"}
+    per_token = {"gae", "reinforce_plus_plus"}
     assert {name for name, record in records.items() if record.level == "token"} == per_token | TOKEN_BASELINES
     assert {name for name, record in records.items() if record.level == "step"} == {"gigpo", "step_reinforce"}
     assert {name: set(record.needs) for name, record in records.items() if record.needs} == {
@@ -67,9 +67,6 @@ def test_losses_that_weigh_by_the_ratio_to_the_sampler_say_so() -> None:
         ("gigpo", {"step_weight": -1}),
         ("grpo_length", {"weight": -0.1}),
         ("liteppo", {"dialect": "trl"}),
-        ("mix", {}),
-        ("mix", {"parts": []}),
-        ("mix", {"parts": ["grpo"], "weights": [1.0, 2.0]}),
         ("rae", {"decay": 1.0}),
         ("spo", {"retention": 0}),
     ],

@@ -9,7 +9,7 @@ MODEL = "actor_rollout_ref.model"
 
 _ADVANTAGES = "Set rllm.algorithm.adv_estimator. `rllm plugins info estimator NAME` lists an estimator's options."
 _CHECKPOINTS = "Set rllm.trainer.output_dir, save_freq and keep_checkpoints. Use --resume to continue a run."
-_CORRECTION = "Set rllm.algorithm.rollout_correction.preset, reject, tis_mode, tis_floor or tis_beyond_cap."
+_CORRECTION = "Set rllm.algorithm.rollout_correction.reject, tis_mode, tis_floor or tis_beyond_cap."
 _LEARNING_RATE = "Set rllm.algorithm.lr_schedule and rllm.algorithm.warmup_steps_ratio."
 _LOSS_OPTION = "Set it as an option of the loss: rllm.algorithm.loss_fn={name: NAME, OPTION: VALUE}."
 _PROFILER = "Only verl's own trainer starts verl's profiler, and rllm does not use that trainer."

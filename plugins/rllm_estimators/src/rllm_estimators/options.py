@@ -5,12 +5,12 @@ A field with the name of a config key (`norm_adv_by_std_in_grpo` of ``rllm.algor
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
-from rllm_core.schema.section import Choice, Means, Names
+from rllm_core.schema.section import Means
 
 STEP_REWARDS = (
     "Use the reward of each step, on the step's last sampled token, and ignore the trajectory's reward. A step without "
@@ -80,23 +80,6 @@ class GigpoParams(Params):
     gamma: float = Field(0.95, ge=0, le=1, description="Discount per step of the rewards of later steps.")
     step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of steps in an equal state.")
     norm_adv_by_std_in_grpo: bool = Field(True, description="Divide by the standard deviations.")
-
-
-class MixParams(Params):
-    parts: Annotated[list[Choice], Names("estimator")] = Field(
-        min_length=1, description="Estimators to add: names, or mappings with a name and options."
-    )
-    weights: list[float] | None = Field(None, description="A weight for each part. null means 1 for each.")
-
-    @property
-    def weights_of_parts(self) -> list[float]:
-        return [1.0] * len(self.parts) if self.weights is None else self.weights
-
-    @model_validator(mode="after")
-    def _one_weight_each(self) -> Self:
-        if len(self.weights_of_parts) != len(self.parts):
-            raise ValueError("weights must have one number for each part")
-        return self
 
 
 class RaeParams(Params):

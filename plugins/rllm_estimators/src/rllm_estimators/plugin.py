@@ -36,7 +36,6 @@ from rllm_estimators.options import (
     GrpoLengthParams,
     GrpoPassKParams,
     MaxRlParams,
-    MixParams,
     OtbParams,
     RaeParams,
     ReinforcePlusPlusParams,
@@ -140,16 +139,6 @@ def rllm_estimators() -> Iterable[EstimatorPlugin[Any]]:
         load=load_from("rllm_estimators.centred", "maxrl"),
         fixed_options={"norm_adv_by_std_in_grpo": False},
         default_loss="importance_sampling",
-    )
-    yield EstimatorPlugin(
-        name="mix",
-        summary="A weighted sum of other estimators.",
-        params=MixParams,
-        load=load_from("rllm_estimators.mixture", "Mixture"),
-        keeps_state=True,
-        level="token",
-        scope="role",
-        default_loss="ppo",
     )
     yield EstimatorPlugin(
         name="opo",

@@ -12,7 +12,6 @@ from rllm.config.packaged import DEFAULT
 from rllm.config.paths import leaves
 from rllm.planning.plan import RunPlan
 from rllm.planning.plan_losses import losses_in_force
-from rllm.planning.recommended import recommend
 from rllm_core.pipeline.graph import stages_that_play
 
 BY_DERIVATION = ", by derivation"
@@ -43,7 +42,7 @@ def show_plan(plan: RunPlan, keys: Collection[str]) -> None:
     )
     click.echo("\nLosses:")
     show_losses(plan)
-    for line in (*rounds_ahead(plan), *recommended(plan)):
+    for line in rounds_ahead(plan):
         click.echo(line)
     others = len(plan.composed.origins) - len(keys)
     click.echo("\nConfig" + (f" ({others} other values are defaults; --all shows them):" if others else ":"))
@@ -90,15 +89,6 @@ def rounds_ahead(plan: RunPlan) -> Iterator[str]:
     yield f"\nPlayed ahead: {_rounds(ahead)}; no token is more than {_updates(section.staleness)} old"
     rows = [("stages", players), ("weights", weights), ("old log-probs", f"{old}, {weighed}")]
     yield from (f"  {name:14}{value}" for name, value in rows)
-
-
-def recommended(plan: RunPlan) -> Iterator[str]:
-    """Yield lines with the settings that an asynchronous run should change, and why. Yield nothing if it has none."""
-    found = {f"{each.key}={json.dumps(each.value)}": each.reason for each in recommend(plan)}
-    if found:
-        width = max(map(len, found))
-        yield "\nRecommended, because tokens are older (docs/how-to/off-policy.md):"
-        yield from (f"  {setting:{width}}  {reason}" for setting, reason in found.items())
 
 
 def _rounds(number: int) -> str:

@@ -1,7 +1,7 @@
 """Compose a configuration: merge all sources of values in order, and validate the result.
 
 From lowest to highest: the defaults of the core's schema, the backend's YAML file, the environment's defaults, its
-recipe for the chosen model, the chosen preset of rollout correction, ``--config`` files in order, the command line.
+recipe for the chosen model, ``--config`` files in order, the command line.
 
 The user's layers choose the backend, the environment and the model (or keys from which the backend derives it). So
 they are merged first, and the layers of the chosen parts are then put beneath them. Finally, the backend's shared keys
@@ -19,7 +19,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rllm.config.correction_presets import SECTION, preset_layer
 from rllm.config.deriving import derive_keys
 from rllm.config.keys import find_section, known_keys
 from rllm.config.layers import Layer, Tier, layer_from_dotted
@@ -51,7 +50,6 @@ from rllm_core.schema.run_sections import NO_ENVIRONMENT, PluginsSection
 BACKEND_KEY = "rllm.backend"
 PROFILE_KEY = "rllm.profile"
 ENVIRONMENT_KEY = "rllm.env.name"
-PRESET_KEY = f"{SECTION}.preset"
 
 
 @dataclass(frozen=True)
@@ -181,9 +179,6 @@ def _settle(registry: Registry, user_layers: Sequence[Layer]) -> _Settled:
             decided[backend.model_key] = model
 
     merged = merge_layers([*lower, *user_layers], schemas)
-    if (preset := _selected(merged, PRESET_KEY)) is not None:
-        lower.append(preset_layer(preset, merged.origin(split_key(PRESET_KEY))))
-        merged = merge_layers([*lower, *user_layers], schemas)
     warnings = share_keys(merged, backend.shared_keys)
     _settle_length_of_training(merged, backend.shared_keys)
     derive_keys(merged, backend.derived_keys, backend.params)

@@ -1,4 +1,3 @@
-from .parts import resolve_parts as resolve_parts
 from .plan import ByRole as ByRole, RunPlan as RunPlan
 from .planner import shared_options as shared_options
 from .preflight import (

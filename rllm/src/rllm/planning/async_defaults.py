@@ -22,11 +22,11 @@ def with_correction(plan: RunPlan) -> RunPlan:
     """Return the plan with decoupled PPO (Hilton et al. 2022, arXiv:2110.00641), unless the user set these keys.
 
     The trainer computes the old log-probs then. The ratio of these to the sampler's log-probs weights each token.
-    Losses that use that ratio themselves get no second one. A preset decides all of this itself.
+    Losses that use that ratio themselves get no second one.
     """
     composed = plan.composed
     config = plan.config.rllm
-    if not config.async_training.staleness or config.algorithm.rollout_correction.preset is not None:
+    if not config.async_training.staleness:
         return plan
     if not _is_set(composed, BYPASS):
         composed = _with_value(composed, BYPASS, False)

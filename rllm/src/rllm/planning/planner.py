@@ -14,7 +14,6 @@ from rllm.config.resolve import environment_hidden
 from rllm.planning.async_defaults import with_correction
 from rllm.planning.checks import find_problems
 from rllm.planning.dataset_of_file import dataset_of_file
-from rllm.planning.parts import resolve_parts
 from rllm.planning.plan import ByRole, RunPlan
 from rllm.planning.plan_losses import FALLBACK_LOSS
 from rllm.planning.problem import settle
@@ -108,8 +107,7 @@ class _Planner:
     def _pick(self, kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
         if isinstance(choice, str):
             choice = self._qualify_default(kind, choice, where)
-        chosen = choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
-        return resolve_parts(chosen, self._pick, where) if kind == "estimator" else chosen
+        return choose(self._registry, kind, choice, where, shared_options(self._composed.config, kind))
 
     def _pick_if(self, kind: str, choice: Choice | None, where: str) -> PluginChoice[Any] | None:
         return self._pick(kind, choice, where) if choice is not None else None

@@ -89,9 +89,6 @@ class RolloutCorrectionSection(Section):
     reject: Annotated[dict[RejectionRule, float | tuple[float, float]], ReadBy(), WHILE_BYPASSED] = Field(
         default_factory=dict, description="Rejection rules by name, with thresholds. Rejected tokens are masked."
     )
-    preset: Annotated[str | None, ReadBy()] = Field(
-        None, description="Name of a verl preset: defaults for the other keys. See `docs/how-to/off-policy.md`."
-    )
 
     @property
     def is_active(self) -> bool:
