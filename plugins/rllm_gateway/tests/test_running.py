@@ -283,7 +283,7 @@ def test_a_module_is_an_agent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("agent_name", "code", "value"),
     [
         ("nowhere.py:solve", "file-not-found", "nowhere.py"),
-        ("my_agent.py", "bad-function-name", "file: solve"),
+        ("my_agent.py", "bad-function-name", "my_agent.py:solve"),
         ("my_agent.py:solv", "unknown-function", "'solve'"),
         ("broken.py:solve", "syntax-error", "broken.py, line 1"),
         ("no_such_module_at_all:solve", "module-not-found", "'no_such_module_at_all'"),

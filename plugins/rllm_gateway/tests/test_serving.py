@@ -173,7 +173,7 @@ def test_sessions_of_validation_are_told_apart(stored: list[str], world: World) 
     assert line.endswith("  validation")
 
 
-@pytest.mark.parametrize("command", [["sessions"], ["export"]])
+@pytest.mark.parametrize("command", [["sessions"]])
 def test_an_unknown_run_is_answered_with_those_there_are(stored: list[str], command: list[str]) -> None:
     with expect_error(ConfigError, "run-not-found", "'other'", "'r'"):
         CliRunner().invoke(gateway, [*command, *stored, "--run", "other"], catch_exceptions=False)
@@ -184,7 +184,7 @@ def test_an_unknown_session_is_answered_with_how_to_list_them(stored: list[str])
         CliRunner().invoke(gateway, ["show", *stored, "task:1"], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("command", [["sessions"], ["show", "x"], ["export"], ["prune", "--run", "r"]])
+@pytest.mark.parametrize("command", [["sessions"], ["show", "x"], ["prune", "--run", "r"]])
 def test_where_no_store_is_none_is_made(command: list[str], tmp_path: Path) -> None:
     with expect_error(ConfigError, "store-not-found", "calls.db", "--store"):
         CliRunner().invoke(gateway, [*command, "--store", str(tmp_path / "calls.db")], catch_exceptions=False)
@@ -218,14 +218,6 @@ def test_thoughts_and_calls_of_tools_are_shown() -> None:
     ]
     assert list(message_lines({"role": "tool", "content": "x" * 3000})) == [f"    tool: {'x' * 2000}…"]
     assert list(message_lines({"role": "assistant", "content": None})) == ["    assistant: "]
-
-
-def test_calls_are_exported_with_whole_prompts(stored: list[str], world: World, tmp_path: Path) -> None:
-    printed("export", *stored, str(tmp_path / "calls.jsonl"))
-    lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
-    assert [line["prompt_ids"] for line in lines] == [call.prompt_ids.tolist() for call in world.policy.calls]
-    assert [line["reward"] for line in lines] == [0.5, 0.5]
-    assert lines[1]["messages"] == [*HI, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "and"}]
 
 
 def test_sessions_are_pruned(stored: list[str], world: World) -> None:

@@ -7,11 +7,6 @@ from .api.playing_registration import (
 from .api.python_plugins import rLLMAdvantageEstimator as rLLMAdvantageEstimator
 from .api.registration import (
     get_rllm_adv_estimator as get_rllm_adv_estimator,
-    get_rllm_estimator as get_rllm_estimator,
-    get_rllm_grouping as get_rllm_grouping,
-    get_rllm_loss as get_rllm_loss,
-    get_rllm_rejection as get_rllm_rejection,
-    get_rllm_sampler as get_rllm_sampler,
     register_rllm_adv_estimator as register_rllm_adv_estimator,
     register_rllm_estimator as register_rllm_estimator,
     register_rllm_grouping as register_rllm_grouping,

@@ -11,11 +11,6 @@ from expecting import expect_error
 import rllm_core
 from rllm_core import (
     get_rllm_adv_estimator,
-    get_rllm_estimator,
-    get_rllm_grouping,
-    get_rllm_loss,
-    get_rllm_rejection,
-    get_rllm_sampler,
     register_rllm_adv_estimator,
     register_rllm_estimator,
     register_rllm_grouping,
@@ -23,7 +18,6 @@ from rllm_core import (
     register_rllm_rejection,
     register_rllm_sampler,
 )
-from rllm_core.algorithms.grouping import by_task_and_role
 from rllm_core.algorithms.rejection import KeepAll
 from rllm_core.contracts.estimator import AdvantageInput, Advantages
 from rllm_core.contracts.plugin import NoParams, Params
@@ -134,7 +128,7 @@ def test_a_callable_object_is_known_by_its_class() -> None:
 
     register_rllm_estimator("scaled")(Scaled())
     second = register_rllm_estimator("scaled")(Scaled())
-    assert get_rllm_estimator("scaled") is second
+    assert record_of("estimator", "scaled").load() is second
 
 
 @pytest.mark.parametrize("decorator", EVERY_DECORATOR.values(), ids=EVERY_DECORATOR)
@@ -157,7 +151,7 @@ def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
         return Advantages(values=inputs.rewards * params.strength)
 
     register_rllm_estimator("strong", params=Strength, scope="trajectory")(strong)
-    assert get_rllm_estimator("strong") is strong
+    assert record_of("estimator", "strong").load() is strong
     record = record_of("estimator", "strong")
     assert (record.params, record.level, record.scope) == (Strength, "trajectory", "trajectory")
     classic: Any = get_rllm_adv_estimator("strong")
@@ -167,7 +161,7 @@ def test_a_new_estimator_has_options_a_level_and_a_scope() -> None:
         classic(REWARDS, None, strenght=3)
 
     register_rllm_estimator("per_step", level="step")(strong)
-    with expect_error(PluginError, "bad-estimator-signature", "get_rllm_estimator('per_step')"):
+    with expect_error(PluginError, "bad-estimator-signature", "per_step"):
         get_rllm_adv_estimator("per_step")
 
 
@@ -186,9 +180,9 @@ def test_losses_groupings_and_rejections_are_registered_with_their_options() -> 
     register_rllm_loss("mine", params=Strength, **own)(loss)
     register_rllm_grouping("mine", params=Strength, summary="Mine.")(grouping)
     register_rllm_rejection("mine", params=Strength)(Mode)
-    assert get_rllm_loss("mine") is loss
-    assert get_rllm_grouping("mine") is grouping
-    assert get_rllm_rejection("mine") is Mode
+    assert record_of("loss", "mine").load() is loss
+    assert record_of("grouping", "mine").load() is grouping
+    assert record_of("rejection", "mine").load() is Mode
     records = {kind: record_of(kind, "mine") for kind in ("loss", "grouping", "rejection")}
     assert {record.params for record in records.values()} == {Strength}
     assert records["loss"].needs == {"ref_logprobs"}
@@ -210,15 +204,8 @@ def test_a_sampler_is_registered_with_its_options() -> None:
 
     register_rllm_sampler("mine", params=Strength)(Mine)
     record = record_of("sampler", "mine")
-    assert get_rllm_sampler("mine") is Mine
+    assert record_of("sampler", "mine").load() is Mine
     assert (record.params, record.summary) == (Strength, "Always the first task.")
-
-
-def test_what_the_core_offers_is_given_as_well() -> None:
-    assert get_rllm_grouping("task_role") is by_task_and_role
-    assert get_rllm_rejection("rllm-core/none") is KeepAll
-    assert callable(get_rllm_loss("ppo"))
-    assert callable(get_rllm_estimator("grpo"))
 
 
 def test_a_built_in_estimator_works_on_lists_of_arrays() -> None:
@@ -253,7 +240,7 @@ def test_every_function_of_the_module_is_a_name_of_the_package() -> None:
     from rllm.api import registration
 
     functions = {name for name in vars(registration) if name.startswith(("register_rllm_", "get_rllm_"))}
-    assert len(functions) == 12
+    assert len(functions) == 7
     for name in functions:
         assert getattr(rllm_core, name) is getattr(registration, name)
     with pytest.raises(AttributeError, match="'rllm_core' has no attribute 'register_rllm_los'"):

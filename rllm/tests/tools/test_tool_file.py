@@ -43,7 +43,7 @@ def test_annotations_may_be_texts(tool_file: Write) -> None:
         ("def add(): ...", "ad", "has no function 'ad'.", "Did you mean 'add'?"),
         ("def add(): ...", "fly", "has no function 'fly'.", "Its functions: add."),
         ("x = 1", "x", "has no function 'x'.", "Its functions: none."),
-        ("def add(:", "add", "line 1: SyntaxError", "check with: python"),
+        ("def add(:", "add", "line 1: syntax error", "check with: python"),
         ("import os\n1 / 0", "add", "line 2: ZeroDivisionError", "check with: python"),
         ("exit(3)", "add", "line 1: SystemExit", "check with: python"),
     ],

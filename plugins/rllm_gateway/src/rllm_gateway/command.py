@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
@@ -97,26 +97,6 @@ def show(store: str | None, session: str) -> None:
     with opened(store) as reader:
         for line in call_lines(reader.session(session)):
             click.echo(line)
-
-
-@gateway.command()
-@STORE_OPTION
-@RUN_OPTION
-@click.argument("file", type=click.File("wb"), default="-")
-def export(store: str | None, file: BinaryIO, run: str | None) -> None:
-    """Write model calls as JSON Lines.
-
-    Each line has a call's messages, token ids and log-probs. Without FILE they are written to standard output.
-
-    \b
-    Example:
-      rllm gateway export calls.jsonl --store runs/rllm-training/default
-    """
-    from rllm_gateway.listing import exported, opened
-
-    with opened(store, run) as reader:
-        for line in exported(reader, run):
-            file.write(line + b"\n")
 
 
 @gateway.command()

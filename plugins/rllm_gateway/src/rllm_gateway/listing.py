@@ -6,11 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-import orjson
-
 from rllm_core.errors import ConfigError
-from rllm_gateway.calls import CallReader, CallRow, SessionSummary, StoredSession
+from rllm_gateway.calls import CallReader, SessionSummary, StoredSession
 from rllm_gateway.exchange import REASONING
 from rllm_gateway.link import LABEL, VALIDATION
 from rllm_gateway.places import named_store
@@ -97,35 +94,3 @@ def message_lines(message: Any) -> Iterator[str]:
 def _shortened(said: Any) -> str:
     text = str(said)
     return f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
-
-
-def exported(reader: CallReader, run: str | None = None) -> Iterator[bytes]:
-    """Yield one line of JSON per call, with its whole prompt. Raises the errors of `sessions_of`."""
-    for summary in sessions_of(reader, run):
-        stored = reader.session(summary.session.id)
-        rewards = {reward.role: reward.value for reward in stored.rewards}
-        for row in stored.calls:
-            yield orjson.dumps(_exported(stored, row, rewards), option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _exported(stored: StoredSession, row: CallRow, rewards: dict[str, float]) -> dict[str, Any]:
-    return {
-        "session": row.session,
-        "run": stored.session.run,
-        "attempt": stored.session.rollout,
-        "retry": stored.session.retry,
-        "call": row.id,
-        "parent": row.parent,
-        "role": row.role,
-        "messages": stored.messages(row.id),
-        "reply": row.response,
-        "prompt_ids": stored.prompt_ids(row.id),
-        "response_ids": row.response_ids,
-        "logprobs": [None if np.isnan(each) else float(each) for each in row.logprobs],
-        "weight_version": row.weight_version,
-        "finish_reason": row.finish_reason,
-        "parameters": row.sent,
-        "outcomes": row.outcomes,
-        "delivered": row.delivered,
-        "reward": rewards.get(row.role),
-    }

@@ -54,8 +54,6 @@ class ModelOptions:
     """Maximum padded tokens per forward and backward pass. With `tiny`, 16384 used 400 MB more and was not faster."""
     max_merged: int = 2
     """Maximum sets of weights ready for sampling."""
-    merged_dtype: Literal["float32", "model"] = "float32"
-    """Type of merged layers. `model` means the base model's type, see `lora.merged_copy`."""
     limits: TinkerLimits = field(default_factory=TinkerLimits)
 
 
@@ -120,7 +118,6 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
             seed=seed,
             max_context=options.max_context,
             max_tokens_per_microbatch=options.max_tokens_per_microbatch,
-            merged_dtype=loaded.model.dtype if options.merged_dtype == "model" else torch.float32,
         )
         samplers = Samplers(
             host,

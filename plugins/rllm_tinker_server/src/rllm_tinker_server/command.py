@@ -69,13 +69,10 @@ def tinker() -> None:
     show_default=True,
     type=click.Choice(["float32", "bfloat16"]),
     help="Type of the base model's weights and of activations. float16 is not available, because gradients leave its "
-    "range. Adapters, their gradients and AdamW's moments are always float32. For samples see --merged-dtype.",
+    "range. Adapters, their gradients and AdamW's moments are always float32.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights of `tiny`, as trainer.seed in a run.")
 @click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="Maximum LoRA models.")
-@click.option(
-    "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Maximum sampler weights in memory."
-)
 @click.option(
     "--max-merged",
     default=2,
@@ -84,26 +81,11 @@ def tinker() -> None:
     help="Maximum sets of weights ready for sampling. Each set is a copy of the adapted layers.",
 )
 @click.option(
-    "--merged-dtype",
-    default="float32",
-    show_default=True,
-    type=click.Choice(["float32", "model"]),
-    help="Type of the copies for sampling. `model`: the type in --dtype. bfloat16 needs half the memory, but samples "
-    "do not see small changes, because a weight changes by at least 1/256 of its value.",
-)
-@click.option(
     "--kv-cache-gib",
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
     help="GiB of cached keys and values for each set of weights in use for sampling.",
-)
-@click.option(
-    "--max-concurrency",
-    default=512,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Maximum sequences of one set of weights in a forward pass. Other sequences wait.",
 )
 @click.option(
     "--stand-in-losses",
@@ -120,7 +102,6 @@ def serve(
     host: str,
     api_key: str | None,
     max_models: int,
-    max_snapshots: int,
     stand_in_losses: bool,
     announce: Path | None,
     end_with_stdin: bool,
@@ -155,7 +136,7 @@ def serve(
             "Run: pip install rllm-tinker-server",
         ) from error
     where = TinkerServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
-    limits = TinkerLimits(max_models=max_models, max_snapshots=max_snapshots, stand_in_losses=stand_in_losses)
+    limits = TinkerLimits(max_models=max_models, stand_in_losses=stand_in_losses)
     what = ModelOptions(**model, limits=limits)
 
     def ready(url: str) -> None:

@@ -118,7 +118,6 @@ class Host:
         seed: int = 0,
         max_context: int | None = None,
         max_tokens_per_microbatch: int = 16384,
-        merged_dtype: torch.dtype = torch.float32,
     ) -> None:
         """Take over a model; its weights are frozen, and never change.
 
@@ -129,7 +128,6 @@ class Host:
             seed: of the weights, where the model is `tiny`.
             max_context: most tokens of a conversation and of an example; None: as many as the model takes.
             max_tokens_per_microbatch: padded tokens per forward and backward pass.
-            merged_dtype: of the layers that an adapter is merged into; see `merged_copy`.
 
         Raises:
             ConfigError: the model takes fewer tokens than `max_context`.
@@ -152,7 +150,6 @@ class Host:
             vocabulary=int(self.model.get_input_embeddings().num_embeddings),
         )
         self._max_tokens = max_tokens_per_microbatch
-        self._merged_dtype = merged_dtype
         self._seed = seed
         self._learners: dict[str, Learner] = {}
 
@@ -213,7 +210,7 @@ class Host:
 
     def merged(self, weights: AdapterWeights | None) -> Any:
         """A plain model to sample from; None: the base model."""
-        return self._sampled if weights is None else merged_copy(self.model, weights, self._merged_dtype)
+        return self._sampled if weights is None else merged_copy(self.model, weights)
 
     def score(self, model: Any, given: NDArray[np.int32], settings: ScoreSettings) -> Scores:
         """See the function `score`; `model` is one of `merged`."""

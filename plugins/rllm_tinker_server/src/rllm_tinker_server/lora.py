@@ -175,18 +175,18 @@ def peft_config(spec: LoraSpec, names: tuple[str, ...]) -> peft.LoraConfig:
 
 
 @torch.no_grad()
-def merged_copy(base: Any, weights: AdapterWeights, dtype: torch.dtype = torch.float32) -> Any:
+def merged_copy(base: Any, weights: AdapterWeights) -> Any:
     """Return a plain model with the adapted model's outputs. It shares all tensors with `base` except adapted weights.
 
-    The adapted weights have the type `dtype`, independent of the base model's type. bfloat16 needs half the memory, but
-    loses most of the change from few or small steps, because a weight changes by at least 1/256 of its value.
+    The adapted weights are float32 with any type of the base model. bfloat16 would lose most of the change from few or
+    small steps, because a weight changes by at least 1/256 of its value.
     """
     merged = sharing_copy(base)
     for name, factors in weights.factors.items():
         layer = merged.get_submodule(name)
         device = layer.weight.device
         change = factors.up.to(device) @ factors.down.to(device) * (ALPHA / weights.spec.rank)
-        merged.set_submodule(name, _MergedLinear((layer.weight.float() + change).to(dtype), layer.bias))
+        merged.set_submodule(name, _MergedLinear(layer.weight.float() + change, layer.bias))
     return merged
 
 

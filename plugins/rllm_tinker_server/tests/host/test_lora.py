@@ -172,15 +172,6 @@ def test_small_changes_reach_the_merged_model_of_a_bfloat16_base() -> None:
     assert (found.float() - expected.float()).norm() < 0.02 * expected.float().norm()
 
 
-def test_a_merged_model_in_the_type_of_a_bfloat16_base_is_half_as_large_and_answers_alike() -> None:
-    base = build_untied().to(torch.bfloat16)
-    lora = _randomised(base, ALL)
-    merged = merged_copy(base, lora.weights(), torch.bfloat16)
-    assert {parameter.dtype for parameter in merged.parameters()} == {torch.bfloat16}
-    found, expected = _logits(merged).float(), _logits(lora.model).float()
-    assert (found - expected).norm() < 0.05 * expected.norm()
-
-
 def test_a_merged_model_shares_all_tensors_that_are_not_adapted() -> None:
     base = build_untied()
     lora = _randomised(base, LoraSpec(rank=4, seed=0, train_mlp=False, train_unembed=False))

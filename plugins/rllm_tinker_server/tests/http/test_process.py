@@ -205,5 +205,5 @@ def test_help_teaches_by_example() -> None:
     assert "rllm tinker serve --model tiny" in shown
     assert "TINKER_BASE_URL" in shown
     assert "Other users" in shown
-    for option in ("--max-merged", "--merged-dtype", "--kv-cache-gib", "--max-concurrency"):
+    for option in ("--max-merged", "--kv-cache-gib"):
         assert option in shown

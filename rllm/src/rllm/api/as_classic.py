@@ -41,7 +41,7 @@ class AsClassic:
                 "bad-estimator-signature",
                 f"Estimator {plugin.name!r} returns one advantage per {plugin.level}; the classic signature has "
                 "one per trajectory.",
-                f"get_rllm_estimator({plugin.name!r}) returns it with its own signature, (inputs, params).",
+                f"Set rllm.algorithm.adv_estimator={plugin.name}, or name an estimator of trajectories.",
             )
         self._plugin = plugin
         self._estimator = estimator

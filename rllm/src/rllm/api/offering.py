@@ -7,11 +7,9 @@ from enum import Enum
 from inspect import getdoc
 from typing import Any, TypeVar
 
-from rllm_core.contracts.chosen import Registered
 from rllm_core.contracts.plugin import Plugin
 from rllm_core.errors import PluginError
 from rllm_core.plugins import in_process
-from rllm_core.plugins.registry import Registry
 
 ThingT = TypeVar("ThingT", bound=Callable[..., Any])
 
@@ -69,12 +67,3 @@ def frozen(value: Any) -> Any:
     """A set as a frozen one."""
     # Keep a value that is not a set unchanged, so that the check of the plugin spec reports it.
     return frozenset(value) if isinstance(value, Set) else value
-
-
-def find_plugin(kind: str, name: str) -> Registered[Any]:
-    """Return a registered or installed plugin.
-
-    Raises:
-        PluginError: no plugin has this name, or several have it.
-    """
-    return Registry.load().get(kind, name)

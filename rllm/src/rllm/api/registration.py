@@ -14,14 +14,14 @@ from pydantic import BaseModel
 from rllm.api.as_classic import AsClassic
 from rllm.api.classic import ClassicEstimator, FromClassic, require_classic
 from rllm.api.classic_call import NORM, reads
-from rllm.api.offering import NONE, ThingT, find_plugin, frozen, offering, plain_name, read_summary, registering
+from rllm.api.offering import NONE, ThingT, frozen, offering, plain_name, read_summary, registering
 from rllm.planning import shared_options
-from rllm_core.contracts.estimator import AdvantageEstimator, EstimatorPlugin, Level, Scope
-from rllm_core.contracts.grouping import Grouping, GroupingPlugin
-from rllm_core.contracts.loss import LossPlugin, PolicyLoss
+from rllm_core.contracts.estimator import EstimatorPlugin, Level, Scope
+from rllm_core.contracts.grouping import GroupingPlugin
+from rllm_core.contracts.loss import LossPlugin
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin
-from rllm_core.contracts.sampler import Sampler, SamplerPlugin, SamplerSetup
+from rllm_core.contracts.rejection import RejectionPlugin
+from rllm_core.contracts.sampler import SamplerPlugin
 from rllm_core.errors import PluginError
 from rllm_core.plugins.choice import choose
 from rllm_core.plugins.registry import Registry
@@ -129,11 +129,6 @@ def register_rllm_estimator(
     return offering(EstimatorPlugin, name, summary, params=params, **fields)
 
 
-def get_rllm_estimator(name: str) -> AdvantageEstimator:
-    """An estimator as ``f(inputs, params) -> Advantages``, whatever signature it is written in."""
-    return cast(AdvantageEstimator, find_plugin("estimator", name).load())
-
-
 def register_rllm_loss(
     name: str,
     *,
@@ -158,11 +153,6 @@ def register_rllm_loss(
     return offering(LossPlugin, name, summary, params=params, **fields)
 
 
-def get_rllm_loss(name: str) -> PolicyLoss:
-    """A policy loss as ``f(inputs, params)``."""
-    return cast(PolicyLoss, find_plugin("loss", name).load())
-
-
 def register_rllm_grouping(
     name: str, *, params: type[BaseModel] = NoParams, config_keys: Set[str] = NONE, summary: str = ""
 ) -> Callable[[ThingT], ThingT]:
@@ -172,11 +162,6 @@ def register_rllm_grouping(
     """
 
     return offering(GroupingPlugin, name, summary, params=params, config_keys=config_keys)
-
-
-def get_rllm_grouping(name: str) -> Grouping:
-    """Return a grouping as ``f(episodes, params)``."""
-    return cast(Grouping, find_plugin("grouping", name).load())
 
 
 def register_rllm_rejection(
@@ -191,11 +176,6 @@ def register_rllm_rejection(
     return offering(RejectionPlugin, name, summary, params=params, config_keys=config_keys)
 
 
-def get_rllm_rejection(name: str) -> Callable[[Any], RejectionMode]:
-    """Return the function that creates a rejection mode from its options."""
-    return cast("Callable[[Any], RejectionMode]", find_plugin("rejection", name).load())
-
-
 def register_rllm_sampler(
     name: str, *, params: type[BaseModel] = NoParams, config_keys: Set[str] = NONE, summary: str = ""
 ) -> Callable[[ThingT], ThingT]:
@@ -206,8 +186,3 @@ def register_rllm_sampler(
     """
 
     return offering(SamplerPlugin, name, summary, params=params, config_keys=config_keys)
-
-
-def get_rllm_sampler(name: str) -> Callable[[Any, SamplerSetup], Sampler]:
-    """Return the function that creates a sampler from its options and the setup."""
-    return cast("Callable[[Any, SamplerSetup], Sampler]", find_plugin("sampler", name).load())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from rllm.evaluation.metadata import Environment, Metadata
 from rllm.evaluation.metrics import known_rewards
 from rllm.evaluation.outcome import Outcome, build_outcome
-from rllm.evaluation.permutation import drawn_p, exact_p
+from rllm.evaluation.permutation import sign_flip_p
 from rllm.evaluation.saving import read_rollouts, require_saved
 from rllm.evaluation.statistics import Estimate, estimate_difference, estimate_mean
 from rllm_core.errors import ConfigError
@@ -129,15 +128,8 @@ def _named(tasks: Sequence[str]) -> str:
 
 
 def _passes(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Difference:
-    counts = [[(sum(outcome.correct for outcome in side), len(side)) for side in pair] for pair in pairs]
-    shares = [[correct / tried for correct, tried in pair] for pair in counts]
-    # Over a common denominator the differences are whole numbers, and the test is exact.
-    common = math.lcm(*{tried for pair in counts for _, tried in pair})
-    whole = [
-        second * (common // of_second) - first * (common // of_first)
-        for (first, of_first), (second, of_second) in counts
-    ]
-    return _difference(shares, estimate_difference, exact_p(whole))
+    shares = [[float(np.mean([outcome.correct for outcome in side])) for side in pair] for pair in pairs]
+    return _difference(shares, estimate_difference)
 
 
 def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Difference | None:
@@ -146,12 +138,10 @@ def _rewards(pairs: Sequence[tuple[Sequence[Outcome], Sequence[Outcome]]]) -> Di
         return None
     bounded = all(0 <= reward <= 1 for pair in rewards for side in pair for reward in side)
     estimate = estimate_difference if bounded else estimate_mean
-    return _difference([[float(np.mean(side)) for side in pair] for pair in rewards], estimate, None)
+    return _difference([[float(np.mean(side)) for side in pair] for pair in rewards], estimate)
 
 
-def _difference(
-    of_tasks: Sequence[Sequence[float]], estimate: Callable[[Sequence[float]], Estimate], exact: float | None
-) -> Difference:
+def _difference(of_tasks: Sequence[Sequence[float]], estimate: Callable[[Sequence[float]], Estimate]) -> Difference:
     differences = [second - first for first, second in of_tasks]
     first, second = (float(np.mean(column)) for column in zip(*of_tasks, strict=True))
-    return Difference(first, second, estimate(differences), drawn_p(differences) if exact is None else exact)
+    return Difference(first, second, estimate(differences), sign_flip_p(differences))

@@ -10,33 +10,11 @@ from numpy.typing import NDArray
 DRAWS = 100_000
 TOGETHER = 2_000_000
 """Signs that are drawn at a time: 16 MB."""
-MOST_STEPS = 300_000_000
-"""Maximum number of additions for an exact distribution."""
 SLACK = 1e-9
 """Relative tolerance, because sums of the same numbers in a different order must be ties."""
 
 
-def exact_p(differences: Sequence[int]) -> float | None:
-    """Return the two-sided p-value of integers, one per task, over all signs. None if that takes too long.
-
-    If every number is -1, 0 or 1, it is McNemar's exact test.
-    """
-    sizes = [abs(each) for each in differences if each]
-    total = sum(sizes)
-    if len(sizes) * (2 * total + 1) > MOST_STEPS:
-        return None
-    chances = np.zeros(2 * total + 1)
-    chances[total] = 1.0
-    for size in sizes:
-        moved = np.zeros_like(chances)
-        moved[size:] += chances[:-size] / 2
-        moved[:-size] += chances[size:] / 2
-        chances = moved
-    seen = abs(sum(differences))
-    return float(min(1.0, chances[np.abs(np.arange(-total, total + 1)) >= seen].sum()))
-
-
-def drawn_p(differences: Sequence[float]) -> float:
+def sign_flip_p(differences: Sequence[float]) -> float:
     """Return the two-sided p-value of numbers, one per task, over `DRAWS` random signs with a fixed seed.
 
     The observed signs count as one more draw, so the value is never 0 (Phipson and Smyth 2010).

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rllm.tasks.reward_file import find_place, load_function, split
+from rllm.tasks.function_file import find_place
+from rllm.tasks.reward_file import load_function, split
 from rllm.tasks.signatures import UnfitError, call_as_trl, call_as_verl, result_of_trl, result_of_verl
 from rllm_core.contracts.reward import Rollout, Score
 

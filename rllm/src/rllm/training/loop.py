@@ -161,9 +161,7 @@ class TrainingLoop:
             checkpoint = self._find_checkpoint(backend)
             score = await self._unless_stopped(create_scorer(self.plan))
             engine = self._around(await self._unless_stopped(backend.start(run_context(self.plan, self.total_steps))))
-            opening = open_runner(
-                self.plan, engine, self.directory.path, lambda: score, replaces=self.directory.replaces
-            )
+            opening = open_runner(self.plan, engine, self.directory.path, score, replaces=self.directory.replaces)
             async with opening as runner:
                 pipeline = Pipeline(
                     self.plan.stages,

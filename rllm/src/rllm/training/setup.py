@@ -108,6 +108,7 @@ async def open_runner(
     plan: RunPlan,
     engine: RolloutEngine,
     directory: Path | None = None,
+    score: ScoreRollout | None = None,
     *,
     replaces: bool = False,
 ) -> AsyncIterator[RolloutRunner]:
@@ -119,6 +120,7 @@ async def open_runner(
         plan: the run's plan.
         engine: the engine that samples.
         directory: the run folder. None if nothing is trained.
+        score: scores rollouts with the plan's rewards. None: `create_scorer` makes it.
         replaces: see `OpenedRun.replaces`.
     """
     opening = plan.workflow.plugin.open
@@ -135,7 +137,7 @@ async def open_runner(
         with failures_as(PluginError, f"`open` of workflow {plan.workflow.qualified_name}"):
             shared = None if opening is None else opening(run, plan.workflow.params)
             resource = None if shared is None else await stack.enter_async_context(shared)
-        yield _runner(plan, engine, resource, await create_scorer(plan))
+        yield _runner(plan, engine, resource, score or await create_scorer(plan))
 
 
 def _runner(plan: RunPlan, engine: RolloutEngine, resource: Any, score: ScoreRollout | None) -> RolloutRunner:

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rllm_core.errors import ConfigError, did_you_mean
+from rllm.tasks.function_file import (
+    defined_functions,
+    may_be_bound,
+    missing_function,
+    parse_file,
+    split_function,
+    unnamed_function,
+)
+from rllm_core.errors import ConfigError
 
 KEY = "rllm.workflow.workflow_args.agent"
 EXAMPLE = "Set the agent to FILE.py:FUNCTION, such as my_agent.py:solve, or to MODULE:FUNCTION."
@@ -37,16 +45,12 @@ def target_of(agent: str) -> Target:
     Raises:
         ConfigError: the file, the module or the function is missing.
     """
-    place, _, function = (agent, "", "") if agent.endswith(".py") else agent.rpartition(":")
+    place, function = split_function(agent)
     if not place:
         raise ConfigError("bad-function-name", f"{KEY} is {agent!r}.", EXAMPLE)
     if not function.isidentifier():
-        known = ", ".join(_functions(_parsed(_source_of(place)))) if place.endswith(".py") else ""
-        raise ConfigError(
-            "bad-function-name",
-            f"{KEY} is {agent!r}, which contains no function name.",
-            f"{EXAMPLE} Functions of the file: {known or 'none'}.",
-        )
+        source = _source_of(place) if place.endswith(".py") else None
+        raise unnamed_function(agent, place, [] if source is None else defined_functions(parse_file(source)), "solve")
     return Target(place, function)
 
 
@@ -60,15 +64,10 @@ def check_target(agent: str) -> Target:
     source = _source_of(target.place)
     if source is None:
         return target  # A module without Python source can only be checked by running it.
-    tree = _parsed(source)
-    if target.function not in _bound_names(tree) and not _imports_everything(tree):
-        known = _functions(tree)
-        there = ", ".join(known) or "none"
-        raise ConfigError(
-            "unknown-function",
-            f"{target.place} has no function {target.function!r}.",
-            did_you_mean(target.function, known) or f"Its functions: {there}.",
-        )
+    tree = parse_file(source)
+    known = defined_functions(tree)
+    if target.function not in known and not may_be_bound(tree, target.function):
+        raise missing_function(target.place, target.function, known)
     return target
 
 
@@ -77,7 +76,7 @@ def imported_packages(target: Target) -> list[str]:
     source = _source_of(target.place)
     if source is None:
         return []
-    names = [name for node in ast.walk(_parsed(source)) for name in _imported(node)]
+    names = [name for node in ast.walk(parse_file(source)) for name in _imported(node)]
     return list(dict.fromkeys(names))
 
 
@@ -119,37 +118,6 @@ def _source_of(place: str) -> Path | None:
             f"{EXAMPLE} rllm also searches for modules in {Path.cwd()}.",
         )
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-
-
-def _parsed(source: Path | None) -> ast.Module:
-    assert source is not None
-    try:
-        return ast.parse(source.read_bytes(), str(source))
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        where = f"{source}, line {line}" if line else str(source)
-        raise ConfigError(
-            "syntax-error",
-            f"{where}: syntax error: {getattr(error, 'msg', error)}.",
-            f"Correct that line. To check the file, run: python -m py_compile {source}",
-        ) from error
-
-
-def _functions(tree: ast.Module) -> list[str]:
-    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def _bound_names(tree: ast.Module) -> set[str]:
-    """Return the names that the file may define, by a `def`, an assignment, an import or a class."""
-    defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    bound = {node.name for node in ast.walk(tree) if isinstance(node, defined)}
-    bound |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    aliases = [node for node in ast.walk(tree) if isinstance(node, ast.alias)]
-    return bound | {node.asname or node.name for node in aliases}
-
-
-def _imports_everything(tree: ast.Module) -> bool:
-    return any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
 
 
 LARGEST = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rllm.planning import ByRole, resolve_parts, shared_options
+from rllm.planning import ByRole, shared_options
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.estimator import ALWAYS_FILLED
 from rllm_core.contracts.stage_context import StageContext
@@ -83,8 +83,7 @@ async def rescore(
     registry = registry or stored_registry(config)
 
     def pick(kind: str, choice: Choice, where: str) -> PluginChoice[Any]:
-        chosen = choose(registry, kind, choice, where, shared_options(config, kind))
-        return resolve_parts(chosen, pick, where) if kind == "estimator" else chosen
+        return choose(registry, kind, choice, where, shared_options(config, kind))
 
     own = _own_estimators(config, pick) if len(names) < 2 else []
     estimators = (*own, *(ByRole(_require_stored(pick("estimator", name, "--estimator"))) for name in names))
