@@ -9,6 +9,7 @@ import pytest
 import torch
 from expecting import expect_error
 from hypothesis import given, strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
 from rllm_core.algorithms.options import PpoParams
@@ -153,3 +154,10 @@ def test_a_loss_that_no_gradient_reaches_the_log_probs_through_is_an_error() -> 
     assert inputs.logprobs.requires_grad
     with expect_error(LossError, "loss-without-gradient", "'mine'"):
         checked(-inputs.advantages * inputs.logprobs.detach(), inputs, "loss 'mine'")
+
+
+def test_dual_clip_is_off_by_default_and_refuses_bounds_of_1_and_less() -> None:
+    assert PpoParams().clip_ratio_c is None
+    for bound in (1.0, 0.5, 0.0, -3.0):
+        with pytest.raises(ValidationError):
+            PpoParams(clip_ratio_c=bound)
