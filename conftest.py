@@ -10,9 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import CommandServer, running
+
+from rllm_serving.child_process import ChildProcess
 
 # Each test process keeps one core busy: threads of torch and NumPy would wait for each other's cores. Read at import.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -57,6 +60,19 @@ def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command
     """Starts commands in processes that need not import torch and transformers first."""
     with running(tmp_path_factory.mktemp("output")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def forked_children(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Training processes are forks of the command server: five seconds less for each."""
+
+    def spawn(*arguments: Any) -> ChildProcess:
+        server: CommandServer = request.getfixturevalue("command_server")
+        return server.spawn(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChildProcess, "spawn", spawn)
+        yield
 
 
 @pytest.fixture

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import waiting_runs
+from forked import CommandServer
 
 from rllm_core.errors import RllmError
 from rllm_local import engine as engine_module
@@ -21,14 +20,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def made(command_server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of each run of `waiting_runs`."""
-    command = [sys.executable, str(Path(waiting_runs.__file__))]
-    environ = os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view"}
-    directory = tmp_path_factory.mktemp("runs")
-    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    read: dict[str, Any] = json.loads(done.stdout)
+    environ = os.environ | {"RLLM_BLOCK_PLUGINS": "rllm-view", "PYTHONPATH": str(Path(waiting_runs.__file__).parent)}
+    process = command_server.start("waiting_runs", [], tmp_path_factory.mktemp("runs"), environ)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    read: dict[str, Any] = json.loads(output)
     return read
 
 

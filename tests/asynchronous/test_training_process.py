@@ -50,16 +50,15 @@ def _steps(run: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def _child_of(pid: int) -> int:
-    """The process that trains."""
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"rllm_local.training_child" in (directory / "cmdline").read_bytes():
-                return int(directory.name)
-        except (OSError, ValueError):
-            continue
-    raise AssertionError("no process trains")
+def _trainer_of(run: int) -> int:
+    """The process that trains, a child of the run's command server."""
+    (server,) = _children(run)
+    (trainer,) = _children(server)
+    return trainer
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _alive(pid: int) -> bool:
@@ -95,7 +94,7 @@ def begun(start_forked_rllm: Start, tmp_path: Path) -> Callable[[], tuple[Any, i
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline, "the run makes no progress"
             time.sleep(0.01)
-        return process, _child_of(process.pid), run
+        return process, _trainer_of(process.pid), run
 
     return make
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ def plan_of(settings: Mapping[str, Any], registry: Registry, layers: Iterable[La
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _forked_children(forked_children: None) -> None:
+    """No process of a run imports torch and transformers."""
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _no_pages() -> Iterator[None]:
     """No report in this process: it takes more time than a short run. `test_commands.py` reads it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -114,6 +120,17 @@ def with_view(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rllm_view.report.write_page", write_page)
 
 
+@pytest.fixture
+def rllm_of_page(environ: dict[str, str], forked_rllm: Callable[..., Any]) -> Callable[..., Any]:
+    """Run `rllm WORDS` of a page: all commands exist, and a training writes no report."""
+
+    def run(*words: str) -> Any:
+        environ["RLLM_BLOCK_PLUGINS"] = "rllm-view" if words[0] == "train" else ""
+        return forked_rllm(*words)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def carry_out() -> Callable[[RunPlan], Trained]:
     """Make the run of a plan."""
@@ -134,17 +151,40 @@ def carry_out() -> Callable[[RunPlan], Trained]:
     return run
 
 
+def quick_plan(worlds: Registry, environment: str | None, settings: Mapping[str, Any] | None) -> RunPlan:
+    """One step of two tasks, each played twice, unless the settings say otherwise."""
+    named = {} if environment is None else {"rllm.env.name": environment}
+    beneath = layer_from_dotted({**QUICK, **(FOUR_TASKS if environment == "sum" else {})}, "before", Tier.SAVED)
+    return plan_of({**named, **(settings or {})}, worlds, [beneath])
+
+
 @pytest.fixture
 def train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: Registry, carry_out: Callable[[RunPlan], Trained]
 ) -> Train:
-    """Train: one step of two tasks, each played twice, unless the settings say otherwise. A run replaces the last."""
+    """Make the run of a `quick_plan`. A run replaces the last."""
     monkeypatch.chdir(tmp_path)
 
     def run(environment: str | None = "sum", settings: Mapping[str, Any] | None = None) -> Trained:
-        named = {} if environment is None else {"rllm.env.name": environment}
-        beneath = layer_from_dotted({**QUICK, **(FOUR_TASKS if environment == "sum" else {})}, "before", Tier.SAVED)
-        return carry_out(plan_of({**named, **(settings or {})}, worlds, [beneath]))
+        return carry_out(quick_plan(worlds, environment, settings))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared_run(
+    tmp_path_factory: pytest.TempPathFactory, worlds: Registry, carry_out: Callable[[RunPlan], Trained]
+) -> Train:
+    """Make the run of a `quick_plan`, once for all tests. They only read its folder, or a copy."""
+    made: dict[str, Trained] = {}
+
+    def run(environment: str | None = "sum", settings: Mapping[str, Any] | None = None) -> Trained:
+        key = repr((environment, settings))
+        if key not in made:
+            with chdir(tmp_path_factory.mktemp("shared")):
+                trained = made[key] = carry_out(quick_plan(worlds, environment, settings))
+                trained.directory = trained.directory.absolute()
+        return made[key]
 
     return run
 

@@ -20,7 +20,7 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_view")]
+pytestmark = pytest.mark.slow
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = {
@@ -116,7 +116,7 @@ def is_for(command: str, key: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_the_page_run(
-    page: str, forked_rllm: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, rllm_of_page: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in FILES.get(page, dict)().items():
         (tmp_path / name).write_text(text)
@@ -126,7 +126,7 @@ def test_the_commands_of_the_page_run(
 
     for command in [*(f"rllm {each}" for each in BEFORE.get(page, ())), *tried]:
         shown = said_to_be_refused(page, command)
-        done = forked_rllm(*(shlex.split(command)[1:] if shown else words_of(command)))
+        done = rllm_of_page(*(shlex.split(command)[1:] if shown else words_of(command)))
         assert done.returncode == (2 if shown else 0), f"{command}\n{done.stderr}"
         assert shown in " ".join(done.stderr.split())
 
@@ -150,9 +150,9 @@ def test_the_pipeline_in_the_reference_is_one(worlds: Registry, tmp_path: Path) 
 
 
 def test_the_record_is_read_as_the_reference_says(
-    forked_rllm: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rllm_of_page: Rllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert forked_rllm(*words_of("rllm train guess rllm.record=tokens")).returncode == 0
+    assert rllm_of_page(*words_of("rllm train guess rllm.record=tokens")).returncode == 0
     monkeypatch.chdir(tmp_path)
     of_outcomes, of_tokens = blocks("docs/reference/run-folder.md", "python")
     exec(of_outcomes.replace("step_000012", "step_000001"), {})

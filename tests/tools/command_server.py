@@ -1,12 +1,14 @@
-"""Starts commands as forks of this process, which has imported the large libraries: four seconds less for each.
+"""Starts commands as forks of this process, which has imported large libraries and rllm: five seconds less for each.
 
-A script. Every line that it reads is a request, every line that it writes the answer, both in JSON:
+A script, whose argument is the descriptor of a socket. Every message there is a request in JSON, and has an answer:
 ``{"start": {...}}``, the fields of `Command`, is answered with the process's id, and ``{"status": id}`` with what
-`subprocess` calls its return code, or null while it runs. It ends with its input. Descriptors that a process inherits
-come through a socket, whose descriptor is the script's argument.
+`subprocess` calls its return code, or null while it runs. Descriptors that a process inherits come with the request.
+The script ends when the other end of the socket is closed.
 
-A fork does what ``python -W error -m MODULE WORDS`` does, from the import of our first module to the last function that
-is called at exit, and is a process like any other to signals. It does not take its modules apart, which copied the
+The training process of a fork is a fork too: every fork has a server for it, in one more process.
+
+A fork does what ``python -W error -m MODULE WORDS`` does, from its first line to the last function that is called at
+exit, and is a process like any other to signals. It does not take its modules apart, which copied the
 pages of all libraries: half of what a short command computed. It shares with other forks the seed of hashes alone: what
 must not depend on that is compared with a process that was not forked.
 """
@@ -24,7 +26,12 @@ import socket
 import sys
 import warnings
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
+
+from forked import CommandServer
+
+from rllm_serving.child_process import ChildProcess
 
 LIBRARIES = (
     "hydra",
@@ -36,10 +43,20 @@ LIBRARIES = (
     "torch._dynamo",
     "transformers.models.auto.modeling_auto",
     "transformers.models.llama.modeling_llama",
+    "rllm.cli.train",
+    "rllm.training.loop",
+    "rllm_local.backend",
+    "rllm_view.report",
 )
-"""None of ours, and nothing that computes: no thread of torch's may exist when a process is forked."""
+"""Modules of most commands. Nothing that computes: no thread of torch's may exist when a process is forked."""
+PLUGINS = "rllm.plugins"
+"""Group of the entry points whose modules every command imports."""
 WITHOUT_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Arrow's allocator starts a thread at import otherwise. Read at import."""
+LONGEST_REQUEST = 1 << 18
+"""Bytes."""
+MOST_DESCRIPTORS = 16
+ABOVE_DESCRIPTORS = 200
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,8 @@ class Command:
     stderr: str = os.devnull
     descriptors: tuple[int, ...] = ()
     """Numbers that the received descriptors get."""
+    safe_path: bool = False
+    """True to import no module of the directory."""
 
     def become(self, received: list[int]) -> None:
         """Make this process the one asked for, up to what it runs."""
@@ -71,12 +90,13 @@ class Command:
             os.dup2(descriptor, number)
             os.close(descriptor)
         # The first entry is the folder of this script.
-        sys.path[:1] = [str(Path.cwd()), *filter(None, self.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        here = [] if self.safe_path else [str(Path.cwd())]
+        sys.path[:1] = [*here, *filter(None, self.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv[1:] = self.words
 
 
 class Ending:
-    """How a fork ends: with a code, or as Python ends it where there is none."""
+    """How a fork ends: with a code, or as Python ends it if there is none, after Ctrl-C."""
 
     code: int | None = None
 
@@ -94,8 +114,11 @@ def run(command: Command, received: list[int], ending: Ending) -> None:
         runpy.run_module(command.module, run_name="__main__", alter_sys=True)
         ending.code = 0
     except SystemExit as ended:
-        # A text is printed first, and any other exception too.
-        ending.code = ended.code or 0 if isinstance(ended.code, int | None) else None
+        # Python prints a text before it ends, and any other exception too.
+        ending.code = ended.code or 0 if isinstance(ended.code, int | None) else 1
+        raise
+    except Exception:
+        ending.code = 1
         raise
 
 
@@ -108,14 +131,46 @@ def fork() -> int:
     return process
 
 
-def receive(channel: socket.socket, count: int) -> list[int]:
-    """Return the descriptors that belong to a request."""
-    return socket.recv_fds(channel, 1, count)[1] if count else []
-
-
 def status(pid: int) -> int | None:
     ended, code = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(code) if ended else None
+
+
+def serve(channel: socket.socket, ending: Ending) -> None:
+    """Answer requests until the other end is closed. In every fork, run its command."""
+    with channel:
+        while True:
+            text, received, _, _ = socket.recv_fds(channel, LONGEST_REQUEST, MOST_DESCRIPTORS)
+            if not text:
+                ending.code = 0
+                return
+            request = json.loads(text)
+            if "start" in request:
+                answer: int | None = fork()
+                if answer == 0:
+                    break
+                for descriptor in received:
+                    os.close(descriptor)
+            else:
+                answer = status(request["status"])
+            channel.send(json.dumps(answer).encode())
+    become_command(Command(**request["start"]), received, ending)
+
+
+def become_command(command: Command, received: list[int], ending: Ending) -> None:
+    """Run a command in this process, with a server for its children in another one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if fork() == 0:
+        ours.close()
+        for descriptor in received:
+            os.close(descriptor)
+        serve(theirs, ending)
+        return
+    theirs.close()
+    # Its descriptor must not have a number that a received one needs.
+    ours = socket.socket(fileno=fcntl.fcntl(ours.detach(), fcntl.F_DUPFD_CLOEXEC, ABOVE_DESCRIPTORS))
+    ChildProcess.spawn = CommandServer(ours, Path()).spawn  # type: ignore[method-assign,assignment]
+    run(command, received, ending)
 
 
 def main() -> None:
@@ -124,28 +179,14 @@ def main() -> None:
     os.environ.update(WITHOUT_THREADS)
     for name in LIBRARIES:
         importlib.import_module(name)
+    for entry_point in entry_points(group=PLUGINS):
+        entry_point.load()
     # Python's own generator is seeded anew in every fork.
     os.register_at_fork(after_in_child=importlib.import_module("numpy.random").seed)
     # Or every fork copies the pages of all libraries as soon as it collects garbage.
     gc.collect()
     gc.freeze()
-    channel = socket.socket(fileno=int(sys.argv.pop()))
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "start" in request:
-            command = Command(**request["start"])
-            received = receive(channel, len(command.descriptors))
-            answer: int | None = fork()
-            if answer == 0:
-                channel.close()
-                run(command, received, ending)
-                return
-            for descriptor in received:
-                os.close(descriptor)
-        else:
-            answer = status(request["status"])
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    serve(socket.socket(fileno=int(sys.argv.pop())), ending)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,11 @@ from rllm_serving.child_process import ChildProcess
 SCRIPT = Path(__file__).with_name("command_server.py")
 BETWEEN_LOOKS = 0.02
 """Seconds."""
+LONGEST_ANSWER = 100
+"""Bytes."""
+SPAWN = ChildProcess.spawn
+TRAINING = "rllm_local.training_child"
+"""Module of the children that import torch and transformers."""
 
 
 @dataclass(eq=False)
@@ -61,21 +66,18 @@ class ForkedProcess:
 
 @dataclass(eq=False)
 class CommandServer:
-    """The process that forks; started by `running`."""
+    """The process that forks; started by `running`, or by a forked command for its own children."""
 
-    process: subprocess.Popen[str]
-    directory: Path
     channel: socket.socket
-    """Socket for descriptors that processes inherit."""
+    directory: Path
+    """Folder of the files that processes write to."""
     started: list[ForkedProcess] = field(default_factory=list)
 
-    def ask(self, name: str, value: Any) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({name: value}) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer, "the command server has ended; what it wrote is above"
+    def ask(self, name: str, value: Any, descriptors: Sequence[int] = ()) -> Any:
+        """Send a request, with descriptors that a process inherits, and return the answer."""
+        socket.send_fds(self.channel, [json.dumps({name: value}).encode()], descriptors)
+        answer = self.channel.recv(LONGEST_ANSWER)
+        assert answer, "the command server has ended; its output is above"
         return json.loads(answer)
 
     def start(self, module: str, words: Sequence[str], directory: Path, environ: dict[str, str]) -> ForkedProcess:
@@ -83,29 +85,34 @@ class CommandServer:
         output = self.directory / str(len(self.started))
         output.mkdir()
         files = {name: str(output / name) for name in ("stdout", "stderr")}
-        pid = self.ask(
-            "start", {"module": module, "words": list(words), "directory": str(directory), "environ": environ, **files}
-        )
-        forked = ForkedProcess(self, [module, *words], pid, output)
-        self.started.append(forked)
-        return forked
+        command = {"module": module, "words": list(words), "directory": str(directory), "environ": environ, **files}
+        return self._start(command, output)
 
     def spawn(
         self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], inherited: Sequence[int] = ()
     ) -> ChildProcess:
-        """Start a child as `ChildProcess.spawn` does, except that it is a fork of the server."""
-        python, _, option, module, *words = arguments
-        assert (python, option) == (sys.executable, "-m"), arguments
+        """Start a child as `ChildProcess.spawn` does, except that a training process is a fork of the server."""
+        if TRAINING not in arguments:
+            return SPAWN(arguments, log, environment, inherited)
+        _, *options, module = arguments[: arguments.index(TRAINING) + 1]
         hears, stdin = os.pipe()
+        command = {
+            "module": module,
+            "words": arguments[len(options) + 2 :],
+            "directory": str(Path.cwd()),
+            "environ": {**os.environ, **environment},
+            "safe_path": "-P" in options,
+            "descriptors": [0, 1, 2, *inherited],
+        }
         with log.open("wb") as output:
-            sent, numbers = [hears, output.fileno(), output.fileno(), *inherited], [0, 1, 2, *inherited]
-            socket.send_fds(self.channel, [b"-"], sent)
-            command = {"module": module, "words": words, "directory": str(self.directory), "descriptors": numbers}
-            pid = self.ask("start", {**command, "environ": {**os.environ, **environment}})
+            forked = self._start(command, log.parent, [hears, output.fileno(), output.fileno(), *inherited])
         os.close(hears)
-        forked = ForkedProcess(self, [module, *words], pid, self.directory)
-        self.started.append(forked)
         return ChildProcess(ForkedChild(forked, os.fdopen(stdin, "wb")), log)  # type: ignore[arg-type]
+
+    def _start(self, command: dict[str, Any], output: Path, descriptors: Sequence[int] = ()) -> ForkedProcess:
+        pid = self.ask("start", command, descriptors)
+        self.started.append(ForkedProcess(self, [command["module"], *command["words"]], pid, output))
+        return self.started[-1]
 
 
 @dataclass(eq=False)
@@ -135,11 +142,11 @@ class ForkedChild:
 def running(directory: Path) -> Iterator[CommandServer]:
     """A server that keeps what its processes write in `directory`; it ends with all of them."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = [sys.executable, "-W", "error", str(SCRIPT), str(theirs.fileno())]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with ours, theirs, subprocess.Popen(words, env=environ, pass_fds=[theirs.fileno()], **pipes) as process:
-        server = CommandServer(process, directory, ours)
+    with subprocess.Popen(words, env=environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL) as process, ours:
+        theirs.close()
+        server = CommandServer(ours, directory)
         try:
             yield server
         finally:

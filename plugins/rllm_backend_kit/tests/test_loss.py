@@ -140,18 +140,16 @@ def test_nothing_is_clamped_while_the_exponential_is_small_enough() -> None:
     assert kl_divergence(tensor(-500.0), tensor(0.0), "k2").item() == 125_000
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("logprob", EXTREMES)
-@pytest.mark.parametrize("ref_logprob", EXTREMES)
-def test_a_divergence_and_its_gradient_are_finite_whatever_the_log_probs(
-    estimator: Literal["k1", "k2", "k3"], logprob: float, ref_logprob: float
-) -> None:
-    policy = torch.tensor([logprob], requires_grad=True)
-    divergence = kl_divergence(policy, torch.tensor([ref_logprob]), estimator)
-    divergence.sum().backward()
-    assert policy.grad is not None
-    assert divergence.isfinite().all()
-    assert policy.grad.isfinite().all()
+def test_a_divergence_and_its_gradient_are_finite_whatever_the_log_probs() -> None:
+    for ref_logprob in EXTREMES:
+        for logprob in EXTREMES:
+            for estimator in ESTIMATORS:
+                policy = torch.tensor([logprob], requires_grad=True)
+                divergence = kl_divergence(policy, torch.tensor([ref_logprob]), estimator)
+                divergence.sum().backward()
+                assert policy.grad is not None
+                assert divergence.isfinite().all()
+                assert policy.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])

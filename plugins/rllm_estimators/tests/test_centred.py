@@ -120,49 +120,6 @@ def test_ragged_groups_give_what_a_loop_over_groups_gives(
     assert result.values.tolist() == pytest.approx(naive(rewards, lengths), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
-        ("dr_grpo", {}, [0.5, -0.5, -0.5, 0.5]),
-        ("gpg", {}, [1, -1, -1, 1]),
-        ("gpg", {"f_norm": 4.0}, [0.25, -0.25, -0.25, 0.25]),
-        ("grpo_passk", {}, [0, 0, 0, 0]),
-        ("maxrl", {}, [1, -1, -1, 1]),
-        ("maxrl", {"dialect": "skyrl"}, [0.999998, -0.999998, -0.999998, 0.999998]),
-        ("opo", {}, [0.5, -0.5, -0.5, 0.5]),
-        ("prpo", {}, [0.999998, -0.999998, -0.999998, 0.999998]),
-    ],
-)
-def test_c1_one_solved_at_both_ends(name: str, options: Any, expected: Any) -> None:
-    assert call(name, make_inputs([[1, 0, 0, 1]]), **options).values.tolist() == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
-        ("dr_grpo", {}, [1, 0.5, -0.5]),
-        ("dr_grpo", {"dialect": "trl"}, [0, 0.5, -0.5]),
-        ("gpg", {}, [1.5, 0.75, -0.75]),
-        ("grpo_passk", {}, [0, 2**0.5, 0]),
-        ("maxrl", {}, [0, 1, -1]),
-        ("maxrl", {"dialect": "skyrl"}, [1, 1, -1]),
-        ("opo", {}, [1, 0.5, -0.5]),
-        ("prpo", {}, [0.5**0.5, 0.5**0.5, -(2**0.5)]),
-    ],
-)
-def test_c2_a_singleton_beside_a_pair(name: str, options: Any, expected: Any) -> None:
-    assert call(name, make_inputs([[1], [1, 0]]), **options).values.tolist() == pytest.approx(expected, abs=1e-5)
-
-
-def test_c4_lengths_enter_opo_and_no_other() -> None:
-    rewards, lengths = [[1.0, 0.0], [0.5, 0.0]], [[4, 1], [2, 2]]
-    uneven = make_inputs(make_groups(rewards, lengths))
-    assert uneven.response_lengths.tolist() == [4, 1, 2, 2]
-    assert call("opo", uneven).values.tolist() == pytest.approx([0.2, -0.8, 0.25, -0.25])
-    for name in ("a2po", "dr_grpo", "gpg", "grpo_passk", "maxrl", "prpo"):
-        assert call(name, uneven).values.tolist() == call(name, make_inputs(rewards)).values.tolist()
-
-
 def test_the_best_of_a_group_gets_its_margin_over_the_second() -> None:
     values = call("grpo_passk", make_inputs([[3.0, 7.0, 5.0, 1.0]])).values
     assert values.tolist() == pytest.approx([0, 2 / (np.std([3, 7, 5, 1], ddof=1) + EPSILON), 0, 0])

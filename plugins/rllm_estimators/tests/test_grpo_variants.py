@@ -32,53 +32,53 @@ def random_groups(seed: int) -> list[list[dict[str, Any]]]:
     return groups
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_grpo_length_is_its_formula(seed: int) -> None:
-    groups = random_groups(seed)
-    expected: list[float] = []
-    for group in groups:
-        lengths = [sum(said for _, said in member["turns"]) for member in group]
-        shortest, longest = min(lengths), max(lengths)
-        shaped = []
-        for member, length in zip(group, lengths, strict=True):
-            bonus = 0.0 if shortest == longest else 0.5 - (length - shortest) / (longest - shortest)
-            shaped.append(member["reward"] + 0.3 * (bonus if member["reward"] > 0.2 else min(0.0, bonus)))
-        expected += standardise(shaped)
-    found = call("grpo_length", make_inputs(groups), weight=0.3, correct_above=0.2)
-    np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
+def test_grpo_length_is_its_formula() -> None:
+    for seed in range(20):
+        groups = random_groups(seed)
+        expected: list[float] = []
+        for group in groups:
+            lengths = [sum(said for _, said in member["turns"]) for member in group]
+            shortest, longest = min(lengths), max(lengths)
+            shaped = []
+            for member, length in zip(group, lengths, strict=True):
+                bonus = 0.0 if shortest == longest else 0.5 - (length - shortest) / (longest - shortest)
+                shaped.append(member["reward"] + 0.3 * (bonus if member["reward"] > 0.2 else min(0.0, bonus)))
+            expected += standardise(shaped)
+        found = call("grpo_length", make_inputs(groups), weight=0.3, correct_above=0.2)
+        np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_gigpo_is_its_formula(seed: int) -> None:
-    groups = random_groups(seed)
-    random = np.random.default_rng(seed)
-    inputs = make_inputs(groups)
-    expected: list[float] = []
-    for group, made in zip(groups, inputs.groups, strict=True):
-        states, returns = [], []
-        for member, trajectory in zip(group, made.trajectories, strict=True):
-            to_go = 0.0
-            later = []
-            for reward in reversed(member["steps"]):
-                to_go = reward + 0.9 * to_go
-                later.append(to_go)
-            returns += later[::-1]
-            for step in trajectory.steps:
-                state = int(random.integers(3))
-                # Both sources of a state.
-                if seed % 2:
-                    step.info["state"] = state
-                else:
-                    step.messages = [{"role": "user", "content": str(state)}]
-                states.append(state)
-        of_episode = standardise([member["reward"] for member in group], ddof=1)
-        episodes = np.repeat(of_episode, [len(member["turns"]) for member in group])
-        for place, state in enumerate(states):
-            equal = [index for index, other in enumerate(states) if other == state]
-            compared = 0.0 if len(equal) == 1 else standardise([returns[i] for i in equal], 1)[equal.index(place)]
-            expected.append(float(episodes[place]) + 0.7 * compared)
-    found = call("gigpo", inputs, gamma=0.9, step_weight=0.7)
-    np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
+def test_gigpo_is_its_formula() -> None:
+    for seed in range(20):
+        groups = random_groups(seed)
+        random = np.random.default_rng(seed)
+        inputs = make_inputs(groups)
+        expected: list[float] = []
+        for group, made in zip(groups, inputs.groups, strict=True):
+            states, returns = [], []
+            for member, trajectory in zip(group, made.trajectories, strict=True):
+                to_go = 0.0
+                later = []
+                for reward in reversed(member["steps"]):
+                    to_go = reward + 0.9 * to_go
+                    later.append(to_go)
+                returns += later[::-1]
+                for step in trajectory.steps:
+                    state = int(random.integers(3))
+                    # Both sources of a state.
+                    if seed % 2:
+                        step.info["state"] = state
+                    else:
+                        step.messages = [{"role": "user", "content": str(state)}]
+                    states.append(state)
+            of_episode = standardise([member["reward"] for member in group], ddof=1)
+            episodes = np.repeat(of_episode, [len(member["turns"]) for member in group])
+            for place, state in enumerate(states):
+                equal = [index for index, other in enumerate(states) if other == state]
+                compared = 0.0 if len(equal) == 1 else standardise([returns[i] for i in equal], 1)[equal.index(place)]
+                expected.append(float(episodes[place]) + 0.7 * compared)
+        found = call("gigpo", inputs, gamma=0.9, step_weight=0.7)
+        np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_hierarchical_grpo_compares_solvers_within_their_episode() -> None:

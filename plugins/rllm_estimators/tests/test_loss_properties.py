@@ -1,4 +1,4 @@
-"""What holds of every loss: rows are strangers to each other, extremes stay finite, nothing is left to chance."""
+"""Without an advantage nothing is learnt, by any loss."""
 
 from __future__ import annotations
 
@@ -45,22 +45,6 @@ def gradient(name: str, inputs: LossInput, weights: Tensor | float = 1.0) -> Ten
     (LOSSES[name](replace(inputs, logprobs=logprobs), OPTIONS[name]) * weights).sum().backward()
     assert logprobs.grad is not None
     return logprobs.grad
-
-
-@names
-def test_certain_and_impossible_tokens_stay_finite(name: str) -> None:
-    values = torch.tensor([0.0, -90.0, -200.0])
-    logprobs, old = torch.cartesian_prod(values, values).T.contiguous()
-    for advantage in (1.0, -1.0):
-        inputs = LossInput(
-            logprobs=logprobs,
-            old_logprobs=old,
-            ref_logprobs=old,
-            advantages=torch.full((9,), advantage),
-            row_ids=torch.arange(9) // 2,
-        )
-        assert LOSSES[name](inputs, OPTIONS[name]).isfinite().all()
-        assert gradient(name, inputs).isfinite().all()
 
 
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - {"a2po", "dro", "ipo"}))

@@ -123,14 +123,6 @@ def test_the_longest_has_no_baseline_where_it_is_alone(name: str) -> None:
     assert not call(name, two_longest).values.any()
 
 
-def test_c6_observations_take_up_positions_in_otb_and_none_in_tir_otb(uncertain: Any) -> None:
-    gap, plain = {"reward": 1, "turns": [(1, 1), (1, 1)]}, {"reward": 0, "turns": [(1, 2)]}
-    inputs = uncertain([[gap, plain]], [0.5, 0.5])
-    # Positions 0 and 2 against 0 and 1: only the first tokens meet.
-    assert call("otb", inputs).values[inputs.loss_mask].tolist() == pytest.approx([0.5, 0, -0.5, 0])
-    assert call("tir_otb", inputs).values[inputs.loss_mask].tolist() == pytest.approx([0.5, 0.5, -0.5, -0.5])
-
-
 @NAMES
 def test_what_was_only_read_is_not_looked_at(name: str) -> None:
     inputs = make_inputs([[{"reward": r, "turns": [(1, 2), (2, 1)]} for r in (1, 0)]])

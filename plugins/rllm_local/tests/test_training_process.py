@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from expecting import check_error, expect_error
-from forked import CommandServer
 from local_models import random_batch
 from safetensors.numpy import load_file
 
@@ -32,8 +31,9 @@ from rllm_local.patience import Patience
 from rllm_local.plugin import check_training_process
 from rllm_local.settings import LocalConfig
 from rllm_local.training_process import TrainingProcess
-from rllm_serving.child_process import ChildProcess
 
+# `test_the_process_ends_with_its_parent_in_the_middle_of_an_update` starts a process as a run does.
+pytestmark = pytest.mark.usefixtures("forked_children")
 NEEDS = frozenset({"values", "ref_logprobs", "sum_pi_squared"})
 PROMPT = list(range(6, 26))
 Play = Callable[[LocalBackend, Any], Awaitable[Any]]
@@ -109,17 +109,6 @@ def _plan(loss: str = "rllm-core/ppo", **changes: Any) -> UpdatePlan:
     return UpdatePlan(losses={"agent": _chosen(loss)}, **values)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forked_children(command_server: CommandServer) -> Iterator[None]:
-    """Training processes are forks of a process that has imported torch and transformers: five seconds less for each.
-
-    `test_the_process_ends_with_its_parent_in_the_middle_of_an_update` starts one as a run does.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ChildProcess, "spawn", command_server.spawn)
-        yield
-
-
 @pytest.fixture
 def batch() -> TokenBatch:
     made = random_batch([(9, 6), (8, 7), (5, 3)], vocabulary=20)
@@ -140,7 +129,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def in_child(losses: None) -> Iterator[Callable[[Play], Any]]:
+def in_child(losses: None, forked_children: None) -> Iterator[Callable[[Play], Any]]:
     """Plays on one backend with a training process, which no test that shares it may end."""
     backend = LocalBackend()
     with asyncio.Runner() as runner:

@@ -15,6 +15,8 @@ from rllm_core.contracts.plugin import NoParams
 from rllm_plugin_kit import EstimatorContract
 
 Function = Callable[[AdvantageInput, NoParams], Any]
+STATE = "the_same_inputs_and_state_give_the_same_advantages"
+SCOPE = "the_declared_scope_is_neither_too_narrow_nor_too_wide"
 
 
 def record(function: Function, **fields: Any) -> EstimatorPlugin[NoParams]:
@@ -118,7 +120,7 @@ def test_a_good_one_has_nothing_to_mend(complaints: Any) -> None:
         (a_plain_array, "it_returns_finite_advantages_of_the_declared_level", "Return Advantages(values=…, level=…)"),
         (a_rounded_zero, "equal_rewards_give_exactly_zero", "Compare the rewards"),
         (against_the_first_member, "the_order_of_trajectories_and_groups_does_not_matter", "Return values in"),
-        (against_everybody, "an_advantage_depends_on_nothing_beyond_the_declared_scope", "Declare a wider"),
+        (against_everybody, SCOPE, "Declare a wider"),
         (counts_prompts, "what_the_model_only_read_does_not_matter", "`inputs.loss_mask`"),
         (nothing_for_nothing, "it_works_on_the_smallest_batches", "ValueError"),
         (returns_for_trajectories, "it_returns_finite_advantages_of_the_declared_level", "Returns are a"),
@@ -129,7 +131,7 @@ def test_a_bad_one_is_told_what_to_mend(complaint: Any, function: Function, test
 
 
 def test_state_between_calls_is_told_apart(complaint: Any) -> None:
-    told = complaint(EstimatorContract, record(with_a_running_mean()), "the_same_inputs_give_the_same_advantages")
+    told = complaint(EstimatorContract, record(with_a_running_mean()), STATE)
     check_values(told, "state between calls", "random numbers")
 
 
@@ -152,20 +154,19 @@ class Forgetful:
 
 
 def test_state_that_is_not_saved_is_told_apart(complaint: Any) -> None:
-    told = complaint(EstimatorContract, record(Forgetful, keeps_state=True), "a_resumed_run_continues_exactly")
+    told = complaint(EstimatorContract, record(Forgetful, keeps_state=True), STATE)
     check_values(told, "state_dict")
 
 
 @pytest.mark.parametrize("scope", ["role", "batch"])
 def test_a_scope_that_is_wider_than_needed_is_told_apart(complaint: Any, scope: str) -> None:
-    told = complaint(EstimatorContract, record(good, scope=scope), "a_wide_scope_is_used")
+    told = complaint(EstimatorContract, record(good, scope=scope), SCOPE)
     assert f"scope={scope!r}" in told
-    assert complaint(EstimatorContract, record(against_everybody, scope=scope), "a_wide_scope_is_used") == ""
+    assert complaint(EstimatorContract, record(against_everybody, scope=scope), SCOPE) == ""
 
 
 def test_one_that_depends_on_its_group_is_not_of_scope_trajectory(complaint: Any) -> None:
-    test = "an_advantage_depends_on_nothing_beyond_the_declared_scope"
-    assert "use the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), test)
+    assert "use the rewards" in complaint(EstimatorContract, record(good, scope="trajectory"), SCOPE)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import pytest
-
 from rllm.config.compose import Composed
 from rllm.config.layers import Tier, layer_from_dotted
 
@@ -21,28 +19,26 @@ def _values(composed: Composed, keys: list[str]) -> list[Any]:
     return [composed.value(key) for key in keys]
 
 
-@pytest.mark.parametrize(("epochs", "batches"), list(product(Tier, Tier)))
-def test_of_epochs_and_batches_the_one_from_the_higher_tier_counts(
-    run_foreign: Compose, epochs: Tier, batches: Tier
-) -> None:
-    tiers = {EPOCHS: epochs, BATCHES: batches}
-    for native in ((), (EPOCHS,), (BATCHES,), (EPOCHS, BATCHES)):
-        if any(tiers[key] is Tier.PACKAGED for key in native):
-            continue  # in this tier the core's own default counts
-        given = [
-            layer_from_dotted({NATIVE[key] if key in native else key: value}, tiers[key].name, tiers[key])
-            for key, value in sorted({EPOCHS: 3, BATCHES: 7}.items(), key=lambda item: tiers[item[0]])
-        ]
-        result = run_foreign(*given)
-        expected = (3, 7) if epochs is batches else (3, -1) if epochs > batches else (10, 7)
-        assert _values(result, [EPOCHS, BATCHES]) == list(expected), native
-        assert _values(result, list(NATIVE.values())) == [expected[0], None if expected[1] == -1 else 7], native
+def test_of_epochs_and_batches_the_one_from_the_higher_tier_counts(run_foreign: Compose) -> None:
+    for epochs, batches in product(Tier, Tier):
+        tiers = {EPOCHS: epochs, BATCHES: batches}
+        for native in ((), (EPOCHS,), (BATCHES,), (EPOCHS, BATCHES)):
+            if any(tiers[key] is Tier.PACKAGED for key in native):
+                continue  # in this tier the core's own default counts
+            given = [
+                layer_from_dotted({NATIVE[key] if key in native else key: value}, tiers[key].name, tiers[key])
+                for key, value in sorted({EPOCHS: 3, BATCHES: 7}.items(), key=lambda item: tiers[item[0]])
+            ]
+            result = run_foreign(*given)
+            expected = (3, 7) if epochs is batches else (3, -1) if epochs > batches else (10, 7)
+            assert _values(result, [EPOCHS, BATCHES]) == list(expected), native
+            assert _values(result, list(NATIVE.values())) == [expected[0], None if expected[1] == -1 else 7], native
 
 
-@pytest.mark.parametrize(("epochs", "batches"), list(product(Tier, Tier)))
-def test_no_number_of_batches_leaves_the_epochs_alone(run_foreign: Compose, epochs: Tier, batches: Tier) -> None:
-    given = [layer_from_dotted({EPOCHS: 3}, "a", epochs), layer_from_dotted({BATCHES: -1}, "b", batches)]
-    assert _values(run_foreign(*given), [EPOCHS, BATCHES]) == [3, -1]
+def test_no_number_of_batches_leaves_the_epochs_alone(run_foreign: Compose) -> None:
+    for epochs, batches in product(Tier, Tier):
+        given = [layer_from_dotted({EPOCHS: 3}, "a", epochs), layer_from_dotted({BATCHES: -1}, "b", batches)]
+        assert _values(run_foreign(*given), [EPOCHS, BATCHES]) == [3, -1]
 
 
 def test_where_the_length_of_a_run_came_from_is_said(run_foreign: Compose) -> None:

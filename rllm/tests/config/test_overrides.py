@@ -41,9 +41,8 @@ def _by_hydra(words: list[str]) -> Any:
     return OmegaConf.to_container(config, resolve=False)
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
+def test_values_read_as_hydra_users_expect() -> None:
+    for word, value in (
         ("a.b=1", 1),
         ("a.b=-1", -1),
         ("a.b=1e-4", 0.0001),
@@ -78,11 +77,9 @@ def _by_hydra(words: list[str]) -> Any:
         ("  a.b=1", 1),
         ("+a.b=1", 1),
         ("++a.b=1", 1),
-    ],
-)
-def test_values_read_as_hydra_users_expect(word: str, value: Any) -> None:
-    assert read_override(word) == ("a.b", value)
-    assert type(read_override(word)[1]) is type(value)
+    ):
+        assert read_override(word) == ("a.b", value)
+        assert type(read_override(word)[1]) is type(value)
 
 
 @pytest.mark.parametrize("word", ["rllm/backend=local", "+rllm/backend=local", "rllm.backend=local"])

@@ -52,34 +52,34 @@ def _at(merged: Merged | dict[str, Any], key: str) -> Any:
     return node
 
 
-@pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
-def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table, core: Tier, native: Tier) -> None:
-    merged = _merged((core, KL, 0.1), (native, NATIVE_KL, 0.2))
-    share_keys(merged, table)
-    winner = 0.2 if native > core else 0.1
-    assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (winner, winner)
-    assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
+def test_the_higher_tier_counts_and_in_the_same_the_core(table: Table) -> None:
+    for core, native in product(Tier, Tier):
+        merged = _merged((core, KL, 0.1), (native, NATIVE_KL, 0.2))
+        share_keys(merged, table)
+        winner = 0.2 if native > core else 0.1
+        assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (winner, winner)
+        assert merged.tier(("rllm", "algorithm", "kl_beta")) is max(core, native)
 
 
-@pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
-def test_null_of_the_core_is_no_value(table: Table, core: Tier, native: Tier) -> None:
-    merged = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
-    share_keys(merged, table)
-    assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (0.2, 0.2)
+def test_null_of_the_core_is_no_value(table: Table) -> None:
+    for core, native in product(Tier, Tier):
+        merged = _merged((core, KL, None), (native, NATIVE_KL, 0.2))
+        share_keys(merged, table)
+        assert (_at(merged, KL), _at(merged, NATIVE_KL)) == (0.2, 0.2)
 
 
-@pytest.mark.parametrize(("core", "native"), list(product(Tier, Tier)))
-def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table, core: Tier, native: Tier) -> None:
-    for nothing in (None, "???"):
-        layers = [
-            layer_from_dotted({NATIVE_KL: nothing}, ORIGINS[native], native),
-            layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
-        ]
-        merged = merge_layers(layers, [])
-        warnings = share_keys(merged, table)
-        said = nothing is None and native in BY_USER and native >= core
-        assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
-        assert _at(merged, NATIVE_KL) == 0.1
+def test_null_or_an_open_value_of_the_backend_is_no_value(table: Table) -> None:
+    for core, native in product(Tier, Tier):
+        for nothing in (None, "???"):
+            layers = [
+                layer_from_dotted({NATIVE_KL: nothing}, ORIGINS[native], native),
+                layer_from_dotted({KL: 0.1}, ORIGINS[core], core),
+            ]
+            merged = merge_layers(layers, [])
+            warnings = share_keys(merged, table)
+            said = nothing is None and native in BY_USER and native >= core
+            assert [line.startswith(f"`{NATIVE_KL}` is null (from ") for line in warnings] == [True] * said
+            assert _at(merged, NATIVE_KL) == 0.1
 
 
 @pytest.mark.parametrize(("core", "native"), list(product(BY_USER, BY_USER)))

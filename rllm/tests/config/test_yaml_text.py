@@ -13,9 +13,8 @@ from rllm.config.yaml_text import LONGEST, MOST_VALUES, as_yaml, read_yaml
 from rllm_core.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_plain_scalars_are_those_of_yaml_1_2() -> None:
+    for text, value in (
         ("010", 10),
         ("-007", -7),
         ("0o17", 15),
@@ -42,11 +41,9 @@ from rllm_core.errors import ConfigError
         ("2024-01-01", "2024-01-01"),
         ("'010'", "010"),
         ("!!float 3", 3.0),
-    ],
-)
-def test_plain_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
-    found = read_yaml(f"a: {text}", "my.yaml")["a"]
-    assert (found, type(found)) == (value, type(value))
+    ):
+        found = read_yaml(f"a: {text}", "my.yaml")["a"]
+        assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pytest
 from pydantic import Field
 
 from rllm.config.keys import known_keys
@@ -15,9 +14,8 @@ from rllm_core.schema.run_config import RunConfig
 from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
 
 
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [
+def test_types_are_said_in_words() -> None:
+    for annotation, words in (
         (bool, "true or false"),
         (int, "whole number"),
         (float, "number"),
@@ -42,10 +40,8 @@ from rllm_core.schema.section import Choice, NonNegativeInt, PositiveInt
         (dict[str, Choice], "mapping to plugin"),
         (Annotated[float, Field(ge=0, lt=1)], "number ≥ 0, < 1"),
         (Any, "Any"),
-    ],
-)
-def test_types_are_said_in_words(annotation: Any, words: str) -> None:
-    assert type_text(annotation) == words
+    ):
+        assert type_text(annotation) == words
 
 
 class Inner(Params):

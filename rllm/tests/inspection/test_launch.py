@@ -47,17 +47,21 @@ WORDS = (
 """What a script sets before, a word that it writes, and what the shell makes of it."""
 
 
-@pytest.mark.parametrize(("before", "word", "read"), WORDS)
-def test_a_word_is_what_the_shell_makes_of_it(before: str, word: str, read: str) -> None:
-    assert texts(before, word) == [read]
+def test_a_word_is_what_the_shell_makes_of_it() -> None:
+    for before, word, read in WORDS:
+        assert texts(before, word) == [read]
 
 
-@pytest.mark.parametrize(("before", "word", "read"), WORDS)
-def test_bash_reads_the_word_the_same(before: str, word: str, read: str) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f"{before}\nprintf '%s|' {word}"], env={"HOME": "H"}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"{read.replace('${oc.env:HOME}', 'H')}|"
+def test_bash_reads_the_word_the_same() -> None:
+    for before, word, read in WORDS:
+        done = subprocess.run(
+            ["bash", "-c", f"{before}\nprintf '%s|' {word}"],
+            env={"HOME": "H"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == f"{read.replace('${oc.env:HOME}', 'H')}|"
 
 
 def test_lines_that_go_on_and_comments_and_redirections_are_no_words() -> None:

@@ -69,10 +69,10 @@ def test_rows_without_sampled_tokens_change_nothing(mode: str, rows: Rows) -> No
     assert _weights(mode, rows).tolist() == _weights(mode, _sampled(rows)).tolist()
 
 
-@pytest.mark.parametrize("mode", NAIVE)
-@pytest.mark.parametrize("rows", [[], [[]], [[], []]], ids=["none", "one empty", "two empty"])
-def test_nothing_sampled_gives_no_weights_and_no_warning(mode: str, rows: Rows) -> None:
-    assert _weights(mode, rows).shape == (0,)
+def test_nothing_sampled_gives_no_weights_and_no_warning() -> None:
+    for rows in ([], [[]], [[], []]):
+        for mode in NAIVE:
+            assert _weights(mode, rows).shape == (0,)
 
 
 @pytest.mark.parametrize("mode", NAIVE)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 import pytest
 
 from rllm_core.algorithms.options import EpisodeRejectionParams, GroupRejectionParams
@@ -124,26 +121,3 @@ def test_episode_says_so_when_groups_do_not_tell_their_tasks() -> None:
     bare = TrajectoryGroup(group_id="batch", trajectories=[Trajectory(reward=1.0)])
     with pytest.raises(PipelineError, match="Group 'batch' has no `task_id` in its metadata"):
         _wait_for(1)([bare])
-
-
-@pytest.mark.parametrize("interrupted_after", [0, 1, 2])
-def test_episode_goes_on_the_same_after_a_restart(interrupted_after: int) -> None:
-    steps = [[_group("a", *PARTLY)], [_group("b", *SOLVED), _group("c", *FAILED)], [_group("d", *PARTLY)]]
-
-    def describe(groups: Sequence[TrajectoryGroup]) -> list[object]:
-        return [
-            (group.group_id, group.metadata, [(t.reward, t.tokens.ids.tolist()) for t in group.trajectories])
-            for group in groups
-        ]
-
-    straight, mode = _wait_for(2), _wait_for(2)
-    for number, groups in enumerate(steps):
-        if number == interrupted_after:
-            state = json.loads(json.dumps(mode.state_dict()))
-            mode = _wait_for(2)
-            mode.load_state_dict(state)
-        expected, result = straight(groups), mode(groups)
-        assert describe(result.train) == describe(expected.train)
-        assert describe(result.waiting) == describe(expected.waiting)
-    assert len(expected.train) == 4
-    assert mode.state_dict() == straight.state_dict() == {}

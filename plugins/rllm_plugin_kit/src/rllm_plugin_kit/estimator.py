@@ -55,9 +55,9 @@ class EstimatorContract(EstimatorCalls):
                 fix = "Name an installed loss, or none."
                 raise self.failure(f"has a default loss that is not installed: {error.message}", fix) from error
 
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_it_returns_finite_advantages_of_the_declared_level(self, params: Any, seed: int) -> None:
-        self.tokens(params, self.groups(random_members(seed, RAGGED)), "ragged groups")
+    def test_it_returns_finite_advantages_of_the_declared_level(self, params: Any) -> None:
+        for seed in SEEDS:
+            self.tokens(params, self.groups(random_members(seed, RAGGED)), "ragged groups")
 
     def test_extreme_rewards_give_finite_advantages(self, params: Any) -> None:
         groups = [[Member(reward) for reward in rewards] for rewards in EXTREMES]
@@ -97,24 +97,29 @@ class EstimatorContract(EstimatorCalls):
                     "If it does not centre rewards, set `centres = False` in the test.",
                 )
 
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_the_order_of_trajectories_and_groups_does_not_matter(self, params: Any, seed: int) -> None:
-        groups = self.groups(random_members(seed, RAGGED))
-        random = np.random.default_rng(seed)
-        shuffled = [_reordered(groups[place], random) for place in random.permutation(len(groups))]
-        if (difference := self._difference(params, groups, shuffled)) > CLOSE:
-            raise self.failure(
-                f"gives other advantages (by {difference:.2g} of the largest) when groups and their members are "
-                "shuffled",
-                "Return values in the order of the inputs, and let no result depend on a position.",
-            )
+    def test_the_order_of_trajectories_and_groups_does_not_matter(self, params: Any) -> None:
+        for seed in SEEDS:
+            groups = self.groups(random_members(seed, RAGGED))
+            random = np.random.default_rng(seed)
+            shuffled = [_reordered(groups[place], random) for place in random.permutation(len(groups))]
+            if (difference := self._difference(params, groups, shuffled)) > CLOSE:
+                raise self.failure(
+                    f"gives other advantages (by {difference:.2g} of the largest) when groups and their members are "
+                    "shuffled",
+                    "Return values in the order of the inputs, and let no result depend on a position.",
+                )
 
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_an_advantage_depends_on_nothing_beyond_the_declared_scope(self, params: Any, seed: int) -> None:
+    def test_the_declared_scope_is_neither_too_narrow_nor_too_wide(self) -> None:
         scope = self.plugin.scope
-        groups = self.groups(random_members(seed, RAGGED))
         if scope in ("role", "batch"):
-            pytest.skip(f"scope {scope!r} is all that the estimator is called with")
+            self._check_a_wide_scope_is_used(scope)
+            return
+        for params in map(self.params_from, self.options):
+            for seed in SEEDS:
+                self._check_nothing_beyond_the_scope_matters(params, scope, seed)
+
+    def _check_nothing_beyond_the_scope_matters(self, params: Any, scope: str, seed: int) -> None:
+        groups = self.groups(random_members(seed, RAGGED))
         together = self.tokens(params, groups, "ragged groups")
         parts = groups if scope == "group" else [alone for group in groups for alone in _each_alone(group)]
         apart: dict[str, NDArray[np.float32]] = {}
@@ -127,11 +132,8 @@ class EstimatorContract(EstimatorCalls):
                 f"Declare a wider scope in the record, or use the rewards of its own {scope} alone.",
             )
 
-    def test_a_wide_scope_is_used(self) -> None:
+    def _check_a_wide_scope_is_used(self, scope: str) -> None:
         """Under some of the `options` at least: a run may be refused for a scope that is wider than its batches."""
-        scope = self.plugin.scope
-        if scope not in ("role", "batch"):
-            pytest.skip(f"scope {scope!r} is not a wide one")
         few, more = [Member(1.0), Member(0.5, ((1, 4),))], [Member(8.0), Member(0.0), Member(0.0, ((2, 1),))]
         groups = self.groups([few, more, [Member(0.25), Member(0.0)]])
         for options in self.options:
@@ -171,8 +173,8 @@ class EstimatorContract(EstimatorCalls):
                     "Treat its inputs, including the trajectories in `inputs.groups`, as read-only.",
                 )
 
-    def test_the_same_inputs_give_the_same_advantages(self, params: Any) -> None:
-        """Whatever it was called with in between."""
+    def test_the_same_inputs_and_state_give_the_same_advantages(self, params: Any) -> None:
+        """Whatever it was called with in between, and in a run that was resumed."""
         groups = self.groups(random_members(0, RAGGED))
         first = self.called(params, groups, "ragged groups")
         self.called(params, self.groups(random_members(1, RAGGED)), "other groups")
@@ -182,10 +184,10 @@ class EstimatorContract(EstimatorCalls):
                 "Keep no state between calls and draw no random numbers: an estimator is a function of its inputs. If "
                 "it needs state, set `keeps_state=True` in its record.",
             )
+        if self.plugin.keeps_state:
+            self._check_a_resumed_run_continues_exactly(params)
 
-    def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
-        if not self.plugin.keeps_state:
-            pytest.skip("it keeps no state")
+    def _check_a_resumed_run_continues_exactly(self, params: Any) -> None:
         batches = [self.inputs(self.groups(random_members(seed, RAGGED))) for seed in SEEDS]
         whole, values, states = self.make_estimator(), [], []
         for batch in batches:

@@ -9,7 +9,6 @@ from itertools import count, islice, repeat
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rllm_core.contracts.rejection import RejectionMode, RejectionPlugin, RejectionResult
 from rllm_core.data import codec
@@ -61,30 +60,30 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
 
     kind = "rejection"
 
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_every_group_is_trained_on_once_or_waits_or_is_dropped(self, params: Any, seed: int) -> None:
-        mode, waiting = self._mode(params), list[TrajectoryGroup]()
-        seen: dict[str, str] = {}
-        for groups in islice(_offers(seed), 5 * STEPS):
-            seen |= {group.group_id: _serialize_groups([group]) for group in groups}
-            offered = list(groups)
-            result = self._ask(mode, groups)
-            if problem := misplaced(result, [*offered, *waiting]):
-                raise self.failure(
-                    f"was offered {len(offered)} groups while {len(waiting)} were waiting, and {problem}",
-                    "Put every group, the very object, into one of train, waiting and dropped (by reason); forget "
-                    "groups that waited once they are in another.",
-                )
-            if result.more and result.train:
-                raise self.failure(
-                    "asks for more groups and returns some to train on", "Keep them waiting until there are enough."
-                )
-            waiting = list(result.waiting)
-            for group in result.train:
-                if seen[group.group_id] != _serialize_groups([group]):
+    def test_every_group_is_trained_on_once_or_waits_or_is_dropped(self, params: Any) -> None:
+        for seed in SEEDS:
+            mode, waiting = self._mode(params), list[TrajectoryGroup]()
+            seen: dict[str, str] = {}
+            for groups in islice(_offers(seed), 5 * STEPS):
+                seen |= {group.group_id: _serialize_groups([group]) for group in groups}
+                offered = list(groups)
+                result = self._ask(mode, groups)
+                if problem := misplaced(result, [*offered, *waiting]):
                     raise self.failure(
-                        f"returns group {group.group_id!r} changed", "Return the groups themselves, as they are."
+                        f"was offered {len(offered)} groups while {len(waiting)} were waiting, and {problem}",
+                        "Put every group, the very object, into one of train, waiting and dropped (by reason); forget "
+                        "groups that waited once they are in another.",
                     )
+                if result.more and result.train:
+                    raise self.failure(
+                        "asks for more groups and returns some to train on", "Keep them waiting until there are enough."
+                    )
+                waiting = list(result.waiting)
+                for group in result.train:
+                    if seen[group.group_id] != _serialize_groups([group]):
+                        raise self.failure(
+                            f"returns group {group.group_id!r} changed", "Return the groups themselves, as they are."
+                        )
 
     def test_a_step_without_groups_is_answered(self, params: Any) -> None:
         mode = self._mode(params)
@@ -104,25 +103,25 @@ class RejectionContract(PluginContract[RejectionPlugin[Any]]):
                     "Bound the rounds of a step by an option, as `max_gen_batches` does.",
                 ) from None
 
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_a_resumed_run_continues_exactly(self, params: Any, seed: int) -> None:
-        whole = _Run(self._mode(params), self._ask, _offers(seed))
-        marks = []
-        for _ in range(STEPS):
-            whole.step()
-            marks.append((len(whole.said), self.saved_state(whole.mode)))
-        for number, (done, state) in enumerate(marks):
-            fresh = self._mode(params)
-            fresh.load_state_dict(json.loads(state))
-            resumed = _Run(fresh, self._ask, _offers(seed, done))
-            for _ in range(number + 1, STEPS):
-                resumed.step()
-            if resumed.said != whole.said[done:]:
-                raise self.failure(
-                    f"goes on differently when it is resumed after step {number}",
-                    "Put everything that it keeps between steps into state_dict (groups with "
-                    "rllm_core.data.codec.group_to_json), and take all of it up in load_state_dict.",
-                )
+    def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
+        for seed in SEEDS:
+            whole = _Run(self._mode(params), self._ask, _offers(seed))
+            marks = []
+            for _ in range(STEPS):
+                whole.step()
+                marks.append((len(whole.said), self.saved_state(whole.mode)))
+            for number, (done, state) in enumerate(marks):
+                fresh = self._mode(params)
+                fresh.load_state_dict(json.loads(state))
+                resumed = _Run(fresh, self._ask, _offers(seed, done))
+                for _ in range(number + 1, STEPS):
+                    resumed.step()
+                if resumed.said != whole.said[done:]:
+                    raise self.failure(
+                        f"goes on differently when it is resumed after step {number}",
+                        "Put everything that it keeps between steps into state_dict (groups with "
+                        "rllm_core.data.codec.group_to_json), and take all of it up in load_state_dict.",
+                    )
 
     def test_the_same_groups_give_the_same_verdicts(self, params: Any) -> None:
         runs = [_Run(self._mode(params), self._ask, _offers(0)) for _ in range(2)]

@@ -11,7 +11,6 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rllm_core.contracts.sampler import Sampler, SamplerPlugin, SamplerSetup, TaskResult
 from rllm_core.data.types import Task
@@ -63,45 +62,47 @@ class SamplerContract(PluginContract[SamplerPlugin[Any]]):
             for number in range(TASKS)
         ]
 
-    @pytest.mark.parametrize("size", SIZES)
-    def test_a_batch_has_known_tasks_and_each_only_once(self, params: Any, size: int) -> None:
-        run = _Run(self._sampler(params, size), ahead=0)
-        for _ in range(BATCHES):
-            self._step(run)
-            positions = run.drawn[-1]
-            if not 0 < len(positions) <= size:
-                raise self.failure(
-                    f"drew {len(positions)} tasks, and a batch has 1 to {size}", "Return at most `setup.batch_size`."
-                )
-            if strange := [position for position in positions if not 0 <= position < TASKS]:
-                raise self.failure(
-                    f"drew position {strange[0]}, and there are {TASKS} tasks", "Return positions in `setup.tasks`."
-                )
-            if len(set(positions)) < len(positions):
-                raise self.failure(f"drew {positions}, a task twice", "Return each position only once per batch.")
+    def test_a_batch_has_known_tasks_and_each_only_once(self, params: Any) -> None:
+        for size in SIZES:
+            run = _Run(self._sampler(params, size), ahead=0)
+            for _ in range(BATCHES):
+                self._step(run)
+                positions = run.drawn[-1]
+                if not 0 < len(positions) <= size:
+                    raise self.failure(
+                        f"drew {len(positions)} tasks, and a batch has 1 to {size}",
+                        "Return at most `setup.batch_size`.",
+                    )
+                if strange := [position for position in positions if not 0 <= position < TASKS]:
+                    raise self.failure(
+                        f"drew position {strange[0]}, and there are {TASKS} tasks", "Return positions in `setup.tasks`."
+                    )
+                if len(set(positions)) < len(positions):
+                    raise self.failure(f"drew {positions}, a task twice", "Return each position only once per batch.")
 
-    @pytest.mark.parametrize("ahead", [0, 2])
-    def test_a_resumed_run_continues_exactly(self, params: Any, ahead: int) -> None:
-        whole, marks = _Run(self._sampler(params), ahead), []
-        for _ in range(BATCHES):
-            self._step(whole)
-            marks.append((len(whole.drawn), self.saved_state(whole.sampler)))
-        for trained in range(1, BATCHES, 4):
-            drawn, state = marks[trained - 1]
-            fresh = self._sampler(params)
-            fresh.load_state_dict(json.loads(state))
-            if self.saved_state(fresh) != state:
-                raise self.failure(
-                    "saves a different state after it restored one", "Restore all of `state_dict` in `load_state_dict`."
-                )
-            resumed = _Run(fresh, ahead, trained, whole.drawn[:drawn])
-            while resumed.trained < BATCHES:
-                self._step(resumed)
-            if resumed.drawn != whole.drawn:
-                raise self.failure(
-                    f"draws other tasks when it is resumed after step {trained}",
-                    "Put everything that it stores between calls into state_dict, and seed each draw by its batch.",
-                )
+    def test_a_resumed_run_continues_exactly(self, params: Any) -> None:
+        for ahead in (0, 2):
+            whole, marks = _Run(self._sampler(params), ahead), []
+            for _ in range(BATCHES):
+                self._step(whole)
+                marks.append((len(whole.drawn), self.saved_state(whole.sampler)))
+            for trained in range(1, BATCHES, 4):
+                drawn, state = marks[trained - 1]
+                fresh = self._sampler(params)
+                fresh.load_state_dict(json.loads(state))
+                if self.saved_state(fresh) != state:
+                    raise self.failure(
+                        "saves a different state after it restored one",
+                        "Restore all of `state_dict` in `load_state_dict`.",
+                    )
+                resumed = _Run(fresh, ahead, trained, whole.drawn[:drawn])
+                while resumed.trained < BATCHES:
+                    self._step(resumed)
+                if resumed.drawn != whole.drawn:
+                    raise self.failure(
+                        f"draws other tasks when it is resumed after step {trained}",
+                        "Put everything that it stores between calls into state_dict, and seed each draw by its batch.",
+                    )
 
     def test_the_same_results_give_the_same_tasks(self, params: Any) -> None:
         runs = [_Run(self._sampler(params), ahead=1) for _ in range(2)]
