@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from expecting import check_printed, check_values
 
+from .test_resume import metrics, wait_for_steps, weights
+
 OPD = ("train", "question", "--data", "questions.jsonl", "--objective", "opd")
 NAME = "rllm.trainer.experiment_name"
+SHORT = ("data.max_response_length=6", "rllm.trainer.test_freq=-1")
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,51 @@ def test_policy_that_equals_its_teacher_has_no_gradient(forked_rllm: Any, tmp_pa
     assert checked.returncode == 0, checked.stdout + checked.stderr
     uid = forked_rllm("why", str(run), "0").stdout.splitlines()[1].split()[0]
     check_values(forked_rllm("why", str(run), "0", uid).stdout, "distill", "trained in step 0")
+
+
+@pytest.fixture
+def teacher(forked_rllm: Any, tmp_path: Path) -> str:
+    """A model that has learned a few steps, so that it differs from the trained model."""
+    words = (
+        "data.train_batch_size=16",
+        "rllm.trainer.total_epochs=1",
+        "training.learning_rate=0.01",
+        f"{NAME}=teacher",
+    )
+    done = forked_rllm("sft", "--data", "examples.jsonl", *words)
+    assert done.returncode == 0, done.stderr
+    return str(tmp_path / "runs" / "rllm-sft" / "teacher" / "checkpoints" / "latest")
+
+
+@pytest.mark.slow
+def test_killed_distillation_ends_as_if_uninterrupted(
+    teacher: str, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
+) -> None:
+    sizes = ("rllm.trainer.total_batches=12", "rllm.trainer.save_freq=4", "rllm.rollout.n=2", "data.train_batch_size=8")
+    words, runs = (*OPD, "--teacher", teacher, *sizes, *SHORT), tmp_path / "runs" / "rllm-training"
+    reference = forked_rllm(*words, f"{NAME}=uninterrupted")
+    assert reference.returncode == 0, reference.stderr
+    process = start_forked_rllm(*words)
+    wait_for_steps(runs / "default", 5, process)
+    process.kill()
+    process.communicate(timeout=200)
+    resumed = forked_rllm(*words, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert weights(runs / "default") == weights(runs / "uninterrupted")
+    assert metrics(runs / "default") == metrics(runs / "uninterrupted")
+    assert min(line["actor/grad_norm"] for line in metrics(runs / "default") if "actor/grad_norm" in line) > 0
+
+
+@pytest.mark.slow
+def test_two_steps_train_on_tinker(teacher: str, forked_rllm: Any, tmp_path: Path) -> None:
+    words = ("--backend", "tinker", "tinker_base_url=local", "--model", "tiny", "training.learning_rate=0.01")
+    sizes = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.train_batch_size=16")
+    done = forked_rllm(*OPD, "--teacher", teacher, *words, *sizes, *SHORT)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "rllm-training" / "default"
+    before, after = divergences(run)
+    assert after < before
+    assert all(line["actor/grad_norm"] > 0 for line in metrics(run) if "actor/grad_norm" in line)
 
 
 @pytest.mark.long

@@ -43,8 +43,9 @@ def observation_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np
     if batch.observation_weights is None:
         return None
     in_rows = np.repeat(np.isin(np.arange(batch.n_rows), rows), batch.row_lengths)
-    weights = np.where(in_rows, batch.observation_weights, 0)
-    return (weights / max(np.count_nonzero(weights), 1)).astype(np.float32)
+    weights = np.where(in_rows, batch.observation_weights, np.float32(0))
+    shares: NDArray[np.float32] = weights / np.float32(max(np.count_nonzero(weights), 1))
+    return shares
 
 
 def sampled_per_row(batch: TokenBatch) -> NDArray[np.int64]:

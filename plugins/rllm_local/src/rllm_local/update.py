@@ -174,7 +174,7 @@ class Updater:
         if self._value_gradient is not None and batch.returns is not None:
             value_losses = self._value_gradient.add(outputs, part, batch, shares)
             note_critic(means, value_losses, part.column(batch.returns))
-        (loss + prediction).backward()
+        (loss + prediction).backward()  # type: ignore[no-untyped-call]
         if trace is not None:
             trace.add(number, part.source, inputs, entropies, shares)
         note_policy(means, inputs, terms, entropies)
