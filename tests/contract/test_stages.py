@@ -43,6 +43,11 @@ class TestDistill(StageContract):
         return stage_context(teacher=Constant())
 
 
+class TestEcho(StageContract):
+    name = "rllm/echo"
+    options = ({}, {"weight": 0.5, "roles": ["tool"]})
+
+
 class Constant:
     """A teacher that gives each token the same log-prob."""
 

@@ -38,8 +38,9 @@ FILES: Mapping[str, Callable[[], dict[str, str]]] = {
     "docs/how-to/off-policy.md": lambda: {"async.yaml": blocks("docs/how-to/async.md", "yaml")[0]},
     "docs/how-to/configure.md": lambda: {"my.yaml": blocks("docs/how-to/configure.md", "yaml")[0]},
     "docs/how-to/train.md": lambda: {"my.yaml": "rllm: {trainer: {project_name: mine}}\n"},
-    "docs/how-to/fine-tune.md": lambda: dict.fromkeys(
-        ("train.jsonl", "val.jsonl"), blocks("docs/how-to/fine-tune.md", "json")[0]
+    "docs/how-to/fine-tune.md": lambda: (
+        dict.fromkeys(("train.jsonl", "val.jsonl"), blocks("docs/how-to/fine-tune.md", "json")[0])
+        | {"questions.jsonl": blocks("docs/how-to/fine-tune.md", "json")[1]}
     ),
     "docs/how-to/preferences.md": lambda: dict.fromkeys(
         ("pairs.jsonl", "val.jsonl"), blocks("docs/how-to/preferences.md", "json")[0]

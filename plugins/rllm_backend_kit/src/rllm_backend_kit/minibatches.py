@@ -44,7 +44,7 @@ def observation_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np
         return None
     in_rows = np.repeat(np.isin(np.arange(batch.n_rows), rows), batch.row_lengths)
     weights = np.where(in_rows, batch.observation_weights, np.float32(0))
-    shares: NDArray[np.float32] = weights / np.float32(max(np.count_nonzero(weights), 1))
+    shares: NDArray[np.float32] = (weights / max(int(np.count_nonzero(weights)), 1)).astype(np.float32)
     return shares
 
 

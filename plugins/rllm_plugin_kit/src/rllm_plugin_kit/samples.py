@@ -20,7 +20,10 @@ from rllm_core.seeding import derive_seed
 VOCABULARY = 50
 ROLE = "agent"
 ROLES = ("solver", "judge")
-FILLED = (*(name for name in TOKEN_COLUMNS if name != "sampling_logprobs"), "advantages", "returns")
+FILLED = (
+    *(name for name in TOKEN_COLUMNS if name != "sampling_logprobs"),
+    *("advantages", "returns", "observation_weights"),
+)
 """Columns of a batch that are empty until a backend or a stage fills them."""
 
 
@@ -118,7 +121,7 @@ def _plausible(name: str, logprobs: NDArray[np.float32], random: np.random.Gener
             return random.normal(0.5, 0.3, count)
         case "advantages":
             return random.normal(0.0, 1.0, count)
-        case "sum_pi_squared":
+        case "sum_pi_squared" | "observation_weights":
             return random.uniform(0.1, 1.0, count)
         case "old_logprobs":
             return np.minimum(logprobs + random.normal(0.0, 0.05, count), -1e-3)
