@@ -88,9 +88,15 @@ def assert_named(directory: Path, where: str) -> str:
     return said
 
 
+@pytest.fixture
+def recorded(shared_run: Any, tmp_path: Path) -> Path:
+    """The folder of a run with `TOKENS`, which a test may change."""
+    return Path(shutil.copytree(shared_run("lucky", TOKENS).directory, tmp_path / "run"))
+
+
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_the_loss_of_every_optimiser_step_follows_from_the_record(train: Any, settings: dict[str, Any]) -> None:
-    run = train("lucky", TOKENS | settings)
+def test_the_loss_of_every_optimiser_step_follows_from_the_record(shared_run: Any, settings: dict[str, Any]) -> None:
+    run = shared_run("lucky", TOKENS | settings)
 
     code, said = checked(run.directory)
 
@@ -127,10 +133,8 @@ def test_losses_of_the_tinker_api_follow_from_the_record(
     assert_named(run.directory, change_a_log_prob(run.directory))
 
 
-def test_a_changed_log_prob_is_named_by_its_step(train: Any) -> None:
-    run = train("lucky", TOKENS)
-
-    said = assert_named(run.directory, change_a_log_prob(run.directory))
+def test_a_changed_log_prob_is_named_by_its_step(recorded: Path) -> None:
+    said = assert_named(recorded, change_a_log_prob(recorded))
 
     assert "policy_part is" in said
 
@@ -145,23 +149,25 @@ CHANGES: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize(("kind", "column", "value", "said"), CHANGES.values(), ids=CHANGES)
-def test_whatever_is_changed_is_named(train: Any, kind: str, column: str, value: Any, said: str) -> None:
-    run = train("lucky", TOKENS | {"rllm.trainer.total_batches": 1, "training.num_epochs": 1})
-    change(run.directory / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
+def test_whatever_is_changed_is_named(
+    shared_run: Any, tmp_path: Path, kind: str, column: str, value: Any, said: str
+) -> None:
+    run = shared_run("lucky", TOKENS | {"rllm.trainer.total_batches": 1, "training.num_epochs": 1})
+    copy = Path(shutil.copytree(run.directory, tmp_path / "run"))
+    change(copy / "record" / kind / "step_000000.parquet", column, lambda row: True, value)
 
-    code, output = checked(run.directory)
+    code, output = checked(copy)
 
     assert code == 1
     assert output.startswith("step 0")
     assert said in output
 
 
-def test_a_loss_that_was_logged_otherwise_is_named(train: Any) -> None:
-    run = train("lucky", TOKENS | {"rllm.trainer.total_batches": 1})
-    metrics = run.directory / "metrics.jsonl"
+def test_a_loss_that_was_logged_otherwise_is_named(recorded: Path) -> None:
+    metrics = recorded / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"actor/loss": ', '"actor/loss": 1'))
 
-    assert "step 0: actor/loss in metrics.jsonl is 1" in checked(run.directory)[1]
+    assert "step 0: actor/loss in metrics.jsonl is 1" in checked(recorded)[1]
 
 
 @pytest.mark.parametrize(
@@ -174,11 +180,10 @@ def test_a_record_without_tokens_cannot_be_checked(train: Any, recorded: str, sa
         checked(run.directory)
 
 
-def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
-    run = train("lucky", TOKENS)
-    (run.directory / "record/updates/step_000001.parquet").unlink()
+def test_an_update_that_is_missing_is_a_difference(recorded: Path) -> None:
+    (recorded / "record/updates/step_000001.parquet").unlink()
 
-    code, said = checked(run.directory)
+    code, said = checked(recorded)
 
     assert code == 1
     lines = [line for line in said.splitlines() if line.startswith("step 1: ")]
@@ -186,35 +191,32 @@ def test_an_update_that_is_missing_is_a_difference(train: Any) -> None:
     assert len(lines) > 1
 
 
-def test_updates_that_are_all_missing_are_differences(train: Any) -> None:
-    run = train("lucky", TOKENS)
-    shutil.rmtree(run.directory / "record/updates")
+def test_updates_that_are_all_missing_are_differences(recorded: Path) -> None:
+    shutil.rmtree(recorded / "record/updates")
 
-    code, said = checked(run.directory)
+    code, said = checked(recorded)
 
     assert code == 1
     assert "4 places" in said
 
 
-def test_steps_whose_loss_was_not_logged_are_counted(train: Any) -> None:
-    run = train("lucky", TOKENS)
-    (run.directory / "metrics.jsonl").write_text("")
+def test_steps_whose_loss_was_not_logged_are_counted(recorded: Path) -> None:
+    (recorded / "metrics.jsonl").write_text("")
 
-    code, said = checked(run.directory)
+    code, said = checked(recorded)
 
     assert code == 0
     check_values(said, "metrics.jsonl", "2 steps")
 
 
-def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(train: Any) -> None:
-    directory = train("lucky", TOKENS).directory
-    file = directory / "metrics.jsonl"
+def test_a_last_line_of_metrics_that_was_cut_off_is_left_out_and_any_other_is_named(recorded: Path) -> None:
+    file = recorded / "metrics.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"step": 2, "actor/loss": }')
-    assert checked(directory)[0] == 0
+    assert checked(recorded)[0] == 0
     file.write_bytes(b'{"step": }\n' + whole)
     with expect_error(RllmError, "damaged-file", "Line 1", "metrics.jsonl"):
-        checked(directory)
+        checked(recorded)
 
 
 def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
@@ -224,7 +226,5 @@ def test_a_run_that_trained_on_nothing_is_told_so(tmp_path: Path) -> None:
         checked(tmp_path)
 
 
-def test_a_folder_above_the_run_is_enough(train: Any) -> None:
-    run = train("lucky", TOKENS)
-
-    assert checked(run.directory.parent) == checked(run.directory)
+def test_a_folder_above_the_run_is_enough(recorded: Path) -> None:
+    assert checked(recorded.parent) == checked(recorded)

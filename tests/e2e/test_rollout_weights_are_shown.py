@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,14 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def accounts_of(directory: Path) -> list[tuple[int, Account]]:
-    """Of all trajectories that were trained on, with their steps."""
+def accounts_of(directory: Path, every: int = 1) -> Iterator[tuple[int, Account]]:
+    """Of trajectories that were trained on, with their steps; each takes several reads of files."""
     run, files = Run(one_run(directory)), StepFiles(directory / "record")
     run.index.refresh()
-    return [
-        (step, account_of(run, step, each.outcome.trajectory))
-        for step in files.steps()
-        for each in files.outcomes(step)
-        if each.outcome.outcome == "trained"
-    ]
+    for step in files.steps():
+        trained = [each.outcome for each in files.outcomes(step) if each.outcome.outcome == "trained"]
+        for outcome in trained[::every]:
+            yield step, account_of(run, step, outcome.trajectory)
 
 
 def values(account: Account, name: str, epoch: int | None = None) -> NDArray[np.float64]:
@@ -55,9 +54,10 @@ def values(account: Account, name: str, epoch: int | None = None) -> NDArray[np.
     return found
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=CORRECTIONS)
-def test_the_factors_multiply_to_the_policy_part(train: Any, correction: dict[str, Any]) -> None:
-    accounts = accounts_of(train("lucky", AHEAD | correction).directory)
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_the_factors_multiply_to_the_policy_part(shared_run: Any, correction: str) -> None:
+    directory = shared_run("lucky", AHEAD | CORRECTIONS[correction]).directory
+    accounts = list(accounts_of(directory, every=6))
 
     corrections = np.concatenate([values(account, "rollout_weight") for _, account in accounts])
     assert np.nanmin(corrections) < 0.999
@@ -69,15 +69,15 @@ def test_the_factors_multiply_to_the_policy_part(train: Any, correction: dict[st
             np.testing.assert_allclose(product[kept], values(account, "policy_part", epoch)[kept], rtol=1e-4, atol=1e-8)
 
 
-def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
-    run = train("lucky", AHEAD | CORRECTIONS["masked"])
+def test_why_says_of_a_masked_token_what_masked_it(shared_run: Any) -> None:
+    run = shared_run("lucky", AHEAD | CORRECTIONS["masked"]).directory
     step, account, position = next(
         (step, account, int(np.flatnonzero(values(account, "rollout_weight") == 0.0)[0]))
-        for step, account in accounts_of(run.directory)
+        for step, account in accounts_of(run)
         if (values(account, "rollout_weight") == 0.0).any()
     )
 
-    words = [str(run.directory), str(step), account.attempt.uid, "--token", str(position)]
+    words = [str(run), str(step), account.attempt.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
     assert "    rollout correction weight: 0: masked " in said
@@ -86,15 +86,15 @@ def test_why_says_of_a_masked_token_what_masked_it(train: Any) -> None:
 
 
 @pytest.mark.parametrize(("correction", "rule"), [("rejected", "token_k1"), ("m2po", "m2po")])
-def test_why_names_the_rule_that_rejected_a_token(train: Any, correction: str, rule: str) -> None:
-    run = train("lucky", AHEAD | CORRECTIONS[correction])
+def test_why_names_the_rule_that_rejected_a_token(shared_run: Any, correction: str, rule: str) -> None:
+    run = shared_run("lucky", AHEAD | CORRECTIONS[correction]).directory
     step, account, position = next(
         (step, account, int(np.flatnonzero(values(account, "rejected_by") > 0)[0]))
-        for step, account in accounts_of(run.directory)
+        for step, account in accounts_of(run)
         if (values(account, "rejected_by") > 0).any()
     )
 
-    words = [str(run.directory), str(step), account.attempt.uid, "--token", str(position)]
+    words = [str(run), str(step), account.attempt.uid, "--token", str(position)]
     said = CliRunner().invoke(why, words).output
 
     assert f"the rule: {rule}\n" in said

@@ -66,8 +66,8 @@ def folder_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture(scope="module")
-def server(chromium: Any, folder_of_runs: Path) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def server(folder_of_runs: Path) -> Iterator[str]:
     """URL of a server that finds every run of these tests."""
     place = folder_of_runs / "view.json"
     command = [sys.executable, "-m", "rllm", "view", str(folder_of_runs), "--announce", str(place)]
