@@ -63,6 +63,9 @@ VERIFIERS := $(VENV)/verifiers
 # LiteLLM's proxy, which `benchmarks/gateway.py --litellm` measures beside the gateway; it wants older clients than agents.
 VENV_LITELLM ?= .venv-litellm
 LITELLM := litellm[proxy]==1.106.2
+# In an environment of its own, as users install it.
+VENV_MINI ?= .venv-mini-swe-agent
+MINI := mini-swe-agent==2.4.6
 # The documentation site has an environment of its own: nothing of the generator touches ours.
 VENV_SITE ?= .venv-site
 INSTALLED_SITE := $(VENV_SITE)/.installed
@@ -183,8 +186,13 @@ $(VENV_LITELLM)/.installed: | install
 	$(BIN)/uv pip install --quiet --python $(VENV_LITELLM)/bin/python '$(LITELLM)'
 	@touch $@
 
-test-clients: install $(INSTALLED_CLIENTS)
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
+$(VENV_MINI)/.installed: Makefile | install
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_MINI)
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(VENV_MINI)/bin/python '$(MINI)'
+	@touch $@
+
+test-clients: install $(INSTALLED_CLIENTS) $(VENV_MINI)/.installed
+	PATH="$(CURDIR)/$(VENV_MINI)/bin:$$PATH" $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
 	  --client-python $(VENV_CLIENTS)/bin/python
 
 $(VERIFIERS): constraints-verifiers.txt | install
@@ -268,4 +276,4 @@ site: $(INSTALLED_SITE)
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)
 	rm -rf $(VENV_SITE) site
-	rm -rf $(VENV_LITELLM)
+	rm -rf $(VENV_LITELLM) $(VENV_MINI)

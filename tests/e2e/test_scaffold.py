@@ -87,6 +87,20 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return Packages(directory, directory / "site", commands)
 
 
+AGENT = """
+import json, os, urllib.request
+
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps({"model": "m", "messages": [{"role": "user", "content": "guess"}]}).encode(),
+    {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+)
+with urllib.request.urlopen(request) as answer:
+    text = json.load(answer)["choices"][0]["message"]["content"]
+print(json.dumps({"reward": sum(map(ord, text)) % 2}))
+"""
+
+
 @pytest.fixture
 def installed_here(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process finds the packages, for the time of a test."""
@@ -121,6 +135,7 @@ def test_a_new_package_trains_by_name(
     # The model of this backend is larger than nothing by little: it takes more attempts for one to succeed.
     more = ("data.max_response_length=2", "rllm.rollout.n=64") if kind == "backend" else SMALL
     assert train[0] == "rllm"
+    (tmp_path / "agent.py").write_text(AGENT)  # The program of the sandbox.
     trained = rllm_here(*train[1:], *FEW, *more)
     assert trained.returncode == 0, trained.stderr
     steps = steps_of(tmp_path / "runs" / "rllm-training" / "default")

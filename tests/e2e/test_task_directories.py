@@ -192,3 +192,31 @@ def test_function_in_a_sandbox_is_an_error(run: Any, tmp_path: Path) -> None:
     function = {"rllm.workflow.workflow_args.command": None, "rllm.workflow.workflow_args.agent": "agent.py:ask"}
     with expect_error(ConfigError, "function-in-sandbox", "agent.py:ask"):
         run("", "local", **function)
+
+
+AGENT = {"rllm.workflow.name": "agent", "rllm.workflow.workflow_args.agent": "mini-swe-agent"}
+
+
+def test_agent_that_is_not_installed_is_an_error(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with expect_error(ConfigError, "program-not-found", "uv tool install"):
+        train("sum", {**AGENT, "rllm.sandbox": "local"})
+
+
+def test_agent_by_name_without_a_sandbox_is_an_error(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    with expect_error(ConfigError, "no-sandbox", "mini-swe-agent", "--sandbox bwrap"):
+        train("sum", AGENT)
+
+
+def test_tasks_need_a_sandbox(train: Any, tmp_path: Path) -> None:
+    with expect_error(ConfigError, "missing-key", "rllm.sandbox"):
+        train("tasks", {**AGENT, "rllm.env.env_args.directory": str(tmp_path)})
+
+
+@pytest.mark.parametrize(("file", "code"), [("instruction.md", "bad-task-directory"), ("other.md", "no-tasks")])
+def test_directory_without_a_whole_task_is_an_error(train: Any, tmp_path: Path, file: str, code: str) -> None:
+    (tmp_path / file).write_text("Any.")
+    command = {"rllm.workflow.workflow_args.command": ["python3"], "rllm.sandbox": "local"}
+    with expect_error(ConfigError, code, tmp_path):
+        train("tasks", {**command, "rllm.env.env_args.directory": str(tmp_path)})

@@ -28,7 +28,7 @@ class AgentParams(Params):
     agent: str | None = Field(
         None,
         description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
-        "rollout, and may be async.",
+        "rollout, and may be async. Or mini-swe-agent, which runs in a sandbox.",
     )
     command: list[str] | None = Field(
         None,
@@ -49,6 +49,7 @@ class AgentParams(Params):
 
 
 def _check(params: AgentParams) -> None:
+    from rllm_gateway.running.harnesses import HARNESSES, check_harness
     from rllm_gateway.running.target import check_target
 
     if (params.agent is None) == (params.command is None):
@@ -57,7 +58,9 @@ def _check(params: AgentParams) -> None:
             "Workflow agent needs an agent, either a function or a program.",
             "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
-    if params.agent is not None:
+    if params.agent in HARNESSES:
+        check_harness(params.agent)
+    elif params.agent is not None:
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:
         raise ConfigError(
@@ -68,16 +71,26 @@ def _check(params: AgentParams) -> None:
 
 
 def _sources(params: AgentParams) -> Mapping[str, str]:
+    from rllm_gateway.running.harnesses import HARNESSES
     from rllm_gateway.running.target import sources_of_command, sources_of_function
 
-    return sources_of_command(params.command or []) if params.agent is None else sources_of_function(params.agent)
+    is_function = params.agent is not None and params.agent not in HARNESSES
+    return sources_of_function(params.agent or "") if is_function else sources_of_command(params.command or [])
 
 
 def _check_run(config: RunConfig, params: AgentParams) -> None:
     from rllm_gateway.checks import check_sdk
+    from rllm_gateway.running.harnesses import HARNESSES
 
     check_sdk(config.rllm.sdk)
-    if config.rllm.sandbox is not None and params.command is None:
+    if params.agent in HARNESSES:
+        if config.rllm.sandbox is None:
+            raise ConfigError(
+                "no-sandbox",
+                f"{params.agent} runs commands that the model writes, and this run has no sandbox.",
+                "Add --sandbox bwrap. If you trust the model with all your files, add --sandbox local.",
+            )
+    elif config.rllm.sandbox is not None and params.command is None:
         raise ConfigError(
             "function-in-sandbox",
             f"The agent {params.agent} is a function, and only programs run in a sandbox.",
@@ -89,6 +102,7 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
 async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
     """Open the gateway of a run, and prepare the runner that starts agents."""
     from rllm_gateway.opening import open_gateway
+    from rllm_gateway.running.harnesses import HARNESSES
     from rllm_gateway.running.runners import CommandRunner, FunctionRunner
     from rllm_gateway.running.sandboxed import SandboxRunner
     from rllm_gateway.running.target import check_target
@@ -97,8 +111,11 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
 
     with ProcessDirectory("rllm-gateway-") as files:
         directory = files.path
-        if params.agent is not None:
-            runner: Any = FunctionRunner(check_target(params.agent), directory)
+        harness = HARNESSES.get(params.agent or "")
+        if harness is not None and run.sandbox is not None:
+            runner: Any = SandboxRunner(harness.command, run.sandbox, params.timeout, harness.environment)
+        elif params.agent is not None:
+            runner = FunctionRunner(check_target(params.agent), directory)
         elif run.sandbox is not None:
             runner = SandboxRunner(params.command or [], run.sandbox, params.timeout)
         else:

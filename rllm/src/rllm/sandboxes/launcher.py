@@ -43,11 +43,11 @@ def main(descriptor: str, port: str, processes: str, memory: str, disk: str, *co
         _become(command, int(processes), int(memory), int(disk))
     child_ended = os.pidfd_open(child)
     while True:
-        ready = select.select([machine, child_ended], [], [], SECONDS)[0]
+        ready = select.select([machine.fileno(), child_ended], [], [], SECONDS)[0]
         if child_ended in ready:
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             return code if code >= 0 else 128 - code
-        if machine in ready:
+        if machine.fileno() in ready:
             return KILLED
         _reap(child)
         if above := _above(int(processes), int(memory)):

@@ -52,11 +52,16 @@ async def run_program(
         file.write(stdin)
         file.seek(0)
         outputs = [await _Output.open() for _ in range(2)]
-        streams = dict(zip(("stdout", "stderr"), (output.writing for output in outputs), strict=True))
         try:
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
-                    *command, stdin=file, env=dict(environment), start_new_session=True, **streams, **options
+                    *command,
+                    stdin=file,
+                    stdout=outputs[0].writing,
+                    stderr=outputs[1].writing,
+                    env=dict(environment),
+                    start_new_session=True,
+                    **options,
                 )
             )
             try:

@@ -25,21 +25,22 @@ REWARD_FILES = ("reward.json", "reward.txt")
 """Files that tests write, in the order in which they are read."""
 VARIABLE = "RLLM_INSTRUCTION"
 """Environment variable with the instruction of a task."""
+INSTRUCTION_WORD = "{instruction}"
 SECONDS_TO_PREPARE = 60.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command as it is started in a sandbox, and the files and directories of the machine that it needs."""
+    """A command that is started in sandboxes, and the files and directories of the machine that it needs."""
 
     command: tuple[str, ...]
     readable: tuple[Path, ...]
 
     @classmethod
-    def of(cls, command: Sequence[str]) -> Program:
+    def from_command(cls, command: Sequence[str]) -> Program:
         """Return the command with absolute paths of its files.
 
-        A program in a virtual environment is started there. Other names of programs are those of the sandbox.
+        A program in a virtual environment is started there. Other programs are searched in the sandbox.
         """
         found = shutil.which(command[0])
         places = [] if found is None else _virtual_environment(Path(found).absolute())
@@ -66,10 +67,22 @@ class SandboxRunner:
     """
 
     def __init__(
-        self, command: Sequence[str], start: Callable[[SandboxSetup], Awaitable[Sandbox]], seconds: float
+        self,
+        command: Sequence[str],
+        start: Callable[[SandboxSetup], Awaitable[Sandbox]],
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start nothing yet. `seconds` is the time limit of agents whose task has none."""
-        self._program = Program.of(command)
+        """Start nothing yet.
+
+        Args:
+            command: the program and its arguments. `INSTRUCTION_WORD` is replaced by the task's instruction.
+            start: starts a sandbox.
+            seconds: time limit of agents whose task has none.
+            environment: environment variables of the program.
+        """
+        self._environment = environment or {}
+        self._program = Program.from_command(command)
         self._start = start
         self._seconds = seconds
 
@@ -85,11 +98,12 @@ class SandboxRunner:
         try:
             if facts is not None:
                 await _prepare(sandbox, Path(facts.path))
+            instruction = str(task.get(INSTRUCTION, ""))
             seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
             result = await sandbox.run(
-                self._program.command,
+                [instruction if word == INSTRUCTION_WORD else word for word in self._program.command],
                 seconds=self._seconds if facts is None else facts.agent_seconds,
-                environment={**environment, VARIABLE: str(task.get(INSTRUCTION, ""))},
+                environment={**self._environment, **environment, VARIABLE: instruction},
                 stdin=json.dumps(seen).encode(),
                 port=urlsplit(environment[URL]).port,
             )

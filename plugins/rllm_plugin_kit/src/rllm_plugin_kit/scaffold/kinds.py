@@ -72,8 +72,10 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
         "sandbox": Template(
             title="Sandbox",
             summary="A directory, without isolation. Commands run with low priority.",
-            train="rllm train tasks:DIR --agent ./agent --sandbox $chosen",
-            config="rllm:\n  sandbox: {name: $chosen, niceness: 10}",
+            train="rllm train guess --sandbox $chosen rllm.workflow.name=agent "
+            "rllm.workflow.workflow_args.command=[python3,agent.py]",
+            config="rllm:\n  sandbox: {name: $chosen, niceness: 10}\n"
+            "  workflow: {name: agent, workflow_args: {command: [python3, agent.py]}}",
             dependencies=_PLAIN,
         ),
         "teacher": Template(
