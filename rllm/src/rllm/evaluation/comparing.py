@@ -97,7 +97,7 @@ def _compare(name: str, first: tuple[Path, Environment], second: tuple[Path, Env
             f"{first[0]} and {second[0]} have different tasks of {name}: {'; '.join(problems)}.",
             "Only the same tasks can be paired: finish both evaluations, with the same data.",
         )
-    tasks = list(sides[0].outcomes)
+    tasks = sorted(sides[0].outcomes)  # the p-value depends on their order, which must be the same from both sides
     pairs = [(sides[0].outcomes[task], sides[1].outcomes[task]) for task in tasks]
     return Comparison(name, len(tasks), _passes(pairs), _rewards(pairs))
 
