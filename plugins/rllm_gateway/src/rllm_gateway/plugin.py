@@ -58,7 +58,7 @@ def _check(params: AgentParams) -> None:
             "Workflow agent needs an agent, either a function or a program.",
             "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
-    if params.agent in HARNESSES:
+    if params.agent is not None and params.agent in HARNESSES:
         check_harness(params.agent)
     elif params.agent is not None:
         check_target(params.agent)
@@ -83,7 +83,7 @@ def _check_run(config: RunConfig, params: AgentParams) -> None:
     from rllm_gateway.running.harnesses import HARNESSES
 
     check_sdk(config.rllm.sdk)
-    if params.agent in HARNESSES:
+    if params.agent is not None and params.agent in HARNESSES:
         if config.rllm.sandbox is None:
             raise ConfigError(
                 "no-sandbox",
