@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rllm.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
 from rllm.preferences.options import PreferParams
-from rllm.preferences.rows import CHOSEN
+from rllm.preferences.rows import CHOSEN, check_completions
 from rllm_core.contracts.backend import Backend
 from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.known_logprobs import check_old_logprobs
@@ -36,8 +36,11 @@ async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> 
     """Return the loss of the batch under the current weights. Each group has a row of data's completions in order.
 
     Raises:
+        ConfigError: a row has a label, and the loss compares pairs.
         RolloutError: a log-prob is not finite.
     """
+    for group in batch.groups:
+        check_completions([each.name for each in group.trajectories], group.group_id.rsplit(":", 2)[0], params.loss)
     batch = await _with_logprobs(backend, batch)
     ratios = _log_ratios(batch)
     good = np.array([each.name == CHOSEN for group in batch.groups for each in group.trajectories])

@@ -9,7 +9,7 @@ import numpy as np
 
 from rllm.preferences.comparison import compare
 from rllm.preferences.options import PreferParams
-from rllm.preferences.stages import make_completions, make_group
+from rllm.preferences.stages import preference_groups
 from rllm.runs.validation_metrics import validation_metrics
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.stages import as_supervised, make_examples
@@ -78,8 +78,7 @@ async def validate_preferences(
         counts: dict[str, int] = defaultdict(int)
         for start in range(0, len(rows), config.data.val_batch_size):
             batch_rows = rows[start : start + config.data.val_batch_size]
-            episodes = [make_completions(task, renderer, params) for task in batch_rows]
-            groups = [make_group(episode) for episode in episodes if episode.trajectories]
+            _, groups = preference_groups(batch_rows, renderer, params)
             if not groups:
                 continue
             for name, value in (await compare(backend, build_batch(groups), preferences)).metrics.items():
