@@ -81,9 +81,9 @@ async def validate_preferences(
             _, groups = preference_groups(batch_rows, renderer, params)
             if not groups:
                 continue
-            for name, value in (await compare(backend, build_batch(groups), preferences)).metrics.items():
-                sums[name] += value * len(groups)
-                counts[name] += len(groups)
+            for name, (total, count) in (await compare(backend, build_batch(groups), preferences)).totals.items():
+                sums[name] += total
+                counts[name] += count
         found |= {f"val/{source}/{name}": sums[name] / counts[name] for name in sums}
     return found
 
