@@ -50,3 +50,14 @@ def test_rewards_are_means_over_good_and_bad_rows(size: int) -> None:
     good, bad = ([ord(digit) / 100 for digit in digits] for digits in ("0124", "35"))
     assert found["val/val/chosen_reward"] == pytest.approx(np.mean(good), abs=1e-6)
     assert found["val/val/rejected_reward"] == pytest.approx(np.mean(bad), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "batches"), [(5, 4, [5]), (5, 2, [2, 3]), (6, 4, [4, 2]), (3, 1, [3]), (1, 4, []), (4, 4, [4])]
+)
+def test_no_batch_of_kto_has_one_row(rows: int, size: int, batches: list[int]) -> None:
+    """Each batch is processed twice: with its completions, and with completions of other prompts."""
+    backend = Bytes()
+    found = validate(backend, "+" * rows, size)
+    assert backend.rows[::2] == backend.rows[1::2] == batches
+    assert bool(found) == bool(batches)

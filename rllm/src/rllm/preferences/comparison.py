@@ -16,6 +16,8 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.known_logprobs import check_old_logprobs
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
+MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2}
+"""Minimum number of prompts of a batch. KTO estimates its divergence from the completions of other prompts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,11 @@ class Comparison:
 
 async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> Comparison:
     """Return the loss of the batch under the current weights. Each group has a row of data's completions in order.
+
+    Args:
+        backend: computes the log-probs.
+        batch: at least `MIN_PROMPTS` groups.
+        params: the loss and its options.
 
     Raises:
         ConfigError: a row has a label, and the loss compares pairs.

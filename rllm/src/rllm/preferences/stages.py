@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rllm.preferences.comparison import compare
+from rllm.preferences.comparison import MIN_PROMPTS, compare
 from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import read_preference
 from rllm.supervised.options import ExamplesParams
@@ -13,6 +13,7 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.notices import warn_once
 
 ROLE = "completion"
 """Role of all completions, for `rllm.algorithm.loss_map`."""
@@ -77,6 +78,13 @@ class Prefer:
         self._params = params
 
     async def __call__(self, step: TrainStep) -> None:
+        if len(step.filled_batch.groups) < MIN_PROMPTS[self._params.loss]:
+            warn_once(
+                "Steps with 1 prompt make no update, because loss kto compares the completions of 2 prompts or more. "
+                "Change data.train_batch_size, or increase max_length of the stage `preferences`."
+            )
+            step.skip("too_few_prompts")
+            return
         found = await compare(self._backend, step.filled_batch, self._params)
         step.batch = found.batch.with_columns(advantages=found.advantages())
         step.estimators = (self._params.loss,) * len(step.batch.groups)
