@@ -14,6 +14,7 @@ from rllm.preferences.stages import Prefer
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.notices import forget_warnings
 
 
 async def process(batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
@@ -25,6 +26,7 @@ async def process(batch: TokenBatch, needs: frozenset[str]) -> TokenBatch:
 def test_step_with_one_prompt_is_skipped_by_kto(
     loss: Any, prompts: int, skipped: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    forget_warnings()
     pair = [Trajectory(name, [Step([1], [2])]) for name in ("chosen", "rejected")]
     groups = [TrajectoryGroup(group_id=f"{at}:0:completion", trajectories=pair) for at in range(prompts)]
     step = TrainStep(global_step=0, epoch=0, total_steps=9, tasks=[], batch=build_batch(groups))
