@@ -64,9 +64,18 @@ def test_only_kto_has_single_completions(loss: str) -> None:
         {"chosen": "2", "rejected": "3"},
         {"prompt": ASK, "chosen": GOOD, "rejected": "3"},
         {"chosen": ASK + GOOD, "rejected": ASK + GOOD},
+        {"prompt": "1+1=", "completion": GOOD, "label": True},
     ],
     ids=str,
 )
 def test_rows_without_preference_are_errors(row: dict[str, Any]) -> None:
-    with expect_error(ConfigError, "bad-example", "'7'"):
+    with expect_error(ConfigError, "bad-example", "'7'", '"chosen": …, "rejected": …') as caught:
+        read_preference(row, "7")
+    assert '"messages"' not in caught.value.hint
+
+
+@pytest.mark.parametrize("start", [[], [{"role": "system", "content": "Add."}]], ids=str)
+def test_text_prompt_that_messages_lack_is_an_error(start: list[dict[str, str]]) -> None:
+    row = {"prompt": "1+1", "chosen": start + GOOD, "rejected": start + BAD}
+    with expect_error(ConfigError, "bad-example", "'7'", "`prompt` is text", '"prompt": [{"role": "user"'):
         read_preference(row, "7")
