@@ -17,6 +17,7 @@ from rllm_core.schema.run_config import RunConfig
 
 FOUND = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", "examples/README.md", *sorted(page for page in FOUND if "/decisions/" not in page)]
+ARCHITECTURE = "docs/contributing/architecture.md"
 CODE = re.compile(r"```.*?```|`([^`\n]+)`", re.DOTALL)
 KEY = re.compile(r"^rllm(?:\.[a-z_0-9]+)+")
 PATH = re.compile(r"^(?:docs|examples|tests|benchmarks|plugins|rllm_\w+|rllm)/[\w./*-]*\w/?$")
@@ -95,6 +96,19 @@ def test_paths_in_the_text_exist() -> None:
     paths = {span: page for page in PAGES for span in code_spans(page) if PATH.match(span)}
     wrong = {path for path in paths if not list(ROOT.glob(path.rstrip("/")))} - NOT_PATHS
     assert {path: paths[path] for path in wrong} == {}
+
+
+def test_files_and_directories_of_the_architecture_exist() -> None:
+    spans = [span for span in code_spans(ARCHITECTURE) if re.fullmatch(r"[\w/]+(?:\.py|\.toml|/)", span)]
+    bases = [ROOT, *(ROOT / source for source in ("rllm_core/src/rllm_core", "plugins/rllm_gateway/src/rllm_gateway"))]
+    assert spans
+    assert [span for span in spans if not any((base / span).exists() for base in bases)] == []
+
+
+def test_diagram_of_the_architecture_has_all_packages_of_the_program() -> None:
+    diagram = text_of(ARCHITECTURE).split("```")[1]
+    packages = {file.parent.name for file in (ROOT / "rllm/src/rllm").glob("*/__init__.py")}
+    assert packages - set(re.findall(r"\w+", diagram)) == set()
 
 
 def test_counts_in_the_text_are_right() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rllm.preferences.comparison import Comparison, compare
 from rllm.preferences.options import PreferParams
-from rllm.preferences.stages import make_completions, make_group
+from rllm.preferences.stages import preference_groups
 from rllm.supervised.options import ExamplesParams
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.data.batch import TokenBatch, build_batch
@@ -45,7 +45,7 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> TokenBatch:
     tokenizer = tiny.build_tokenizer()
     renderer = TemplateRenderer(tokenizer, [tokenizer.eos_token_id])
     tasks = [Task(id=str(number), data=row) for number, row in enumerate(rows)]
-    return build_batch([make_group(make_completions(task, renderer, ExamplesParams())) for task in tasks])
+    return build_batch(preference_groups(tasks, renderer, ExamplesParams())[1])
 
 
 def ours(model: Any, batch: TokenBatch, params: PreferParams, micro_batch_tokens: int) -> Comparison:

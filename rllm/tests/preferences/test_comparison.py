@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from expecting import expect_error
 
 from rllm.preferences.comparison import compare, mismatched
 from rllm.preferences.options import PreferParams
 from rllm_core.data.batch import TokenBatch, build_batch
 from rllm_core.data.types import Step, Trajectory, TrajectoryGroup
+from rllm_core.errors import ConfigError
 
 RATIO = 0.25
 """log p - log p(reference) of each token."""
@@ -61,3 +63,11 @@ def test_rows_of_a_trajectory_have_one_advantage() -> None:
         found.advantages()[batch.loss_mask], np.float32(slope) * np.array([1, 1, 1, -1]), rtol=1e-6
     )
     assert found.metrics["margin"] == difference
+
+
+def test_labels_of_two_rows_are_no_pair() -> None:
+    """Rows after the checked ones may have other columns."""
+    batch = batch_of((trajectory("chosen", ([1], [2])),), (trajectory("rejected", ([1], [3])),))
+    backend: Any = SimpleNamespace(process=process)
+    with expect_error(ConfigError, "bad-example", "'0'", "dpo"):
+        asyncio.run(compare(backend, batch, PreferParams()))

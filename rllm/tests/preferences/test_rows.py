@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from expecting import expect_error
 
-from rllm.preferences.rows import read_preference
+from rllm.preferences.rows import check_completions, read_preference
 from rllm.supervised.rows import Conversation, PlainText
 from rllm_core.errors import ConfigError
 
@@ -16,7 +16,7 @@ GOOD, BAD = [{"role": "assistant", "content": "2"}], [{"role": "assistant", "con
 
 
 def test_pair_has_two_completions_of_its_prompt() -> None:
-    assert read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0", "dpo") == {
+    assert read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0") == {
         "chosen": PlainText("1+1=", "2"),
         "rejected": PlainText("1+1=", "3"),
     }
@@ -33,33 +33,49 @@ def test_pair_has_two_completions_of_its_prompt() -> None:
     ids=str,
 )
 def test_prompt_is_the_common_start_of_messages(row: dict[str, Any]) -> None:
-    assert read_preference(row, "0", "dpo") == {
+    assert read_preference(row, "0") == {
         "chosen": Conversation(ASK + GOOD, 1),
         "rejected": Conversation(ASK + BAD, 1),
     }
 
 
-def test_kto_reads_labels_and_pairs() -> None:
+def test_label_names_the_completion() -> None:
     row = {"prompt": "1+1=", "completion": "2", "label": True}
-    assert read_preference(row, "0", "kto") == {"chosen": PlainText("1+1=", "2")}
-    assert list(read_preference(row | {"label": False}, "0", "kto")) == ["rejected"]
-    assert len(read_preference({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "0", "kto")) == 2
+    assert read_preference(row, "0") == {"chosen": PlainText("1+1=", "2")}
+    assert list(read_preference(row | {"label": False}, "0")) == ["rejected"]
+
+
+@pytest.mark.parametrize("loss", ["dpo", "ipo"])
+def test_only_kto_has_single_completions(loss: str) -> None:
+    check_completions(["chosen"], "7", "kto")
+    check_completions(["chosen", "rejected"], "7", loss)
+    for names in (["chosen"], ["rejected"], ["rejected", "chosen"]):
+        with expect_error(ConfigError, "bad-example", "'7'", loss):
+            check_completions(names, "7", loss)
 
 
 @pytest.mark.parametrize(
-    ("row", "loss"),
+    "row",
     [
-        ({}, "dpo"),
-        ({"messages": ASK + GOOD}, "dpo"),
-        ({"prompt": "1+1=", "completion": "2", "label": True}, "dpo"),
-        ({"prompt": "1+1=", "completion": "2"}, "kto"),
-        ({"prompt": "1+1=", "completion": "2", "label": "good"}, "kto"),
-        ({"chosen": "2", "rejected": "3"}, "dpo"),
-        ({"prompt": ASK, "chosen": GOOD, "rejected": "3"}, "dpo"),
-        ({"chosen": ASK + GOOD, "rejected": ASK + GOOD}, "dpo"),
+        {},
+        {"messages": ASK + GOOD},
+        {"prompt": "1+1=", "completion": "2"},
+        {"prompt": "1+1=", "completion": "2", "label": "good"},
+        {"chosen": "2", "rejected": "3"},
+        {"prompt": ASK, "chosen": GOOD, "rejected": "3"},
+        {"chosen": ASK + GOOD, "rejected": ASK + GOOD},
+        {"prompt": "1+1=", "completion": GOOD, "label": True},
     ],
     ids=str,
 )
-def test_rows_without_preference_are_errors(row: dict[str, Any], loss: str) -> None:
-    with expect_error(ConfigError, "bad-example", "'7'"):
-        read_preference(row, "7", loss)
+def test_rows_without_preference_are_errors(row: dict[str, Any]) -> None:
+    with expect_error(ConfigError, "bad-example", "'7'", '"chosen": …, "rejected": …') as caught:
+        read_preference(row, "7")
+    assert '"messages"' not in caught.value.hint
+
+
+@pytest.mark.parametrize("start", [[], [{"role": "system", "content": "Add."}]], ids=str)
+def test_text_prompt_that_messages_lack_is_an_error(start: list[dict[str, str]]) -> None:
+    row = {"prompt": "1+1", "chosen": start + GOOD, "rejected": start + BAD}
+    with expect_error(ConfigError, "bad-example", "'7'", "`prompt` is text", '"prompt": [{"role": "user"'):
+        read_preference(row, "7")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from rllm.cli.role_flag import ROLE_FLAG, require_roles
+from rllm.cli.stage_options import STAGES, StageOptions, stage_options_layer
 from rllm.config.compose import Composed, chosen_backend, compose
 from rllm.config.layers import COMMAND_LINE, Layer, Tier, layer_from_dotted, layer_from_file, layers_from_overrides
 from rllm.config.run_registry import registry_for
@@ -64,7 +65,7 @@ OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
 """Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "opd": {
-        "rllm.pipeline.stages": [
+        STAGES: [
             *("generate", "impute_names", "compact_filter", "group", "build_batch", "process"),
             *("distill", "update", "log"),
         ],
@@ -81,12 +82,12 @@ SFT_FLAGS = {
     STORED: (FLAGS["data"][0], "Stored episodes to imitate: a run folder, or files of episodes."),
 }
 """Flags of `rllm sft`, with the same keys as in `rllm train`."""
-EXAMPLES = {"name": "examples"}
 OF_SFT = {
     "rllm.trainer.project_name": "rllm-sft",
     "rllm.algorithm.loss_fn": "cross_entropy",
     "rllm.algorithm.loss_agg_mode": "token-mean",
     "rllm.algorithm.kl_beta": 0.0,
+    STAGES: ["examples", "group", "build_batch", "supervise", "update", "log"],
 }
 """Default values of `rllm sft`."""
 VERBATIM = ("data", "val-data")
@@ -108,6 +109,8 @@ class Request:
     """Values that flags set as defaults, by key. Values in config files win over them."""
     defaults_of: str = ""
     """Origin of `defaults`, for messages."""
+    stage_options: StageOptions = field(default_factory=dict)
+    """Options of stages that flags set. They win over the lists of stages in config files and overrides."""
 
 
 def config_options(
@@ -205,11 +208,8 @@ def read_sft_request(
         raise click.UsageError("--min-reward selects stored episodes: add --stored DIRECTORY.")
     choices |= {FLAGS[name][0]: given[name] for name in VERBATIM if name in given}
     overrides = [f"{FLAGS[name][0]}={given[name]}" for name in ("backend", "profile", "seed") if name in given]
-    train_on = {"train_on": given["train-on"]} if "train-on" in given else {}
-    stages = {"rllm.pipeline.stages": [EXAMPLES | train_on, "group", "build_batch", "supervise", "update", "log"]}
-    if train_on:
-        choices |= stages
-    return Request(None, model, files, [*overrides, *words], choices, {**OF_SFT, **stages}, "rllm sft")
+    options = {"examples": {"train_on": given["train-on"]}} if "train-on" in given else {}
+    return Request(None, model, files, [*overrides, *words], choices, OF_SFT, "rllm sft", options)
 
 
 def _is_in_file(reward: str) -> bool:
@@ -244,4 +244,6 @@ def _composed_for(request: Request, beneath: Sequence[Layer]) -> tuple[Composed,
         key = chosen_backend(registry, [*layers, *overrides]).model_key
         layers.append(layer_from_dotted({key: request.model}, COMMAND_LINE, Tier.COMMAND_LINE))
     layers += overrides
+    if request.stage_options:
+        layers.append(stage_options_layer(layers, request.stage_options))
     return compose(registry, layers), registry

@@ -18,6 +18,7 @@ from rllm.cli.configuring import (
     read_sft_request,
     resumed_plan_for,
 )
+from rllm.cli.stage_options import STAGES, check_stage_options
 from rllm.cli.train import Start, start_options, train_or_check
 from rllm_core.errors import ConfigError
 
@@ -26,9 +27,9 @@ DEFAULTS = OF_SFT | {
     "rllm.trainer.project_name": "rllm-prefer",
     "rllm.algorithm.loss_fn": "reinforce",
     "rllm.algorithm.loss_agg_mode": "token-sum",
+    STAGES: ["preferences", "build_batch", "prefer", "update", "log"],
 }
 """Default values of `rllm prefer`."""
-STAGES = "rllm.pipeline.stages"
 
 
 @click.command()
@@ -73,6 +74,7 @@ def prefer(
             "rllm.pipeline of this run has no stage `prefer`, so the run does not learn from preferences.",
             "Remove rllm.pipeline, or use `rllm train`.",
         )
+    check_stage_options(plan, request.stage_options)
     if plan.train_dataset is None:
         raise ConfigError("no-training-tasks", "There are no preferences.", "Add --data FILE.")
     return train_or_check(plan, start)
@@ -87,6 +89,5 @@ def read_prefer_request(
 ) -> Request:
     """Take the command line of `rllm prefer` apart. `options` are the given options of stage `prefer`."""
     request = read_sft_request(words, model, files, flags)
-    stages = {STAGES: ["preferences", "build_batch", {"name": "prefer", **options}, "update", "log"]}
-    choices = {**request.choices, **stages} if options else request.choices
-    return replace(request, choices=choices, defaults={**DEFAULTS, **stages}, defaults_of="rllm prefer")
+    by_stage = {"prefer": options} if options else {}
+    return replace(request, defaults=DEFAULTS, defaults_of="rllm prefer", stage_options=by_stage)

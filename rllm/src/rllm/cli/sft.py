@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rllm.cli.configuring import SFT_FLAGS, config_options, plan_for, read_sft_request, resumed_plan_for
+from rllm.cli.stage_options import check_stage_options
 from rllm.cli.train import Start, start_options, train_or_check
 from rllm_core.errors import ConfigError
 
@@ -55,6 +56,7 @@ def sft(
             "rllm.pipeline of this run has no stage `supervise`, so the run does not learn from examples.",
             "Remove rllm.pipeline, or use `rllm train`.",
         )
+    check_stage_options(plan, request.stage_options)
     if plan.train_dataset is None:
         raise ConfigError("no-training-tasks", "There are no examples.", "Add --data FILE or --stored DIRECTORY.")
     return train_or_check(plan, start)

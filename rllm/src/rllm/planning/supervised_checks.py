@@ -8,7 +8,7 @@ from typing import Any
 
 from rllm.planning.plan import RunPlan
 from rllm.planning.problem import Problem, refused
-from rllm.preferences.rows import read_preference
+from rllm.preferences.rows import check_completions, read_preference
 from rllm.supervised.rows import read_row
 from rllm_core.data.types import Task
 
@@ -101,6 +101,6 @@ def check_examples(plan: RunPlan, tasks: Sequence[Task]) -> None:
     """
     for task in islice(tasks, CHECKED):
         if plan.preferences is not None:
-            read_preference(task.data, task.id, plan.preferences.loss)
+            check_completions(read_preference(task.data, task.id), task.id, plan.preferences.loss)
         elif type(task) is Task:
             read_row(task.data, task.id)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rllm.preferences.losses import Numbers, PreferenceLoss, dpo, ipo, kto
 from rllm.preferences.options import PreferParams
-from rllm.preferences.rows import CHOSEN
+from rllm.preferences.rows import CHOSEN, check_completions
 from rllm_core.contracts.backend import Backend
 from rllm_core.data.batch import TokenBatch
 from rllm_core.pipeline.known_logprobs import check_old_logprobs
 
 COLUMNS = frozenset({"old_logprobs", "ref_logprobs"})
+MIN_PROMPTS = {"dpo": 1, "ipo": 1, "kto": 2}
+"""Minimum number of prompts of a batch. KTO estimates its divergence from the completions of other prompts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +26,13 @@ class Comparison:
 
     batch: TokenBatch
     loss: PreferenceLoss
-    metrics: dict[str, float]
-    """Means over pairs, or over completions for KTO."""
+    totals: dict[str, tuple[float, int]]
+    """Sum and count of each metric, over pairs or completions. A batch without good or bad completions lacks theirs."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over pairs, or over completions for KTO."""
+        return {name: total / count for name, (total, count) in self.totals.items()}
 
     def advantages(self) -> NDArray[np.float32]:
         """Return the negative derivative of the loss by each token's log-prob, (n_token,)."""
@@ -35,37 +43,41 @@ class Comparison:
 async def compare(backend: Backend, batch: TokenBatch, params: PreferParams) -> Comparison:
     """Return the loss of the batch under the current weights. Each group has a row of data's completions in order.
 
+    Args:
+        backend: computes the log-probs.
+        batch: at least `MIN_PROMPTS` groups.
+        params: the loss and its options.
+
     Raises:
+        ConfigError: a row has a label, and the loss compares pairs.
         RolloutError: a log-prob is not finite.
     """
+    for group in batch.groups:
+        check_completions([each.name for each in group.trajectories], group.group_id.rsplit(":", 2)[0], params.loss)
     batch = await _with_logprobs(backend, batch)
     ratios = _log_ratios(batch)
     good = np.array([each.name == CHOSEN for group in batch.groups for each in group.trajectories])
-    divergence = {}
+    divergence = 0.0
     if params.loss == "kto":
         # Completions of other prompts estimate the divergence. A good completion would have more than average.
         others = await _with_logprobs(backend, mismatched(batch, good))
-        divergence = {"kl": max(0.0, float(_log_ratios(others).mean()))}
-        loss = kto(ratios, good, divergence["kl"], params)
+        divergence = max(0.0, float(_log_ratios(others).mean()))
+        loss = kto(ratios, good, divergence, params)
     elif params.loss == "ipo":
         lengths = np.bincount(_trajectories(batch), batch.loss_mask).astype(np.float64).reshape(-1, 2)
         loss = ipo(ratios.reshape(-1, 2), lengths, params.beta)
     else:
         loss = dpo(ratios.reshape(-1, 2), params.beta)
     rewards = params.beta * ratios
-    metrics = {"loss": float(loss.losses.mean()), **divergence}
+    values: dict[str, NDArray[Any]] = {"loss": loss.losses}
     if params.loss == "kto":
         # The model prefers a completion if its reward is above the divergence.
-        metrics["accuracy"] = float(((ratios > divergence["kl"]) == good).mean())
+        values |= {"kl": np.full(len(ratios), divergence), "accuracy": (ratios > divergence) == good}
     else:
         margins = rewards[0::2] - rewards[1::2]
-        metrics |= {"accuracy": float((margins > 0).mean()), "margin": float(margins.mean())}
-    metrics |= {
-        name: float(rewards[which].mean())
-        for name, which in (("chosen_reward", good), ("rejected_reward", ~good))
-        if which.any()
-    }
-    return Comparison(batch, loss, metrics)
+        values |= {"accuracy": margins > 0, "margin": margins}
+    values |= {"chosen_reward": rewards[good], "rejected_reward": rewards[~good]}
+    return Comparison(batch, loss, {name: (float(each.sum()), len(each)) for name, each in values.items() if len(each)})
 
 
 def mismatched(batch: TokenBatch, good: NDArray[np.bool_]) -> TokenBatch:

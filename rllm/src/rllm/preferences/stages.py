@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rllm.preferences.comparison import compare
+from collections.abc import Sequence
+
+from rllm.preferences.comparison import MIN_PROMPTS, compare
 from rllm.preferences.options import PreferParams
 from rllm.preferences.rows import read_preference
 from rllm.supervised.options import ExamplesParams
@@ -11,6 +13,7 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.stage_context import StageContext
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data.types import Episode, Task, TerminationReason, Trajectory, TrajectoryGroup
+from rllm_core.notices import warn_once
 
 ROLE = "completion"
 """Role of all completions, for `rllm.algorithm.loss_map`."""
@@ -23,7 +26,7 @@ def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> 
         ConfigError: the row is no preference.
     """
     made = []
-    for name, example in read_preference(task.data, task.id, "kto").items():
+    for name, example in read_preference(task.data, task.id).items():
         trajectory = Trajectory(name, uid=f"{task.id}:0:{name}")
         for turn in make_turns(example, renderer, params):
             trajectory.add_step(turn.prompt_ids, turn.response_ids, None, text=turn.text, messages=turn.messages)
@@ -36,9 +39,20 @@ def make_completions(task: Task, renderer: Renderer, params: ExamplesParams) -> 
     )
 
 
-def make_group(episode: Episode) -> TrajectoryGroup:
-    """Return the completions of a row as a group."""
-    return TrajectoryGroup(group_id=f"{episode.id}:{ROLE}", trajectories=episode.trajectories)
+def preference_groups(
+    tasks: Sequence[Task], renderer: Renderer, params: ExamplesParams
+) -> tuple[list[Episode], list[TrajectoryGroup]]:
+    """Return the episode of each row, and a group for each row whose completions are not cut off.
+
+    Raises:
+        ConfigError: a row is no preference.
+    """
+    episodes = [make_completions(task, renderer, params) for task in tasks]
+    return episodes, [
+        TrajectoryGroup(group_id=f"{episode.id}:{ROLE}", trajectories=episode.trajectories)
+        for episode in episodes
+        if episode.trajectories
+    ]
 
 
 class Preferences:
@@ -49,9 +63,8 @@ class Preferences:
 
     async def __call__(self, step: TrainStep) -> None:
         assert step.renderer is not None
-        step.episodes = [make_completions(task, step.renderer, self._params) for task in step.tasks]
+        step.episodes, step.trajectory_groups = preference_groups(step.tasks, step.renderer, self._params)
         step.generated += step.episodes
-        step.trajectory_groups = [make_group(episode) for episode in step.episodes if episode.trajectories]
         step.metrics["batch/examples"] = float(len(step.trajectory_groups))
         if not step.trajectory_groups:
             step.skip("no_trained_tokens")
@@ -65,6 +78,13 @@ class Prefer:
         self._params = params
 
     async def __call__(self, step: TrainStep) -> None:
+        if len(step.filled_batch.groups) < MIN_PROMPTS[self._params.loss]:
+            warn_once(
+                "Steps with 1 prompt make no update, because loss kto compares the completions of 2 prompts or more. "
+                "Change data.train_batch_size, or increase max_length of the stage `preferences`."
+            )
+            step.skip("too_few_prompts")
+            return
         found = await compare(self._backend, step.filled_batch, self._params)
         step.batch = found.batch.with_columns(advantages=found.advantages())
         step.estimators = (self._params.loss,) * len(step.batch.groups)

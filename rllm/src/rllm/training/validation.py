@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from rllm.preferences.comparison import compare
+from rllm.preferences.comparison import MIN_PROMPTS, compare
 from rllm.preferences.options import PreferParams
-from rllm.preferences.stages import make_completions, make_group
+from rllm.preferences.stages import preference_groups
 from rllm.runs.validation_metrics import validation_metrics
 from rllm.supervised.options import ExamplesParams
 from rllm.supervised.stages import as_supervised, make_examples
@@ -19,6 +20,7 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.contracts.rollout import RolloutRequest
 from rllm_core.data.batch import build_batch
 from rllm_core.data.types import Episode, Task, TrajectoryGroup
+from rllm_core.notices import warn_once
 from rllm_core.rollout.runner import RolloutRunner
 from rllm_core.schema.run_config import RunConfig
 from rllm_core.seeding import derive_seed
@@ -76,17 +78,22 @@ async def validate_preferences(
     for source, rows in by_source.items():
         sums: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
-        for start in range(0, len(rows), config.data.val_batch_size):
-            batch_rows = rows[start : start + config.data.val_batch_size]
-            episodes = [make_completions(task, renderer, params) for task in batch_rows]
-            groups = [make_group(episode) for episode in episodes if episode.trajectories]
-            if not groups:
-                continue
-            for name, value in (await compare(backend, build_batch(groups), preferences)).metrics.items():
-                sums[name] += value * len(groups)
-                counts[name] += len(groups)
+        _, groups = preference_groups(rows, renderer, params)
+        if 0 < len(groups) < MIN_PROMPTS[preferences.loss]:
+            warn_once(f"{source!r} has one row to validate on, and loss kto compares 2 rows or more. Add rows to it.")
+        for batch in _batches(groups, config.data.val_batch_size, MIN_PROMPTS[preferences.loss]):
+            for name, (total, count) in (await compare(backend, build_batch(batch), preferences)).totals.items():
+                sums[name] += total
+                counts[name] += count
         found |= {f"val/{source}/{name}": sums[name] / counts[name] for name in sums}
     return found
+
+
+def _batches(groups: Sequence[TrajectoryGroup], size: int, smallest: int) -> list[Sequence[TrajectoryGroup]]:
+    """Cut groups into batches with `size` groups. If fewer than `smallest` are left, they join the last batch."""
+    size = max(size, smallest)
+    ends = [*range(size, len(groups) - smallest + 1, size), len(groups)]
+    return [groups[start:end] for start, end in pairwise([0, *ends]) if end - start >= smallest]
 
 
 def validation_order(tasks: Sequence[Task], config: RunConfig) -> RolloutRequest:
