@@ -19,6 +19,8 @@ LARGEST_ID = 2**31 - 1
 MOST_STOPS, LONGEST_STOP = 64, 1024
 """Maximum number of stop strings, and of characters in each. The server searches them after every token."""
 LARGEST_SEED = 2**63 - 1
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
+"""Limits of temperatures above 0. Beyond them, logits / temperature leave float32 or are all equal."""
 NOT_TOKENS = "The prompt's chunks have no tokens, or tokens that are not whole numbers, 0 or more."
 
 
@@ -177,7 +179,7 @@ def _tokens(found: Any) -> NDArray[np.int32]:
 
 
 def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tuple[int, ...]) -> SampleSettings:
-    """Types are looked at here, values where it is sampled. `room`: how many tokens fit behind the prompt."""
+    """Read the settings and check their types. `room`: how many tokens fit after the prompt."""
     asked, seed, top_k = (_read_integer(params, name) for name in ("max_tokens", "seed", "top_k"))
     if asked is not None and asked < 1:
         raise RequestRefused(f"max_tokens is {asked}; ask for one token at least.")
@@ -193,6 +195,21 @@ def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tupl
         stop_strings=stop_strings,
         seeds=seeds,
     )
+
+
+def check_settings(settings: SampleSettings) -> None:
+    """Raise RequestRefused if a value is out of range."""
+    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
+        raise RequestRefused(
+            f"temperature is {settings.temperature}; it must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
+            f"{MAX_TEMPERATURE:g}."
+        )
+    if not 0 < settings.top_p <= 1:
+        raise RequestRefused(f"top_p is {settings.top_p}; it must be above 0 and at most 1.")
+    if settings.top_k < -1:
+        raise RequestRefused(f"top_k is {settings.top_k}; it must be a number of tokens, or -1 for all.")
+    if "" in settings.stop_strings:
+        raise RequestRefused("A stop string is empty; every reply would end at once. Leave it out.")
 
 
 def _read_integer(params: Mapping[str, Any], name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -322,6 +323,39 @@ def test_settings_of_a_wrong_type_are_refused(server: Server, params: dict[str, 
     response = sample(server, sampler_of(server, server.session()), 0, **params)
     assert response.status_code == 400
     assert what in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("params", "what"),
+    [
+        ({"temperature": -1}, "temperature is -1.0"),
+        ({"temperature": 1e-50}, "temperature is 1e-50"),
+        ({"temperature": 1e39}, r"temperature is 1e\+39"),
+        ({"top_p": -0.5}, "top_p is -0.5"),
+        ({"top_p": 0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": -2}, "top_k is -2"),
+        ({"stop": ["a", ""]}, "stop string is empty"),
+    ],
+)
+@pytest.mark.parametrize("length", [2, 64])
+def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
+    server: Server, length: int, params: dict[str, Any], what: str
+) -> None:
+    """A prompt of 64 tokens fills the context, so that nothing is sampled after it."""
+    scored = server.samplers.scored
+    request_id = server.promised(
+        "asample",
+        sampling_session_id=sampler_of(server, server.session()),
+        seq_id=0,
+        prompt={"chunks": [{"tokens": [1] * length}]},
+        prompt_alt_tokens_k=2,
+        sampling_params={"max_tokens": 2, **params},
+    )
+    failed = server.result(request_id).json()
+    assert failed["category"] == "user"
+    assert re.search(what, failed["error"])
+    assert server.samplers.scored == scored
 
 
 @pytest.mark.parametrize("tokens", [[], [-1], [2**31], [2**70], [1.5], ["a"], [[1]], "12", [None], [[1, 2], [3]]])
