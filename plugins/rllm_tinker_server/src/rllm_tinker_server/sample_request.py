@@ -139,15 +139,23 @@ def _targets(found: Any, length: int, most: int) -> TargetTokens | None:
         return None
     try:
         rows, columns = (found.get(name) for name in ("sparse_crow_indices", "sparse_col_indices"))
-        values, shape = np.array(found["data"], np.int64), tuple(map(int, found["shape"]))
+        values, shape = _integers(found["data"]), tuple(_integers(found["shape"]).tolist())
         if len(shape) != 2 or shape[0] != length - 1 or not 0 <= shape[0] * shape[1] <= most:
             raise ValueError(f"its shape is {shape}, and must be ({length - 1}, k), with at most {most} numbers")
         if rows is None:
             return TargetTokens(tokens=values.reshape(shape))
-        starts, places = np.array(rows, np.int64), np.array(columns, np.int64)
+        starts, places = _integers(rows), _integers(columns)
         return TargetTokens(tokens=to_dense(values, starts, places, shape, missing=-1), rows=starts, columns=places)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise RequestRefused(f"target_prompt_logprobs is not a tensor of token ids: {error}.") from error
+
+
+def _integers(found: Any) -> NDArray[np.int64]:
+    """Return a list of whole numbers as an array. Raises ValueError for other numbers, which numpy would round."""
+    array = np.array(found) if found else np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind != "i":
+        raise ValueError(f"{found!r:.80} is not a list of whole numbers")
+    return array
 
 
 def _seeds(seed: Any, count: int) -> tuple[int, ...]:
@@ -170,10 +178,10 @@ def _chunks(found: Any) -> list[NDArray[np.int32]]:
 
 def _tokens(found: Any) -> NDArray[np.int32]:
     try:
-        array = np.array(found) if found else np.empty(0, np.int32)
+        array = _integers(found)
     except (TypeError, ValueError, OverflowError) as error:
         raise RequestRefused(NOT_TOKENS) from error
-    if array.ndim != 1 or array.dtype.kind != "i" or (array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID):
+    if array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID:
         raise RequestRefused(NOT_TOKENS)
     return array.astype(np.int32)
 

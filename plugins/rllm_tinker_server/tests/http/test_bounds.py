@@ -14,6 +14,7 @@ from tinker.proto import tinker_public_pb2 as proto
 
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestRefused
+from rllm_tinker_server.sparse import to_dense
 from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
 
 from .conftest import DEADLINE, Server, Start
@@ -59,6 +60,13 @@ def test_sparse_rows_that_stand_for_too_much_are_refused_before_they_are_made_de
 ) -> None:
     with pytest.raises(RequestRefused, match=why):
         read(sparse_request(shapes), 40)
+
+
+@pytest.mark.parametrize(("starts", "columns"), [([0, 2, 2], [3, 3]), ([0, 1, 3], [0, 1, 1])])
+def test_sparse_rows_with_two_entries_in_a_column_are_refused(starts: list[int], columns: list[int]) -> None:
+    rows = [np.array(each, np.int64) for each in (starts, columns)]
+    with pytest.raises(ValueError, match="two entries"):
+        to_dense(np.ones(len(columns)), *rows, (2, 5), missing=0)
 
 
 def spans_request(lengths: list[int | None]) -> bytes:

@@ -377,6 +377,13 @@ def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> 
         {"data": [], "shape": [1, 1 << 60], "sparse_crow_indices": [0, 0], "sparse_col_indices": []},
         {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [2]},
         {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1]},
+        {"data": [2.7], "shape": [1, 1]},
+        {"data": [True], "shape": [1, 1]},
+        {"data": [2], "shape": [1.5, 1]},
+        {"data": [[2]], "shape": [1, 1]},
+        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1.5], "sparse_col_indices": [0]},
+        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [0.5]},
+        {"data": [5, 6], "shape": [1, 2], "sparse_crow_indices": [0, 2], "sparse_col_indices": [1, 1]},
     ],
 )
 def test_target_tokens_that_are_no_tensor_of_the_prompts_length_are_refused(server: Server, tensor: Any) -> None:
