@@ -72,6 +72,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.specs: list[SessionSpec] = []
+        self.closed: list[str] = []
         self.failure: Exception | None = None
 
     async def open_session(self, spec: SessionSpec) -> OpenedSession:
@@ -81,6 +82,7 @@ class Keeper:
         return OpenedSession(id=spec.id, key="k", url=f"http://127.0.0.1:1/s/{spec.id}")
 
     async def close_session(self, session: str) -> SessionTrace:
+        self.closed.append(session)
         return TRACE
 
 
@@ -322,6 +324,19 @@ def test_a_trainer_that_hangs_up_ends_what_waits() -> None:
             with pytest.raises(PolicyError) as caught:
                 await waiting
             assert caught.value.failure == "gone"
+
+    over_the_link(check)
+
+
+def test_cancelled_open_closes_the_session() -> None:
+    async def check(ends: Ends) -> None:
+        opening = asyncio.create_task(ends.open())
+        while not ends.keeper.specs:
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert ends.keeper.closed == ["t:0~0"]
 
     over_the_link(check)
 

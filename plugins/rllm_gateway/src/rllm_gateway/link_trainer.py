@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from itertools import count
 from typing import Any, TypeVar
@@ -196,7 +197,7 @@ class TrainerLink:
         self._ended = asyncio.create_task(self._gateway.wait_ended())
 
     async def open_session(self, spec: SessionSpec, sampler: RolloutSampler) -> OpenedSession:
-        """Open a session. `sampler` samples its responses.
+        """Open a session. `sampler` samples its responses. If this is cancelled, the session is closed.
 
         Raises:
             BackendError: the gateway rejected the session, has stopped, or does not answer.
@@ -204,8 +205,12 @@ class TrainerLink:
         self._samplers[spec.id] = sampler
         try:
             answer = await self._ask({"op": "open", "spec": asdict(spec)}, "open a session")
-        except BaseException:
+        except BaseException as error:
             del self._samplers[spec.id]
+            if isinstance(error, asyncio.CancelledError):
+                # The answer may be on its way. If the gateway has not opened the session, this is an error.
+                with suppress(BackendError):
+                    await self.close_session(spec.id)
             raise
         return OpenedSession(**answer["opened"])
 

@@ -19,6 +19,8 @@ LARGEST_ID = 2**31 - 1
 MOST_STOPS, LONGEST_STOP = 64, 1024
 """Maximum number of stop strings, and of characters in each. The server searches them after every token."""
 LARGEST_SEED = 2**63 - 1
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
+"""Limits of temperatures above 0. Beyond them, logits / temperature leave float32 or are all equal."""
 NOT_TOKENS = "The prompt's chunks have no tokens, or tokens that are not whole numbers, 0 or more."
 
 
@@ -137,15 +139,23 @@ def _targets(found: Any, length: int, most: int) -> TargetTokens | None:
         return None
     try:
         rows, columns = (found.get(name) for name in ("sparse_crow_indices", "sparse_col_indices"))
-        values, shape = np.array(found["data"], np.int64), tuple(map(int, found["shape"]))
+        values, shape = _integers(found["data"]), tuple(_integers(found["shape"]).tolist())
         if len(shape) != 2 or shape[0] != length - 1 or not 0 <= shape[0] * shape[1] <= most:
             raise ValueError(f"its shape is {shape}, and must be ({length - 1}, k), with at most {most} numbers")
         if rows is None:
             return TargetTokens(tokens=values.reshape(shape))
-        starts, places = np.array(rows, np.int64), np.array(columns, np.int64)
+        starts, places = _integers(rows), _integers(columns)
         return TargetTokens(tokens=to_dense(values, starts, places, shape, missing=-1), rows=starts, columns=places)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise RequestRefused(f"target_prompt_logprobs is not a tensor of token ids: {error}.") from error
+
+
+def _integers(found: Any) -> NDArray[np.int64]:
+    """Return a list of whole numbers as an array. Raises ValueError for other numbers, which numpy would round."""
+    array = np.array(found) if found else np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind != "i":
+        raise ValueError(f"{found!r:.80} is not a list of whole numbers")
+    return array
 
 
 def _seeds(seed: Any, count: int) -> tuple[int, ...]:
@@ -168,16 +178,16 @@ def _chunks(found: Any) -> list[NDArray[np.int32]]:
 
 def _tokens(found: Any) -> NDArray[np.int32]:
     try:
-        array = np.array(found) if found else np.empty(0, np.int32)
+        array = _integers(found)
     except (TypeError, ValueError, OverflowError) as error:
         raise RequestRefused(NOT_TOKENS) from error
-    if array.ndim != 1 or array.dtype.kind != "i" or (array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID):
+    if array.size and not 0 <= array.min() <= array.max() <= LARGEST_ID:
         raise RequestRefused(NOT_TOKENS)
     return array.astype(np.int32)
 
 
 def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tuple[int, ...]) -> SampleSettings:
-    """Types are looked at here, values where it is sampled. `room`: how many tokens fit behind the prompt."""
+    """Read the settings and check their types. `room`: how many tokens fit after the prompt."""
     asked, seed, top_k = (_read_integer(params, name) for name in ("max_tokens", "seed", "top_k"))
     if asked is not None and asked < 1:
         raise RequestRefused(f"max_tokens is {asked}; ask for one token at least.")
@@ -193,6 +203,21 @@ def _settings(params: Mapping[str, Any], room: int, vocabulary: int, seeds: tupl
         stop_strings=stop_strings,
         seeds=seeds,
     )
+
+
+def check_settings(settings: SampleSettings) -> None:
+    """Raise RequestRefused if a value is out of range."""
+    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
+        raise RequestRefused(
+            f"temperature is {settings.temperature}; it must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
+            f"{MAX_TEMPERATURE:g}."
+        )
+    if not 0 < settings.top_p <= 1:
+        raise RequestRefused(f"top_p is {settings.top_p}; it must be above 0 and at most 1.")
+    if settings.top_k < -1:
+        raise RequestRefused(f"top_k is {settings.top_k}; it must be a number of tokens, or -1 for all.")
+    if "" in settings.stop_strings:
+        raise RequestRefused("A stop string is empty; every reply would end at once. Leave it out.")
 
 
 def _read_integer(params: Mapping[str, Any], name: str) -> int | None:

@@ -24,9 +24,6 @@ from rllm_tinker_server.lora import AdapterWeights
 from rllm_tinker_server.merged_models import MergedModels
 from rllm_tinker_server.messages import RequestRefused, Sampled, SampleSettings, Scores, ScoreSettings
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
-"""Beyond them, but for 0, logits / temperature leave float32 or are all the same."""
-
 
 class Samplers:
     """Samplers of all sets of weights. They work on the executor and belong to one event loop."""
@@ -71,15 +68,14 @@ class Samplers:
         Args:
             weights: None: the base model.
             prompts: (n,) tokens each, which fit into the context. `sample_request` checks that.
-            settings: how; more tokens than the context holds are not sampled.
+            settings: valid settings, see `check_settings`. More tokens than the context holds are not sampled.
 
         Raises:
-            RequestRefused: a prompt or the settings are wrong, or the weights are not finite.
+            RequestRefused: a prompt has tokens outside the vocabulary, or the weights are not finite.
             RolloutError: a forward pass failed.
         """
         for prompt in prompts:
             check_ids(prompt, self._host.base.vocabulary, "The prompt")
-        _check_settings(settings)
         stop_ids = self._host.stop_ids if settings.stop_ids is None else settings.stop_ids
         stops = stop_rule(self._text, stop_ids, settings.stop_strings)
         seed = secrets.randbits(63) if settings.seed is None else settings.seed
@@ -158,17 +154,3 @@ def _delivered(result: Sampled | BaseException) -> Sampled:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def _check_settings(settings: SampleSettings) -> None:
-    if settings.temperature != 0 and not MIN_TEMPERATURE <= settings.temperature <= MAX_TEMPERATURE:
-        raise RequestRefused(
-            f"temperature is {settings.temperature}; it must be 0 (greedy) or a number of {MIN_TEMPERATURE:g} to "
-            f"{MAX_TEMPERATURE:g}."
-        )
-    if not 0 < settings.top_p <= 1:
-        raise RequestRefused(f"top_p is {settings.top_p}; it must be above 0 and at most 1.")
-    if settings.top_k < -1:
-        raise RequestRefused(f"top_k is {settings.top_k}; it must be a number of tokens, or -1 for all.")
-    if "" in settings.stop_strings:
-        raise RequestRefused("A stop string is empty; every reply would end at once. Leave it out.")

@@ -15,7 +15,7 @@ from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoint, TinkerPath
 from rllm_tinker_server.messages import Sampled, Scores, ScoreSettings
 from rllm_tinker_server.refusals import Busy, Gone, json_object, number_of, text_of
-from rllm_tinker_server.sample_request import SampleRequest, sample_request
+from rllm_tinker_server.sample_request import SampleRequest, check_settings, sample_request
 from rllm_tinker_server.service import Service
 from rllm_tinker_server.sessions import SamplingSession
 from rllm_tinker_server.turns import Answer
@@ -79,6 +79,7 @@ class Sampling:
         self._service.futures.finish(request_id, cancelled if task.cancelled() else task.result())
 
     async def _sample(self, sampler: SamplingSession, request: SampleRequest) -> Answer:
+        check_settings(request.settings)
         weights = await self._weights(sampler)
         pool = self._service.samplers
         about_prompt = None

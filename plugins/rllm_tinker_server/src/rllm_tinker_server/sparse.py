@@ -29,7 +29,10 @@ def to_dense(
     dense = np.full(shape, missing, values.dtype)
     if len(columns) and not 0 <= columns.min() <= columns.max() < shape[1]:
         raise ValueError("a column that is not there")
-    dense[row_numbers(rows), columns] = values
+    places = row_numbers(rows), columns
+    if len(np.unique(np.ravel_multi_index(places, shape))) < len(columns):
+        raise ValueError("a row has two entries in one column")
+    dense[places] = values
     return dense
 
 

@@ -403,28 +403,10 @@ def test_weights_that_are_not_finite_are_refused_and_others_are_served(
     assert len(sampled.tokens) == 20
 
 
-@pytest.mark.parametrize(
-    ("prompt", "changes", "message"),
-    [
-        ([5, 5000], {}, "prompt.* token 5000"),
-        ([5, -1], {}, "prompt.* token -1"),
-        ([5], {"temperature": -1.0}, "temperature is -1.0"),
-        ([5], {"temperature": 1e-30}, "temperature is 1e-30"),
-        ([5], {"temperature": float("nan")}, "temperature is nan"),
-        ([5], {"temperature": 1e39}, "temperature is 1e\\+39"),
-        ([5], {"top_p": -0.5}, "top_p is -0.5"),
-        ([5, 2**31 - 1], {}, "prompt.* token 2147483647"),
-        ([5], {"top_p": 0.0}, "top_p is 0.0"),
-        ([5], {"top_p": 1.5}, "top_p is 1.5"),
-        ([5], {"top_k": -2}, "top_k is -2"),
-        ([5], {"stop_strings": ("a", "")}, "stop string is empty"),
-    ],
-)
-def test_what_cannot_be_sampled_is_refused(
-    prompt: list[int], changes: dict[str, Any], message: str, make_samplers: Callable[..., Samplers]
-) -> None:
-    with pytest.raises(RequestRefused, match=message):
-        _run(make_samplers().sample(None, [np.array(prompt, np.int32)], replace(FREE, **changes)))
+@pytest.mark.parametrize("token", [5000, -1, 2**31 - 1])
+def test_tokens_outside_the_vocabulary_are_refused(token: int, make_samplers: Callable[..., Samplers]) -> None:
+    with pytest.raises(RequestRefused, match=f"prompt.* token {token}"):
+        _run(make_samplers().sample(None, [np.array([5, token], np.int32)], FREE))
 
 
 @pytest.mark.parametrize("top_k", [0, 1 << 20, 1 << 63, 1 << 70])

@@ -114,6 +114,7 @@ class FakeSamplers:
     def __init__(self, host: FakeHost, executor: ThreadPoolExecutor) -> None:
         self.host, self.executor = host, executor
         self.asked = 0
+        self.scored = 0
         self.forgotten: list[Any] = []
 
     async def sample(self, weights: Any, prompts: Any, settings: SampleSettings) -> list[Sampled]:
@@ -129,6 +130,7 @@ class FakeSamplers:
 
     async def score(self, weights: Any, given: Any, settings: ScoreSettings | None = None) -> Scores:
         """The log-prob of a token is its negative. Those of the likeliest are divided by the temperature."""
+        self.scored += 1
         settings = settings or ScoreSettings()
         top, temperature = settings.top, settings.temperature
         logprobs = np.array([np.nan, *(-given[1:].astype(np.float32))], np.float32)

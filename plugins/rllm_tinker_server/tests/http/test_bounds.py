@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from tinker.proto import tinker_public_pb2 as proto
 
 from rllm_tinker_server.limits import TinkerLimits
-from rllm_tinker_server.messages import RequestRefused
+from rllm_tinker_server.messages import SAMPLED, STAND_IN, RequestRefused
+from rllm_tinker_server.sparse import to_dense
 from rllm_tinker_server.wire.forward_backward import forward_backward_of, forward_backward_request
 
 from .conftest import DEADLINE, Server, Start
@@ -58,6 +60,57 @@ def test_sparse_rows_that_stand_for_too_much_are_refused_before_they_are_made_de
 ) -> None:
     with pytest.raises(RequestRefused, match=why):
         read(sparse_request(shapes), 40)
+
+
+@pytest.mark.parametrize(("starts", "columns"), [([0, 2, 2], [3, 3]), ([0, 1, 3], [0, 1, 1])])
+def test_sparse_rows_with_two_entries_in_a_column_are_refused(starts: list[int], columns: list[int]) -> None:
+    rows = [np.array(each, np.int64) for each in (starts, columns)]
+    with pytest.raises(ValueError, match="two entries"):
+        to_dense(np.ones(len(columns)), *rows, (2, 5), missing=0)
+
+
+def spans_request(lengths: list[int | None]) -> bytes:
+    """A datum of 4 targets with a span for each length. A span of length None has no content."""
+    message = proto.ForwardBackwardRequest(model_id="a:train:0", seq_id=1, loss_fn=STAND_IN)
+    datum = message.data.add()
+    datum.model_input.add().encoded_text.tokens = np.ones(4, np.int32).tobytes()
+    targets = datum.loss_fn_inputs["target_tokens"]
+    targets.dtype = proto.DTYPE_INT64
+    targets.dense = np.ones(4, np.int64).tobytes()
+    for length in lengths:
+        span = datum.loss_fn_input_spans.add()
+        if length is not None:
+            span.sampled_tokens.length = length
+    return bytes(message.SerializeToString())
+
+
+def test_spans_that_cover_the_targets_are_read() -> None:
+    request = forward_backward_request(spans_request([3, 0, 1]))
+    (example,) = forward_backward_of(request, TinkerLimits(stand_in_losses=True)).examples
+    assert example.inputs[SAMPLED].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("lengths", "why"),
+    [
+        ([4, None], "span 1 "),
+        ([5, -1], "span 1 "),
+        ([3], "3 positions"),
+        ([], "0 positions"),
+        ([1 << 28], "268435456 positions"),
+    ],
+)
+def test_spans_that_do_not_cover_the_targets_are_refused_before_they_take_memory(
+    lengths: list[int | None], why: str
+) -> None:
+    request = forward_backward_request(spans_request(lengths))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestRefused, match=f"Datum 0: .*{why}"):
+            forward_backward_of(request, TinkerLimits(stand_in_losses=True))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_samples_that_would_fill_memory_are_put_off_but_never_the_only_one(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -324,6 +325,39 @@ def test_settings_of_a_wrong_type_are_refused(server: Server, params: dict[str, 
     assert what in response.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("params", "what"),
+    [
+        ({"temperature": -1}, "temperature is -1.0"),
+        ({"temperature": 1e-50}, "temperature is 1e-50"),
+        ({"temperature": 1e39}, r"temperature is 1e\+39"),
+        ({"top_p": -0.5}, "top_p is -0.5"),
+        ({"top_p": 0}, "top_p is 0.0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"top_k": -2}, "top_k is -2"),
+        ({"stop": ["a", ""]}, "stop string is empty"),
+    ],
+)
+@pytest.mark.parametrize("length", [2, 64])
+def test_settings_out_of_range_are_refused_before_the_prompt_is_scored(
+    server: Server, length: int, params: dict[str, Any], what: str
+) -> None:
+    """A prompt of 64 tokens fills the context, so that nothing is sampled after it."""
+    scored = server.samplers.scored
+    request_id = server.promised(
+        "asample",
+        sampling_session_id=sampler_of(server, server.session()),
+        seq_id=0,
+        prompt={"chunks": [{"tokens": [1] * length}]},
+        prompt_alt_tokens_k=2,
+        sampling_params={"max_tokens": 2, **params},
+    )
+    failed = server.result(request_id).json()
+    assert failed["category"] == "user"
+    assert re.search(what, failed["error"])
+    assert server.samplers.scored == scored
+
+
 @pytest.mark.parametrize("tokens", [[], [-1], [2**31], [2**70], [1.5], ["a"], [[1]], "12", [None], [[1, 2], [3]]])
 def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> None:
     sampler_id = sampler_of(server, server.session())
@@ -343,6 +377,13 @@ def test_prompts_that_are_no_tokens_are_refused(server: Server, tokens: Any) -> 
         {"data": [], "shape": [1, 1 << 60], "sparse_crow_indices": [0, 0], "sparse_col_indices": []},
         {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [2]},
         {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1]},
+        {"data": [2.7], "shape": [1, 1]},
+        {"data": [True], "shape": [1, 1]},
+        {"data": [2], "shape": [1.5, 1]},
+        {"data": [[2]], "shape": [1, 1]},
+        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1.5], "sparse_col_indices": [0]},
+        {"data": [5], "shape": [1, 2], "sparse_crow_indices": [0, 1], "sparse_col_indices": [0.5]},
+        {"data": [5, 6], "shape": [1, 2], "sparse_crow_indices": [0, 2], "sparse_col_indices": [1, 1]},
     ],
 )
 def test_target_tokens_that_are_no_tensor_of_the_prompts_length_are_refused(server: Server, tensor: Any) -> None:

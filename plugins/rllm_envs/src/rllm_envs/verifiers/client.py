@@ -81,9 +81,11 @@ class SessionsClient(EvalClient):
 
     async def _at(self, trace: str | None) -> EvalClient:
         """Return a client for the session of a trace. It uses the shared connections."""
-        if trace is None or trace not in self._seats:
+        seats = None if trace is None else self._seats.get(trace)
+        found = None if trace is None or seats is None else await seats.find_session(trace)
+        if found is None:
             raise model_error("the rollout of this call has ended", status_code=CONFLICT)
-        session, seat = await self._seats[trace].find_session(trace)
+        session, seat = found
         client = copy.copy(self)
         client.base_url, client.api_key = session.openai_url(seat), session.key
         return client

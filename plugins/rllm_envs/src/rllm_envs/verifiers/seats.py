@@ -43,6 +43,7 @@ class Seats:
         self._gateway, self._context, self._task, self._uid = gateway, context, task, uid
         self._runs: dict[str, SeatRun] = {}
         self._numbers: Counter[str] = Counter()
+        self._is_closed = False
 
     def add(self, trace: vf.Trace) -> None:
         """Note a new run, before its first model call."""
@@ -57,27 +58,38 @@ class Seats:
         """Ids of the traces of all runs."""
         return list(self._runs)
 
-    async def find_session(self, trace: str) -> tuple[OpenedSession, str]:
-        """Return the open session of a trace, and the name of its seat.
+    async def find_session(self, trace: str) -> tuple[OpenedSession, str] | None:
+        """Return the open session of a trace, and the name of its seat. None if the rollout has ended.
 
         Raises:
             BackendError: the gateway rejected the session, has stopped, or does not answer.
         """
         run = self._runs[trace]
         async with run.opening:
+            if self._is_closed:
+                return None
             if run.address is None:
                 run.address = await run.session.open()
         return run.address, run.trace.agent.name
 
     async def close(self) -> list[ClosedRun]:
-        """Seal all open sessions, and return their calls.
+        """Seal all sessions, and return their calls. Later calls find no session.
 
         Raises:
-            BackendError: the gateway has stopped, or does not answer.
+            BackendError: the gateway has stopped, or does not answer. The other sessions are closed anyway.
         """
-        closed = []
-        for run in self._runs.values():
-            if run.address is not None:
-                calls, made = await run.session.close()
-                closed.append(ClosedRun(trace=run.trace, session=run.session, calls=calls, made=made))
-        return closed
+        self._is_closed = True
+        closed = await asyncio.gather(*map(_close, self._runs.values()), return_exceptions=True)
+        for each in closed:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in closed if isinstance(each, ClosedRun)]
+
+
+async def _close(run: SeatRun) -> ClosedRun | None:
+    """Close the session of a run. None if the run called no model."""
+    async with run.opening:
+        if run.address is None:
+            return None
+        calls, made = await run.session.close()
+        return ClosedRun(trace=run.trace, session=run.session, calls=calls, made=made)

@@ -96,15 +96,18 @@ def _example(datum: Any, index: int) -> Example:
 
 def _with_sampled(example: Example, datum: Any, index: int) -> Example:
     """Add the input that says which targets the model sampled."""
-    spans = [
-        (getattr(span, kind).length, kind) for span in datum.loss_fn_input_spans for kind in [span.WhichOneof("span")]
-    ]
-    sampled = np.repeat([kind == "sampled_tokens" for _, kind in spans], [length for length, _ in spans])
-    if sampled.shape != example.targets.shape:
+    spans = [(span, span.WhichOneof("span")) for span in datum.loss_fn_input_spans]
+    lengths = [getattr(span, kind).length if kind else -1 for span, kind in spans]
+    if min(lengths, default=0) < 0:
         raise RequestRefused(
-            f"Datum {index}: the spans of with_provenance have {len(sampled)} positions and target_tokens the shape "
+            f"Datum {index}: span {lengths.index(min(lengths))} of with_provenance has no content, or a length below 0."
+        )
+    if (sum(lengths),) != example.targets.shape:
+        raise RequestRefused(
+            f"Datum {index}: the spans of with_provenance have {sum(lengths)} positions and target_tokens the shape "
             f"{example.targets.shape}. {STAND_IN} needs a span for each target."
         )
+    sampled = np.repeat([kind == "sampled_tokens" for _, kind in spans], np.array(lengths, np.int64))
     return replace(example, inputs={**example.inputs, SAMPLED: sampled.astype(np.float32)})
 
 
