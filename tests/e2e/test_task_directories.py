@@ -139,6 +139,35 @@ def test_tests_without_a_reward_are_an_error(run: Any) -> None:
         run(WRITES, "local", tests="echo forgot it")
 
 
+FILLS = """
+ask("hi")
+for size in (1 << 20, 1):
+    try:
+        with open(ROOT + "{place}/big" + str(size), "wb", buffering=0) as file:
+            while file.write(bytes(size)) == size:
+                pass
+    except OSError:
+        pass
+"""
+FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
+
+
+@NO_BWRAP
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "time.sleep(1000)"], ids=["ends", "fails", "waits"])
+def test_agent_that_fills_the_disk_gets_no_reward(run: Any, ending: str) -> None:
+    facts = "[agent]\ntimeout_sec = 5\n[environment]\nstorage_mb = 4"
+    (episode,) = run(FILLS.format(place="/app") + ending, "bwrap", tests=FULL, facts=facts).episodes
+    assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(0.0, 1)]
+    assert episode.metrics["tests/failed"] == 1
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_work_with_which_the_tests_fail_gets_no_reward(run: Any, sandbox: str) -> None:
+    (episode,) = run("ask('hi')", sandbox).episodes
+    assert [each.reward for each in episode.trajectories] == [0.0]
+    assert episode.metrics["tests/failed"] == 1
+
+
 def test_tests_that_take_too_long_give_no_reward(run: Any) -> None:
     (episode,) = run(WRITES, "local", tests="sleep 1000", facts="[verifier]\ntimeout_sec = 1").episodes
     assert [each.reward for each in episode.trajectories] == [0.0]

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
+from rllm_core.notices import harmless, one_line, warn_once
 from rllm_gateway.running.runners import URL, Outcome, lines_at_end, parse_result
 
 TIMED_OUT = 124
@@ -27,6 +28,7 @@ VARIABLE = "RLLM_INSTRUCTION"
 """Environment variable with the instruction of a task."""
 INSTRUCTION_WORD = "{instruction}"
 SECONDS_TO_PREPARE = 60.0
+BYTES_TO_TRY = 65_536
 
 
 @dataclass(frozen=True)
@@ -126,34 +128,44 @@ async def _prepare(sandbox: Sandbox, task: Path) -> None:
             await sandbox.run(["rm", "Dockerfile"], seconds=SECONDS_TO_PREPARE)
 
 
-async def _reward(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any] | None:
-    """Return the result of the tests. None if they give none because the agent failed."""
-    try:
-        return await _test(sandbox, facts)
-    except RolloutError:
-        if agent.exit_code:
-            return None
-        raise
-
-
-async def _test(sandbox: Sandbox, facts: TaskFacts) -> dict[str, Any]:
-    """Run the task's tests, and return their reward. It is 0 if they take too long, because agents can cause that."""
+async def _reward(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any]:
+    """Run the task's tests, and return their reward. It is 0 if they fail for a reason that the agent can cause."""
     with tempfile.TemporaryDirectory(prefix="rllm-tests-") as name:
         directory = Path(name)
         (directory / "empty" / "verifier").mkdir(parents=True)
         (directory / "logs").mkdir()
-        # The agent may have written to these directories.
-        await sandbox.copy_in(directory / "empty", "/logs")
-        await sandbox.copy_in(Path(facts.path) / "tests", "/tests")
-        # The agent's home directory may contain files that change how programs start.
-        environment = {**facts.test_environment, "HOME": f"{sandbox.root}/tests"}
-        result = await sandbox.run(
-            ["bash", f"{sandbox.root}/tests/test.sh"], seconds=facts.test_seconds, environment=environment
-        )
-        if result.exit_code is None:
-            return {REWARD: 0.0, "metrics": {"tests/timed_out": 1.0}}
-        await sandbox.copy_out(LOGS, directory / "logs")
-        return _read_reward(directory / "logs", facts.path, result)
+        try:
+            # The agent may have written to these directories, or have left no space for them.
+            await sandbox.copy_in(directory / "empty", "/logs")
+            await sandbox.copy_in(Path(facts.path) / "tests", "/tests")
+            # The agent's home directory may contain files that change how programs start.
+            environment = {**facts.test_environment, "HOME": f"{sandbox.root}/tests"}
+            tests = await sandbox.run(
+                ["bash", f"{sandbox.root}/tests/test.sh"], seconds=facts.test_seconds, environment=environment
+            )
+            if tests.exit_code is None:
+                return {REWARD: 0.0, "metrics": {"tests/timed_out": 1.0}}
+            await sandbox.copy_out(LOGS, directory / "logs")
+        except RolloutError as error:
+            return _no_reward(facts.path, error)
+        try:
+            return _read_reward(directory / "logs", facts.path, tests)
+        except RolloutError as error:
+            if agent.exit_code == 0 and tests.exit_code == 0 and not await _is_full(sandbox):
+                raise
+            return _no_reward(facts.path, error)
+
+
+def _no_reward(task: str, error: RolloutError) -> dict[str, Any]:
+    said = harmless(one_line(f"{error.message} {error.hint}"))
+    warn_once(f"the tests of task {Path(task).name} failed, so the reward is 0: {said}")
+    return {REWARD: 0.0, "metrics": {"tests/failed": 1.0}}
+
+
+async def _is_full(sandbox: Sandbox) -> bool:
+    """Return True if tests cannot write to their logs, because the agent has left no space."""
+    command = ["sh", "-c", f"head -c {BYTES_TO_TRY} /dev/zero > '{sandbox.root}{LOGS}/space'"]
+    return (await sandbox.run(command, seconds=SECONDS_TO_PREPARE)).exit_code != 0
 
 
 def _read_reward(logs: Path, task: str, result: CommandResult) -> dict[str, Any]:
