@@ -28,8 +28,9 @@ from rllm_core.errors import PluginError, RolloutError
 
 PLACE = "/dev/shm"
 """Mount point of the tmpfs in the holder's namespace. It exists on every machine, and the machine's own is not used."""
-DIRECTORIES = {"/app": "app", "/tmp": "tmp", "/home/agent": "home", "/logs": "logs", "/tests": "tests"}
-"""Directory in the sandbox -> directory in the tmpfs."""
+REPLACED = {"/app": "app", "/logs": "logs", "/tests": "tests"}
+DIRECTORIES = {**REPLACED, "/tmp": "tmp", "/home/agent": "home", "/dev/shm": "shm"}
+"""Directory in the sandbox -> directory in the tmpfs. Copies replace the directories in `REPLACED`."""
 HOLD = """
 mount -t tmpfs -o "mode=755,nosuid,nodev,size=$1,nr_inodes=$2" rllm "$0" && cd "$0" && shift 2 && mkdir etc "$@" &&
 echo root:x:0:0::/home/agent:/bin/sh > etc/passwd && echo root:x:0: > etc/group &&
@@ -153,17 +154,7 @@ class BwrapSandbox(Sandbox):
     def _bwrap(self, environment: Mapping[str, str]) -> list[str]:
         """Return the command that starts bwrap in the holder's namespaces."""
         arguments = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(self._holder.pid)]
-        arguments += [
-            "--",
-            "bwrap",
-            *OPTIONS,
-            "--size",
-            str(self._setup.disk),
-            "--tmpfs",
-            "/dev/shm",
-            "--remount-ro",
-            "/dev",
-        ]
+        arguments += ["--", "bwrap", *OPTIONS, "--remount-ro", "/dev"]
         for name in PROC_READABLE:
             arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
         for name in PROC_HIDDEN:
