@@ -174,6 +174,12 @@ def test_tests_that_take_too_long_give_no_reward(run: Any) -> None:
     assert episode.metrics["tests/timed_out"] == 1
 
 
+def test_environment_of_the_tests_is_not_stored(run: Any, tmp_path: Path) -> None:
+    run(WRITES, "local", facts='[verifier.env]\nJUDGE_KEY = "s3cret"')
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("traces.db*"))
+    assert b"three words" in stored and b"s3cret" not in stored
+
+
 def test_rewards_in_json_are_metrics_too(run: Any) -> None:
     written = json.dumps({"reward": 0.5, "style": 0.25})
     tests = f"echo '{written}' > $SANDBOX_ROOT/logs/verifier/reward.json"

@@ -63,6 +63,11 @@ class TaskFacts(BaseModel):
         return SandboxSetup(memory=self.memory_mb * MIB, disk=self.storage_mb * MIB, processes=self.processes)
 
 
+def without_facts(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task's data without its `TaskFacts`, which may contain keys of APIs. Only tests receive them."""
+    return {key: value for key, value in task.items() if key != TASK_DIRECTORY}
+
+
 class TaskDirectories(Environment):
     """Directories of tasks. The workflow `agent` reads their facts, and gives the rewards of their tests."""
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts
+from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
 from rllm_core.notices import harmless, one_line, warn_once
-from rllm_gateway.running.runners import URL, Outcome, lines_at_end, parse_result
+from rllm_gateway.running.runners import LONGEST, URL, Outcome, lines_at_end, parse_result
 
 TIMED_OUT = 124
 """Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""
@@ -92,21 +92,23 @@ class SandboxRunner:
         """Run the agent and the tests. If this is cancelled, delete the sandbox.
 
         Raises:
-            RolloutError: the tests gave no reward.
+            RolloutError: the tests gave no reward, or the instruction is too long for an argument.
         """
+        instruction = str(task.get(INSTRUCTION, ""))
+        command = self._command(instruction)
+        # A longer instruction is passed only on standard input.
+        variables = {VARIABLE: instruction} if _is_short(instruction) else {}
         facts = TaskFacts.model_validate(task[TASK_DIRECTORY]) if TASK_DIRECTORY in task else None
         setup = SandboxSetup() if facts is None else facts.setup
         sandbox = await self._start(replace(setup, readable=self._program.readable))
         try:
             if facts is not None:
                 await _prepare(sandbox, Path(facts.path))
-            instruction = str(task.get(INSTRUCTION, ""))
-            seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
             result = await sandbox.run(
-                [instruction if word == INSTRUCTION_WORD else word for word in self._program.command],
+                command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
-                environment={**self._environment, **environment, VARIABLE: instruction},
-                stdin=json.dumps(seen).encode(),
+                environment={**self._environment, **environment, **variables},
+                stdin=json.dumps(without_facts(task)).encode(),
                 port=urlsplit(environment[URL]).port,
             )
             said = lines_at_end(result.stdout)
@@ -116,8 +118,22 @@ class SandboxRunner:
         code = TIMED_OUT if result.exit_code is None else result.exit_code
         return Outcome(code, returned, lines_at_end(result.stderr) or said, timed_out=result.exit_code is None)
 
+    def _command(self, instruction: str) -> list[str]:
+        """Return the command with the instruction."""
+        if INSTRUCTION_WORD in self._program.command and not _is_short(instruction):
+            raise RolloutError(
+                "instruction-too-long",
+                f"The instruction has {len(instruction.encode())} bytes. An argument may have {LONGEST}.",
+                f"Shorten instruction.md, or use a command without {INSTRUCTION_WORD}, which reads standard input.",
+            )
+        return [instruction if word == INSTRUCTION_WORD else word for word in self._program.command]
+
     async def close(self) -> None:
         """Do nothing, because sandboxes end with their rollouts."""
+
+
+def _is_short(instruction: str) -> bool:
+    return len(instruction.encode()) <= LONGEST
 
 
 async def _prepare(sandbox: Sandbox, task: Path) -> None:
