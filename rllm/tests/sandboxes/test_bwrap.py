@@ -241,6 +241,36 @@ def test_readable_directories_are_on_the_path(tmp_path: Path) -> None:
     assert called.stdout == b"hello\n" and written.exit_code
 
 
+def test_directory_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test.sh").write_text("echo ours")
+    (tmp_path / "link").symlink_to("tests")
+
+    async def act(sandbox: BwrapSandbox) -> CommandResult:
+        await sandbox.copy_in(tmp_path / "link", "/tests")
+        return await sandbox.run(["ls", "/tests"], seconds=SECONDS)
+
+    assert use(act).stdout == b"test.sh\n"
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_larger_storage_is_a_hint_only_for_a_full_disk(tmp_path: Path, files: int) -> None:
+    for number in range(files):
+        (tmp_path / str(number)).write_bytes(bytes(SMALL.disk * 3 // (2 * files)))
+    with pytest.raises(RolloutError) as full:
+        use(lambda sandbox: sandbox.copy_in(tmp_path, "/app"))
+    with pytest.raises(RolloutError) as missing:
+        use(lambda sandbox: sandbox.copy_out("/no", tmp_path))
+    assert ["storage_mb" in each.value.hint for each in (full, missing)] == [True, False]
+
+
+@pytest.mark.parametrize("setup", [SandboxSetup(), SandboxSetup(readable=(Path("/app/agent.py"),))])
+def test_readable_in_the_working_directory_is_an_error(setup: SandboxSetup) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(BwrapSandbox.stop, setup, readable=[] if setup.readable else ["/app/x"])
+    assert caught.value.code == "readable-in-sandbox"
+
+
 MANY = """
 import asyncio, sys
 from rllm.sandboxes.bwrap import start_bwrap

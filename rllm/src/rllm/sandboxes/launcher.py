@@ -95,6 +95,8 @@ def _above(processes: int, memory: int) -> str:
     for number in numbers:
         try:
             threads += len(os.listdir(f"/proc/{number}/task"))  # noqa: PTH208
+            if threads > processes:
+                return f"more than {processes} processes and threads"
             with open(f"/proc/{number}/status") as file:  # noqa: PTH123
                 lines = file.read().splitlines()
         except OSError:  # It has ended.
@@ -102,8 +104,6 @@ def _above(processes: int, memory: int) -> str:
         # Pages of programs and libraries are not counted, because processes share them. Shared memory is counted in
         # every process that uses it.
         used += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
-    if threads > processes:
-        return f"more than {processes} processes and threads"
     return f"more than {memory >> 20} MiB of memory" if used > memory else ""
 
 
