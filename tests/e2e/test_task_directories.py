@@ -139,10 +139,45 @@ def test_tests_without_a_reward_are_an_error(run: Any) -> None:
         run(WRITES, "local", tests="echo forgot it")
 
 
+FILLS = """
+ask("hi")
+for size in (1 << 20, 1):
+    try:
+        with open(ROOT + "{place}/big" + str(size), "wb", buffering=0) as file:
+            while file.write(bytes(size)) == size:
+                pass
+    except OSError:
+        pass
+"""
+FULL = "echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt; exit 0"
+
+
+@NO_BWRAP
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "time.sleep(1000)"], ids=["ends", "fails", "waits"])
+def test_agent_that_fills_the_disk_gets_no_reward(run: Any, ending: str) -> None:
+    facts = "[agent]\ntimeout_sec = 5\n[environment]\nstorage_mb = 4"
+    (episode,) = run(FILLS.format(place="/app") + ending, "bwrap", tests=FULL, facts=facts).episodes
+    assert [(each.reward, len(each.steps)) for each in episode.trajectories] == [(0.0, 1)]
+    assert episode.metrics["tests/failed"] == 1
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_work_with_which_the_tests_fail_gets_no_reward(run: Any, sandbox: str) -> None:
+    (episode,) = run("ask('hi')", sandbox).episodes
+    assert [each.reward for each in episode.trajectories] == [0.0]
+    assert episode.metrics["tests/failed"] == 1
+
+
 def test_tests_that_take_too_long_give_no_reward(run: Any) -> None:
     (episode,) = run(WRITES, "local", tests="sleep 1000", facts="[verifier]\ntimeout_sec = 1").episodes
     assert [each.reward for each in episode.trajectories] == [0.0]
     assert episode.metrics["tests/timed_out"] == 1
+
+
+def test_environment_of_the_tests_is_not_stored(run: Any, tmp_path: Path) -> None:
+    run(WRITES, "local", facts='[verifier.env]\nJUDGE_KEY = "s3cret"')
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("traces.db*"))
+    assert b"three words" in stored and b"s3cret" not in stored
 
 
 def test_rewards_in_json_are_metrics_too(run: Any) -> None:

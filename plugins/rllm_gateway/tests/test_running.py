@@ -51,6 +51,11 @@ def fails_in_a_library(task):
 def returns_an_object(task):
     return object()
 
+def has_no_space_for_its_result(task):
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3, 3))
+    return "long"
+
 def leaves(task):
     sys.exit(3)
 
@@ -186,6 +191,31 @@ def test_attempts_run_side_by_side_and_share_nothing(agent: Path, tmp_path: Path
     assert [outcome.returned["key"] for outcome in outcomes] == [f"k{n}" for n in range(20)]
     assert len({outcome.returned["pid"] for outcome in outcomes}) == 20
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_partly_written_result_is_no_result(run: Any, tmp_path: Path) -> None:
+    outcome = run("has_no_space_for_its_result")
+    assert outcome.code and outcome.returned is None
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_cancellation_during_a_failed_start_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancel() -> None:
+        begun = asyncio.Event()
+
+        async def fail(*command: Any, **options: Any) -> None:
+            begun.set()
+            await asyncio.sleep(0.01)
+            raise OSError("no process")
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+        running = asyncio.create_task(CommandRunner(["echo"], tmp_path).run({}, {}))
+        await begun.wait()
+        running.cancel()
+        await running
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
 
 
 @pytest.mark.parametrize("ends", ["leaves", "dies", "fails"])

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rllm.sandboxes import launcher
 from rllm.sandboxes.bwrap import BwrapSandbox, start_bwrap
 from rllm.sandboxes.options import BwrapParams, check_bwrap
 from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
@@ -142,7 +144,7 @@ def test_tests_are_those_that_are_copied_in(tmp_path: Path) -> None:
 
 def test_disk_has_a_limit() -> None:
     fill, small = run(
-        "for place in /app /tmp /logs /dev/shm; do cat /dev/zero > $place/big; done; du -sm /app /tmp /logs",
+        "for place in /app /tmp /logs /dev/shm; do cat /dev/zero > $place/big; done; du -sm /app /tmp /logs /dev/shm",
         "i=0; while echo > /tmp/$i; do i=$((i+1)); done 2>/dev/null; echo $i",
     )
     assert sum(int(line.split()[0]) for line in fill.stdout.splitlines()) <= SMALL.disk / MIB + 4
@@ -165,6 +167,31 @@ def test_memory_of_all_processes_has_a_limit(processes: int) -> None:
     """
     (result,) = run(python(source))
     assert result.exit_code
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_shared_memory_has_a_limit(processes: int) -> None:
+    source = f"""
+        import mmap, os, time
+        any(os.fork() == 0 for _ in range({processes - 1}))
+        block = mmap.mmap(-1, {SMALL.memory // processes + 8 * MIB})
+        for place in range(0, len(block), 4096):
+            block[place] = 1
+        time.sleep(1000)
+    """
+    (result,) = run(python(source))
+    assert result.exit_code == launcher.KILLED
+
+
+def test_threads_count_as_processes() -> None:
+    ended = threading.Event()
+    threads = [threading.Thread(target=ended.wait) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    processes = len(list(Path("/proc").glob("[0-9]*")))
+    above = launcher._above(processes + 100, 1 << 60)
+    ended.set()
+    assert "threads" in above
 
 
 def test_sigterm_may_be_ignored_and_the_command_still_ends() -> None:
@@ -212,6 +239,36 @@ def test_readable_directories_are_on_the_path(tmp_path: Path) -> None:
 
     called, written = use(act, readable=[str(tmp_path)])
     assert called.stdout == b"hello\n" and written.exit_code
+
+
+def test_directory_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test.sh").write_text("echo ours")
+    (tmp_path / "link").symlink_to("tests")
+
+    async def act(sandbox: BwrapSandbox) -> CommandResult:
+        await sandbox.copy_in(tmp_path / "link", "/tests")
+        return await sandbox.run(["ls", "/tests"], seconds=SECONDS)
+
+    assert use(act).stdout == b"test.sh\n"
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_larger_storage_is_a_hint_only_for_a_full_disk(tmp_path: Path, files: int) -> None:
+    for number in range(files):
+        (tmp_path / str(number)).write_bytes(bytes(SMALL.disk * 3 // (2 * files)))
+    with pytest.raises(RolloutError) as full:
+        use(lambda sandbox: sandbox.copy_in(tmp_path, "/app"))
+    with pytest.raises(RolloutError) as missing:
+        use(lambda sandbox: sandbox.copy_out("/no", tmp_path))
+    assert ["storage_mb" in each.value.hint for each in (full, missing)] == [True, False]
+
+
+@pytest.mark.parametrize("setup", [SandboxSetup(), SandboxSetup(readable=(Path("/app/agent.py"),))])
+def test_readable_in_the_working_directory_is_an_error(setup: SandboxSetup) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(BwrapSandbox.stop, setup, readable=[] if setup.readable else ["/app/x"])
+    assert caught.value.code == "readable-in-sandbox"
 
 
 MANY = """

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rllm.tasks.task_directories import without_facts
 from rllm_core.contracts.workflow import WorkflowContext
 from rllm_core.errors import RolloutError
 from rllm_core.schema.sdk_section import ProcessingSection
@@ -113,7 +114,7 @@ class RolloutSession:
             run=self._gateway.run,
             rollout=self._uid,
             retry=context.rollout,
-            metadata=dict(self._task),
+            metadata=without_facts(self._task),
             label="train" if context.label == "train" else "val",
             max_tokens=context.max_response_length,
             max_prompt_length=min(context.max_prompt_length, context.engine.max_context - 1),

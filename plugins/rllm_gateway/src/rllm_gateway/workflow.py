@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from rllm.tasks.task_directories import TASK_DIRECTORY
+from rllm.tasks.task_directories import without_facts
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, Step, TerminationReason
 from rllm_core.errors import RolloutError
@@ -79,8 +79,8 @@ class AgentWorkflow(Workflow):
         session = RolloutSession(opened.gateway, self.context, task, uid, unsupported=self._unsupported)
         address = await session.open()
         try:
-            seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
-            outcome = await opened.gateway.link.unless_ended(opened.runner.run(task, environment_of(address, seen)))
+            variables = environment_of(address, without_facts(task))
+            outcome = await opened.gateway.link.unless_ended(opened.runner.run(task, variables))
         finally:
             # Do this after a timeout too, because the calls before it are used for training.
             trace = await self._closed(session)

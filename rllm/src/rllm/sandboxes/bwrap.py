@@ -24,12 +24,13 @@ from rllm.sandboxes.forwarding import forward
 from rllm.sandboxes.options import BwrapParams
 from rllm.sandboxes.process import SECONDS_TO_END, kill_group, run_program
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
-from rllm_core.errors import PluginError, RolloutError
+from rllm_core.errors import ConfigError, PluginError, RolloutError
 
 PLACE = "/dev/shm"
 """Mount point of the tmpfs in the holder's namespace. It exists on every machine, and the machine's own is not used."""
-DIRECTORIES = {"/app": "app", "/tmp": "tmp", "/home/agent": "home", "/logs": "logs", "/tests": "tests"}
-"""Directory in the sandbox -> directory in the tmpfs."""
+REPLACED = {"/app": "app", "/logs": "logs", "/tests": "tests"}
+DIRECTORIES = {**REPLACED, "/tmp": "tmp", "/home/agent": "home", "/dev/shm": "shm"}
+"""Directory in the sandbox -> directory in the tmpfs. Copies replace the directories in `REPLACED`."""
 HOLD = """
 mount -t tmpfs -o "mode=755,nosuid,nodev,size=$1,nr_inodes=$2" rllm "$0" && cd "$0" && shift 2 && mkdir etc "$@" &&
 echo root:x:0:0::/home/agent:/bin/sh > etc/passwd && echo root:x:0: > etc/group &&
@@ -66,6 +67,8 @@ if [ -L "$0" ]; then rm "$0"; fi
 chmod -R u+rwX "$0" 2>/dev/null
 mkdir -p "$0" && find "$0" -mindepth 1 -delete && tar --extract --no-same-owner --file - --directory "$0"
 """
+FULL = ("No space left on device", "Wrote only")
+"""Messages of tar if the disk is full, or a file is larger than the disk."""
 COPY_SECONDS = 600.0
 PYTHON = Path(sys.executable).resolve()
 
@@ -142,28 +145,20 @@ class BwrapSandbox(Sandbox):
 
     async def _copy(self, command: Sequence[str], place: str, stdin: bytes = b"") -> bytes:
         result = await self.run(command, seconds=COPY_SECONDS, stdin=stdin)
-        if result.exit_code:
+        if result.exit_code != 0:
+            said = result.stderr.decode(errors="replace").strip()
+            full = "Make the directory smaller, or set a larger storage_mb in the task's task.toml."
             raise RolloutError(
                 "copy-failed",
-                f"{place} of the sandbox cannot be copied: {result.stderr.decode(errors='replace').strip()}",
-                "Make the directory smaller, or set a larger storage_mb in the task's task.toml.",
+                f"{place} of the sandbox cannot be copied: {said}",
+                full if any(text in said for text in FULL) else "Check the files in the task's directory.",
             )
         return result.stdout
 
     def _bwrap(self, environment: Mapping[str, str]) -> list[str]:
         """Return the command that starts bwrap in the holder's namespaces."""
         arguments = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(self._holder.pid)]
-        arguments += [
-            "--",
-            "bwrap",
-            *OPTIONS,
-            "--size",
-            str(self._setup.disk),
-            "--tmpfs",
-            "/dev/shm",
-            "--remount-ro",
-            "/dev",
-        ]
+        arguments += ["--", "bwrap", *OPTIONS, "--remount-ro", "/dev"]
         for name in PROC_READABLE:
             arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
         for name in PROC_HIDDEN:
@@ -187,7 +182,19 @@ class BwrapSandbox(Sandbox):
 
 
 async def start_bwrap(params: BwrapParams, setup: SandboxSetup) -> BwrapSandbox:
-    """Start the holder of a sandbox, which makes its file system."""
+    """Start the holder of a sandbox, which makes its file system.
+
+    Raises:
+        ConfigError: commands cannot read a directory of the machine, because the sandbox has its own at this path.
+        PluginError: the holder cannot be started.
+    """
+    for path in (*(Path(each).expanduser().absolute() for each in params.readable), *setup.readable):
+        if any(path.is_relative_to(directory) for directory in REPLACED):
+            raise ConfigError(
+                "readable-in-sandbox",
+                f"Sandbox bwrap has its own /{path.parts[1]}, so its commands cannot read {path} of this machine.",
+                f"Move the agent or the project out of /{path.parts[1]}, for example to /opt.",
+            )
     pipe = asyncio.subprocess.PIPE
     files = setup.disk // BYTES_PER_FILE
     holder = await asyncio.create_subprocess_exec(
@@ -224,7 +231,7 @@ def _system_directories() -> list[str]:
 def _packed(source: Path) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
-        archive.add(source, ".")
+        archive.add(source.resolve(), ".")
     return file.getvalue()
 
 

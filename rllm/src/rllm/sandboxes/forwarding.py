@@ -23,29 +23,42 @@ async def forward(channel: socket.socket, port: int) -> None:
     if not descriptors:
         return  # The command has ended before it started.
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    connections: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(_connect(reader, writer, port))
+        connections.add(connection)
+        connection.add_done_callback(connections.discard)
+
+    server = await asyncio.start_server(connected, sock=socket.socket(fileno=descriptors[0]))
+    try:
+        await loop.create_future()
+    finally:
+        server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    """Forward one connection, until both sides have ended or one is broken."""
+    with contextlib.closing(writer):
         try:
             theirs, ours = await asyncio.open_connection(LOOPBACK, port)
         except OSError:
-            writer.close()
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, ours))
-                group.create_task(_pump(theirs, writer))
-        finally:
-            ours.close()
-            writer.close()
-
-    server = await asyncio.start_server(connected, sock=socket.socket(fileno=descriptors[0]))
-    async with server:
-        await server.serve_forever()
+        with contextlib.closing(ours):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_pump(reader, ours))
+                    group.create_task(_pump(theirs, writer))
+            except* ConnectionError:
+                pass  # The other side sees it when its connection is closed.
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while part := await reader.read(CHUNK):
-            writer.write(part)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
+    while part := await reader.read(CHUNK):
+        writer.write(part)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

@@ -22,7 +22,6 @@ SECONDS = 0.05
 """Seconds between two checks of the limits."""
 NOT_FOUND, KILLED = 127, 137
 BACKLOG = 128
-PAGE = resource.getpagesize()
 
 
 def main(descriptor: str, port: str, processes: str, memory: str, disk: str, *command: str) -> int:
@@ -92,17 +91,19 @@ def _above(processes: int, memory: int) -> str:
         for name in os.listdir("/proc")  # noqa: PTH208
         if name.isdigit() and name != "1"
     ]
-    if len(numbers) > processes:
-        return f"more than {processes} processes"
-    used = 0
+    threads = used = 0
     for number in numbers:
         try:
-            with open(f"/proc/{number}/statm") as file:  # noqa: PTH123
-                fields = file.read().split()
+            threads += len(os.listdir(f"/proc/{number}/task"))  # noqa: PTH208
+            if threads > processes:
+                return f"more than {processes} processes and threads"
+            with open(f"/proc/{number}/status") as file:  # noqa: PTH123
+                lines = file.read().splitlines()
         except OSError:  # It has ended.
             continue
-        # Pages that processes share, such as libraries and files, are not counted.
-        used += (int(fields[1]) - int(fields[2])) * PAGE
+        # Pages of programs and libraries are not counted, because processes share them. Shared memory is counted in
+        # every process that uses it.
+        used += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
     return f"more than {memory >> 20} MiB of memory" if used > memory else ""
 
 

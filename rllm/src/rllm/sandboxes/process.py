@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from rllm_core.contracts.sandbox import CommandResult
+from rllm_core.errors import PluginError
 
 LARGEST_OUTPUT = 16 << 20
 """Bytes of standard output and of standard error that are kept. The start of a longer output is lost."""
@@ -68,11 +69,18 @@ async def run_program(
                 # If the start were cancelled, asyncio would kill the program, but not its child processes.
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                await _end(await starting, end)
+                with contextlib.suppress(OSError):  # No process was started.
+                    await _end(await starting, end)
                 raise
             except (FileNotFoundError, PermissionError) as error:
                 text = f"{command[0]}: {error.strerror}\n"
                 return CommandResult(exit_code=NOT_FOUND, stdout=b"", stderr=text.encode())
+            except OSError as error:
+                raise PluginError(
+                    "sandbox-failed",
+                    f"{command[0]} cannot be started in a sandbox: {error.strerror}.",
+                    "Run fewer rollouts, and shorten the arguments and environment variables of the command.",
+                ) from error
             timed_out = False
             try:
                 async with asyncio.timeout(seconds):

@@ -22,23 +22,33 @@ from rllm_core.notices import warn_once
 
 TASK_DIRECTORY, INSTRUCTION = "task_directory", "instruction"
 """Keys of a task's data: its `TaskFacts`, and the text for the agent."""
+WITHOUT_EFFECT = {"version", "schema_version", "metadata"}
+"""Keys of ``task.toml`` that only describe the task."""
 MIB = 1 << 20
 
 
-class _Part(BaseModel):
-    """A table of ``task.toml``. Keys that this program does not use are ignored."""
+class _Table(BaseModel, extra="allow"):
+    """A table of ``task.toml``. Keys that this program does not use are ignored, with a notice."""
 
+    def ignored(self) -> set[str]:
+        """Return the keys that are ignored, with the keys of inner tables."""
+        inner = [(name, getattr(self, name)) for name in type(self).model_fields]
+        below = {f"{name}.{key}" for name, table in inner if isinstance(table, _Table) for key in table.ignored()}
+        return {*(self.model_extra or {}), *below}
+
+
+class _Part(_Table):
     timeout_sec: float = Field(600.0, gt=0)
     env: dict[str, str] = Field(default_factory=dict)
 
 
-class _Machine(BaseModel):
+class _Machine(_Table):
     memory_mb: int = Field(SandboxSetup.memory // MIB, gt=0)
     storage_mb: int = Field(SandboxSetup.disk // MIB, gt=0)
     processes: int = Field(SandboxSetup.processes, gt=0)
 
 
-class _TaskFile(BaseModel):
+class _TaskFile(_Table):
     agent: _Part = Field(default_factory=_Part)
     verifier: _Part = Field(default_factory=_Part)
     environment: _Machine = Field(default_factory=_Machine)
@@ -63,6 +73,11 @@ class TaskFacts(BaseModel):
         return SandboxSetup(memory=self.memory_mb * MIB, disk=self.storage_mb * MIB, processes=self.processes)
 
 
+def without_facts(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task's data without its `TaskFacts`, which may contain keys of APIs. Only tests receive them."""
+    return {key: value for key, value in task.items() if key != TASK_DIRECTORY}
+
+
 class TaskDirectories(Environment):
     """Directories of tasks. The workflow `agent` reads their facts, and gives the rewards of their tests."""
 
@@ -76,7 +91,16 @@ class TaskDirectories(Environment):
             ConfigError: the directory contains no tasks, or a task has a mistake.
         """
         directory = params.directory if split == "train" else params.val_directory
-        return [] if directory is None else [_read_task(path) for path in _task_paths(Path(directory).expanduser())]
+        if directory is None:
+            return []
+        ignored: set[str] = set()
+        tasks = [_read_task(path, ignored) for path in _task_paths(Path(directory).expanduser())]
+        if ignored:
+            warn_once(
+                f"{directory}: rllm ignores {', '.join(sorted(ignored))} of its tasks. The results of commands in a "
+                "Dockerfile must be on this machine or in environment/"
+            )
+        return tasks
 
     def reset(self, task: Mapping[str, Any]) -> str:
         instruction: str = task[INSTRUCTION]
@@ -100,7 +124,8 @@ def _task_paths(directory: Path) -> list[Path]:
     return found
 
 
-def _read_task(path: Path) -> Task:
+def _read_task(path: Path, ignored: set[str]) -> Task:
+    """Read a task, and add the parts of its directory that are not used to `ignored`."""
     if not (path / "tests" / "test.sh").is_file():
         raise ConfigError(
             "bad-task-directory",
@@ -110,20 +135,19 @@ def _read_task(path: Path) -> Task:
     file = path / "task.toml"
     try:
         read = _TaskFile.model_validate(tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {})
-        instruction = (path / "instruction.md").read_text(encoding="utf-8")
+        file = path / "instruction.md"
+        instruction = file.read_text(encoding="utf-8")
     except (ValidationError, tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise ConfigError("bad-task-directory", f"Task {path} cannot be read: {error}", f"Correct {file}.") from error
+    ignored |= read.ignored() - WITHOUT_EFFECT
     if "RUN " in _dockerfile(path):
-        warn_once(
-            f"the Dockerfile of task {path.name} is not run; its commands must not be needed, or their results must be "
-            "on this machine or in environment/"
-        )
+        ignored.add("environment/Dockerfile")
     facts = TaskFacts(
         path=str(path.absolute()),
         agent_seconds=read.agent.timeout_sec,
         test_seconds=read.verifier.timeout_sec,
         test_environment=read.verifier.env,
-        **read.environment.model_dump(),
+        **read.environment.model_dump(include=set(_Machine.model_fields)),
     )
     return Task(id=path.name, data={INSTRUCTION: instruction, TASK_DIRECTORY: facts.model_dump()})
 

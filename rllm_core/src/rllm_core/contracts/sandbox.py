@@ -16,11 +16,11 @@ class SandboxSetup:
     """Limits of one sandbox, and the directories that it shares with the machine."""
 
     memory: int = 2 << 30
-    """Bytes of memory that all processes of a command may use together."""
+    """Bytes of memory that all processes of a command may use together, shared memory included."""
     disk: int = 1 << 30
     """Bytes of files that the sandbox may contain."""
     processes: int = 256
-    """Maximum number of concurrent processes of a command."""
+    """Maximum number of concurrent processes and threads of a command."""
     readable: tuple[Path, ...] = ()
     """Directories of the machine that commands may read, under the same path."""
 

@@ -34,7 +34,8 @@ def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int
     try:
         function = _function_of(target)
         returned = _called(function, task)
-        result.write_text(json.dumps(returned, default=_plain), encoding="utf-8")
+        unfinished(result).write_text(json.dumps(returned, default=_plain), encoding="utf-8")
+        unfinished(result).replace(result)
     except SystemExit as error:
         if error.code in (None, 0):
             return 0
@@ -44,6 +45,11 @@ def call_and_leave(target: Target, task: Mapping[str, Any], result: Path) -> int
         sys.stderr.write("".join(_agents_traceback(error).format()))
         return FAILED
     return 0
+
+
+def unfinished(result: Path) -> Path:
+    """Return the file that becomes `result` when it is whole. If the agent is killed, no result exists."""
+    return result.with_suffix(".part")
 
 
 def _agents_traceback(error: BaseException) -> TracebackException:

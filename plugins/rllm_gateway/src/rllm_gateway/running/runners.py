@@ -16,6 +16,7 @@ from typing import Any
 
 from rllm_core.errors import PluginError, RolloutError
 from rllm_gateway.link import OpenedSession
+from rllm_gateway.running.calling import unfinished
 from rllm_gateway.running.target import Target
 
 LAST_LINES = 15
@@ -125,8 +126,8 @@ class FunctionRunner:
             returned = json.loads(result.read_bytes()) if result.exists() else None
             return Outcome(code, returned, last_lines(log))
         finally:
-            log.unlink(missing_ok=True)
-            result.unlink(missing_ok=True)
+            for file in (log, result, unfinished(result)):
+                file.unlink(missing_ok=True)
 
     async def _ended(self, number: int, order: Mapping[str, Any]) -> int:
         """Return the exit code of an agent after its end."""
@@ -245,7 +246,8 @@ class CommandRunner:
                     # If the start were cancelled, asyncio would kill the program, but not its child processes.
                     process = await asyncio.shield(starting)
                 except asyncio.CancelledError:
-                    await _killed(await starting)
+                    with contextlib.suppress(PluginError):  # No program was started.
+                        await _killed(await starting)
                     raise
             try:
                 await process.communicate(json.dumps(dict(task)).encode())

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts
+from rllm.tasks.task_directories import INSTRUCTION, TASK_DIRECTORY, TaskFacts, without_facts
 from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
 from rllm_core.errors import RolloutError
-from rllm_gateway.running.runners import URL, Outcome, lines_at_end, parse_result
+from rllm_core.notices import harmless, one_line, warn_once
+from rllm_gateway.running.runners import LONGEST, URL, Outcome, lines_at_end, parse_result
 
 TIMED_OUT = 124
 """Exit code of an agent that was stopped at its time limit, as from the program ``timeout``."""
@@ -27,6 +28,7 @@ VARIABLE = "RLLM_INSTRUCTION"
 """Environment variable with the instruction of a task."""
 INSTRUCTION_WORD = "{instruction}"
 SECONDS_TO_PREPARE = 60.0
+BYTES_TO_TRY = 65_536
 
 
 @dataclass(frozen=True)
@@ -90,21 +92,23 @@ class SandboxRunner:
         """Run the agent and the tests. If this is cancelled, delete the sandbox.
 
         Raises:
-            RolloutError: the tests gave no reward.
+            RolloutError: the tests gave no reward, or the instruction is too long for an argument.
         """
+        instruction = str(task.get(INSTRUCTION, ""))
+        command = self._command(instruction)
+        # A longer instruction is passed only on standard input.
+        variables = {VARIABLE: instruction} if _is_short(instruction) else {}
         facts = TaskFacts.model_validate(task[TASK_DIRECTORY]) if TASK_DIRECTORY in task else None
         setup = SandboxSetup() if facts is None else facts.setup
         sandbox = await self._start(replace(setup, readable=self._program.readable))
         try:
             if facts is not None:
                 await _prepare(sandbox, Path(facts.path))
-            instruction = str(task.get(INSTRUCTION, ""))
-            seen = {key: value for key, value in task.items() if key != TASK_DIRECTORY}
             result = await sandbox.run(
-                [instruction if word == INSTRUCTION_WORD else word for word in self._program.command],
+                command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
-                environment={**self._environment, **environment, VARIABLE: instruction},
-                stdin=json.dumps(seen).encode(),
+                environment={**self._environment, **environment, **variables},
+                stdin=json.dumps(without_facts(task)).encode(),
                 port=urlsplit(environment[URL]).port,
             )
             said = lines_at_end(result.stdout)
@@ -114,8 +118,22 @@ class SandboxRunner:
         code = TIMED_OUT if result.exit_code is None else result.exit_code
         return Outcome(code, returned, lines_at_end(result.stderr) or said, timed_out=result.exit_code is None)
 
+    def _command(self, instruction: str) -> list[str]:
+        """Return the command with the instruction."""
+        if INSTRUCTION_WORD in self._program.command and not _is_short(instruction):
+            raise RolloutError(
+                "instruction-too-long",
+                f"The instruction has {len(instruction.encode())} bytes. An argument may have {LONGEST}.",
+                f"Shorten instruction.md, or use a command without {INSTRUCTION_WORD}, which reads standard input.",
+            )
+        return [instruction if word == INSTRUCTION_WORD else word for word in self._program.command]
+
     async def close(self) -> None:
         """Do nothing, because sandboxes end with their rollouts."""
+
+
+def _is_short(instruction: str) -> bool:
+    return len(instruction.encode()) <= LONGEST
 
 
 async def _prepare(sandbox: Sandbox, task: Path) -> None:
@@ -126,34 +144,44 @@ async def _prepare(sandbox: Sandbox, task: Path) -> None:
             await sandbox.run(["rm", "Dockerfile"], seconds=SECONDS_TO_PREPARE)
 
 
-async def _reward(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any] | None:
-    """Return the result of the tests. None if they give none because the agent failed."""
-    try:
-        return await _test(sandbox, facts)
-    except RolloutError:
-        if agent.exit_code:
-            return None
-        raise
-
-
-async def _test(sandbox: Sandbox, facts: TaskFacts) -> dict[str, Any]:
-    """Run the task's tests, and return their reward. It is 0 if they take too long, because agents can cause that."""
+async def _reward(sandbox: Sandbox, facts: TaskFacts, agent: CommandResult) -> dict[str, Any]:
+    """Run the task's tests, and return their reward. It is 0 if they fail for a reason that the agent can cause."""
     with tempfile.TemporaryDirectory(prefix="rllm-tests-") as name:
         directory = Path(name)
         (directory / "empty" / "verifier").mkdir(parents=True)
         (directory / "logs").mkdir()
-        # The agent may have written to these directories.
-        await sandbox.copy_in(directory / "empty", "/logs")
-        await sandbox.copy_in(Path(facts.path) / "tests", "/tests")
-        # The agent's home directory may contain files that change how programs start.
-        environment = {**facts.test_environment, "HOME": f"{sandbox.root}/tests"}
-        result = await sandbox.run(
-            ["bash", f"{sandbox.root}/tests/test.sh"], seconds=facts.test_seconds, environment=environment
-        )
-        if result.exit_code is None:
-            return {REWARD: 0.0, "metrics": {"tests/timed_out": 1.0}}
-        await sandbox.copy_out(LOGS, directory / "logs")
-        return _read_reward(directory / "logs", facts.path, result)
+        try:
+            # The agent may have written to these directories, or have left no space for them.
+            await sandbox.copy_in(directory / "empty", "/logs")
+            await sandbox.copy_in(Path(facts.path) / "tests", "/tests")
+            # The agent's home directory may contain files that change how programs start.
+            environment = {**facts.test_environment, "HOME": f"{sandbox.root}/tests"}
+            tests = await sandbox.run(
+                ["bash", f"{sandbox.root}/tests/test.sh"], seconds=facts.test_seconds, environment=environment
+            )
+            if tests.exit_code is None:
+                return {REWARD: 0.0, "metrics": {"tests/timed_out": 1.0}}
+            await sandbox.copy_out(LOGS, directory / "logs")
+        except RolloutError as error:
+            return _no_reward(facts.path, error)
+        try:
+            return _read_reward(directory / "logs", facts.path, tests)
+        except RolloutError as error:
+            if agent.exit_code == 0 and tests.exit_code == 0 and not await _is_full(sandbox):
+                raise
+            return _no_reward(facts.path, error)
+
+
+def _no_reward(task: str, error: RolloutError) -> dict[str, Any]:
+    said = harmless(one_line(f"{error.message} {error.hint}"))
+    warn_once(f"the tests of task {Path(task).name} failed, so the reward is 0: {said}")
+    return {REWARD: 0.0, "metrics": {"tests/failed": 1.0}}
+
+
+async def _is_full(sandbox: Sandbox) -> bool:
+    """Return True if tests cannot write to their logs, because the agent has left no space."""
+    command = ["sh", "-c", f"head -c {BYTES_TO_TRY} /dev/zero > '{sandbox.root}{LOGS}/space'"]
+    return (await sandbox.run(command, seconds=SECONDS_TO_PREPARE)).exit_code != 0
 
 
 def _read_reward(logs: Path, task: str, result: CommandResult) -> dict[str, Any]:
