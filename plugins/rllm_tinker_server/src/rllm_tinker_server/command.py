@@ -74,6 +74,9 @@ def tinker() -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights of `tiny`, as trainer.seed in a run.")
 @click.option("--max-models", default=16, show_default=True, type=click.IntRange(1), help="Maximum LoRA models.")
 @click.option(
+    "--max-snapshots", default=32, show_default=True, type=click.IntRange(1), help="Maximum sampler weights in memory."
+)
+@click.option(
     "--max-merged",
     default=2,
     show_default=True,
@@ -102,6 +105,7 @@ def serve(
     host: str,
     api_key: str | None,
     max_models: int,
+    max_snapshots: int,
     stand_in_losses: bool,
     announce: Path | None,
     end_with_stdin: bool,
@@ -136,7 +140,7 @@ def serve(
             "Run: pip install rllm-tinker-server",
         ) from error
     where = TinkerServeOptions(host=host, port=port, key=api_key, announce=announce, end_with_stdin=end_with_stdin)
-    limits = TinkerLimits(max_models=max_models, stand_in_losses=stand_in_losses)
+    limits = TinkerLimits(max_models=max_models, max_snapshots=max_snapshots, stand_in_losses=stand_in_losses)
     what = ModelOptions(**model, limits=limits)
 
     def ready(url: str) -> None:

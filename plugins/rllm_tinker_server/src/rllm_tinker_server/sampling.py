@@ -119,7 +119,7 @@ class Sampling:
         if not held and sampler.model_path is None:
             raise Gone(
                 f"The weights of sampling session {sampler.sampler_id} have expired: this server keeps the "
-                f"{self._service.limits.max_snapshots} sets used last. Save the weights again with "
+                f"{self._service.limits.max_snapshots} sets used last (--max-snapshots). Save the weights again with "
                 "save_weights_and_get_sampling_client, or by name with save_weights_for_sampler: those stay on disk."
             )
 
