@@ -78,7 +78,6 @@ def test_tasks_are_played_until_the_batch_is_full(run: Any) -> None:
     assert done.batch is not None
     assert done.batch.n_rows == 4
     assert len({order.sampling.seed for order in runner.orders}) == 3
-    assert [order.task_batch for order in runner.orders] == [4, 5, 6]
 
 
 def test_metrics_are_those_of_the_whole_step(run: Any) -> None:

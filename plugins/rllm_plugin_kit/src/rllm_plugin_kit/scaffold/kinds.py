@@ -69,15 +69,6 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             config="rllm:\n  sampler: {name: $chosen, bound: 0.5}",
             dependencies=_NUMPY,
         ),
-        "sandbox": Template(
-            title="Sandbox",
-            summary="A directory, without isolation. Commands run with low priority.",
-            train="rllm train guess --sandbox $chosen rllm.workflow.name=agent "
-            "rllm.workflow.workflow_args.command=[python3,agent.py]",
-            config="rllm:\n  sandbox: {name: $chosen, niceness: 10}\n"
-            "  workflow: {name: agent, workflow_args: {command: [python3, agent.py]}}",
-            dependencies=_PLAIN,
-        ),
         "teacher": Template(
             title="Teacher",
             summary="Prefers one token. All other tokens are equally likely.",
@@ -87,6 +78,15 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
                 "  pipeline:\n    insert: [{stage: distill, after: advantages}]"
             ),
             dependencies=_NUMPY,
+        ),
+        "sandbox": Template(
+            title="Sandbox",
+            summary="A directory, without isolation. Commands run with low priority.",
+            train="rllm train guess --sandbox $chosen rllm.workflow.name=agent "
+            "rllm.workflow.workflow_args.command=[python3,agent.py]",
+            config="rllm:\n  sandbox: {name: $chosen, niceness: 10}\n"
+            "  workflow: {name: agent, workflow_args: {command: [python3, agent.py]}}",
+            dependencies=_PLAIN,
         ),
         "stage": Template(
             title="Pipeline stage",
