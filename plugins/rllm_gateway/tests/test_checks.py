@@ -98,7 +98,7 @@ def test_a_run_looks_at_the_store_of_its_folder_unless_it_replaces_it(
     def start(*_: Any) -> Any:
         raise StartedError
 
-    monkeypatch.setattr("rllm_gateway.process.gateway_process", start)
+    monkeypatch.setattr("rllm_gateway.opening.gateway_process", start)
 
     async def opened(replaces: bool) -> None:
         engine: Any = SimpleNamespace(renderer=None)

@@ -18,10 +18,10 @@ WRITABLE = ("/app", "/tmp", "/logs", "/tests")
 CONTENTS = b"\0\xff binary"
 BEATS = """
 trap '' TERM
-while :; do echo x >> beats; sleep 0.01; done &
+for number in $(seq 1000); do echo x >> beats; sleep 0.01; done &
 while [ ! -s beats ]; do sleep 0.01; done
 """
-"""A command that leaves a process, which ignores SIGTERM and writes to a file."""
+"""A command that leaves a process, which ignores SIGTERM and writes to a file for ten seconds."""
 
 
 class SandboxContract(PluginContract[SandboxPlugin[Any]]):

@@ -269,8 +269,10 @@ def _who_would(key: Key, chosen: Sequence[Registered[Any]], registry: Registry) 
         else ""
     )
     chosen_by = {**CHOSEN_BY, "backend": "rllm.backend", "workflow": "rllm.workflow.name"}
-    others = sorted(f"{chosen_by[entry.kind]}={entry.name}" for entry in acting if entry.kind in chosen_by)
-    remedy = f" Remove {key.dotted}" + (f", or set {others[0]}." if others else ".")
+    # A workflow that needs its own environment is no remedy.
+    fitting = [entry for entry in acting if not (entry.kind == "workflow" and entry.plugin.needs_environment)]
+    other = next((f"{chosen_by[entry.kind]}={entry.name}" for entry in fitting if entry.kind in chosen_by), None)
+    remedy = f" Remove {key.dotted}" + (f", or set {other}." if other else ".")
     return f"{_list('Plugins that read it:', acting)} This run uses {used or 'none of these kinds'}.{remedy}{declare}"
 
 
