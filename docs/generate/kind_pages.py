@@ -33,7 +33,7 @@ LONG_FACTS = frozenset(
     | {"unused keys", "unused keys by profile", "config keys", "training keys", "timeout"}
     | {"model key", "learning rate key", "lora rank key", "minibatches key"}
 )
-"""Facts that the pages leave out. `rllm plugins info` prints them."""
+"""Facts that the pages omit. `rllm plugins info` prints them."""
 IN_TABLE = {"estimator": ("level", "scope", "default loss"), "loss": ("has ratio",), "rejection": ("updates waited",)}
 """Facts that are columns of the table of a kind, because most of its plugins have them."""
 EMPTY = {"field(default_factory=dict)": "{}", "field(default_factory=list)": "[]"}

@@ -1,4 +1,4 @@
-"""Six tasksets of verifiers get the rewards of its own evaluation, and their tokens are in the batch once."""
+"""Six tasksets of verifiers get the rewards of `vf-eval`, and their tokens are in the batch once."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class FakeSamplers:
         return [Sampled(tokens=tokens, logprobs=logprobs, stop_reason="length") for _ in prompts]
 
     async def score(self, weights: Any, given: Any, settings: ScoreSettings | None = None) -> Scores:
-        """The log-prob of a token is its negative. Those of the likeliest are divided by the temperature."""
+        """The log-prob of a token is its negative. The likeliest tokens' log-probs are divided by the temperature."""
         self.scored += 1
         settings = settings or ScoreSettings()
         top, temperature = settings.top, settings.temperature

@@ -40,7 +40,7 @@ def sft(
     Set passes over the data, rows per step, and the learning rate:
       rllm sft --data train.jsonl --model ./some-hf-folder \\
         rllm.trainer.total_epochs=3 data.train_batch_size=16 training.learning_rate=1e-5
-    Imitate the good rollouts of an earlier run or of your agent:
+    Imitate the good rollouts of an earlier run:
       rllm sft --stored runs/rllm-training/guess --min-reward 1 --model ./some-hf-folder
     Ctrl-C finishes the current step, saves and stops. Continue later:
       rllm sft --resume
