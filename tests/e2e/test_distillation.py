@@ -12,6 +12,10 @@ from expecting import check_printed, check_values
 from .test_resume import metrics, wait_for_steps, weights
 
 OPD = ("train", "question", "--data", "questions.jsonl", "--objective", "opd")
+BY_SOURCE = (
+    "rllm.teacher={name: by_source, teachers: {other: model:tiny}}",
+    "rllm.pipeline.insert=[{stage: distill, after: supervise}]",
+)
 NAME = "rllm.trainer.experiment_name"
 SHORT = ("data.max_response_length=6", "rllm.trainer.test_freq=-1")
 
@@ -40,6 +44,9 @@ def divergences(run: Path) -> list[float]:
         (OPD, "no-teacher", "--teacher"),
         ((*OPD, "--teacher", "./nowhere"), "model-not-loadable", "./nowhere"),
         ((*OPD, "--teacher", "server:nowhere"), "wrong-value", "url"),
+        ((*OPD, "--teacher", "questions=model:tiny", "--teacher", "a=./nowhere"), "model-not-loadable", "./nowhere"),
+        ((*OPD, "--teacher", "other=model:tiny"), "task-without-teacher", "questions"),
+        (("sft", "--data", "examples.jsonl", *BY_SOURCE), "task-without-teacher", "examples"),
         ((*OPD, "--teacher", "nothing"), "unknown-plugin", "nothing"),
         ((*OPD, "--teacher", "model:tiny", "--estimator", "rloo"), "unused-key", "adv_estimator"),
         ((*OPD[:4], "--objective", "other"), "usage-error", "opd"),
@@ -85,8 +92,12 @@ def teacher(forked_rllm: Any, tmp_path: Path) -> str:
 def test_killed_distillation_ends_as_if_uninterrupted(
     teacher: str, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
 ) -> None:
+    """Each second task has a different teacher."""
+    questions = [{"question": f"{n} plus 1 is", "data_source": ("one", "two")[n % 2]} for n in range(16)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    teachers = ("--teacher", f"one={teacher}", "--teacher", "two=policy:number")
     sizes = ("rllm.trainer.total_batches=12", "rllm.trainer.save_freq=4", "rllm.rollout.n=2", "data.train_batch_size=8")
-    words, runs = (*OPD, "--teacher", teacher, *sizes, *SHORT), tmp_path / "runs" / "rllm-training"
+    words, runs = (*OPD, *teachers, *sizes, *SHORT), tmp_path / "runs" / "rllm-training"
     reference = forked_rllm(*words, f"{NAME}=uninterrupted")
     assert reference.returncode == 0, reference.stderr
     process = start_forked_rllm(*words)

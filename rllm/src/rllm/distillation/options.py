@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
+from rllm_core.schema.section import Choice, Names
 
 
 class DistillParams(Params):
@@ -32,4 +35,14 @@ class PolicyParams(Params):
     prompt: str = Field(
         description="Text that only the teacher reads: a system message, or the start of the prompt's system message.",
         min_length=1,
+    )
+
+
+class BySourceParams(Params):
+    """Options of the teacher ``by_source``."""
+
+    teachers: Annotated[dict[str, Choice], Names("teacher")] = Field(
+        min_length=1,
+        description="A teacher for each data source of the tasks: a name, or a mapping with a name and options. For "
+        "example `{math: {name: model, path: ./math}, code: policy:Be brief.}`.",
     )

@@ -1,14 +1,20 @@
-"""The stage `distill`, and the teachers `server` and `policy`."""
+"""The stage `distill`, and the teachers `server`, `policy` and `by_source`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from rllm.distillation.options import DistillParams, PolicyParams, ServerParams
+from rllm.distillation.options import BySourceParams, DistillParams, PolicyParams, ServerParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.lazy import load_from
+
+
+def _check_by_source(params: BySourceParams) -> None:
+    from rllm.distillation.by_source import check
+
+    check(params)
 
 
 def stages() -> Iterable[StagePlugin[Any]]:
@@ -37,4 +43,11 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         params=PolicyParams,
         load=load_from("rllm.distillation.policy", "PolicyTeacher"),
         family_option="prompt",
+    )
+    yield TeacherPlugin(
+        name="by_source",
+        summary="Several teachers, one for each data source of the tasks (`--teacher SOURCE=TEACHER`).",
+        params=BySourceParams,
+        load=load_from("rllm.distillation.by_source", "BySource"),
+        check=_check_by_source,
     )

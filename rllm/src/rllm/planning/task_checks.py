@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from rllm.distillation.options import BySourceParams
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.data.types import Task
@@ -24,8 +25,10 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
     """Check the first tasks of both splits, later tasks with other columns, and tasks that are in both splits.
 
     Raises:
-        ConfigError: the environment cannot run a task, or a reward cannot score it and ``on_missing_reward`` is error.
+        ConfigError: the environment cannot run a task, a reward cannot score it and ``on_missing_reward`` is error, or
+            it has no teacher.
     """
+    check_teachers(plan, train_tasks)
     of_train = _samples(train_tasks, plan.train_dataset is not None)
     of_val = _samples(val_tasks, plan.val_dataset is not None)
     for task in (*of_train, *of_val):
@@ -34,6 +37,14 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
             _check_rewards(plan, task)
     if plan.train_dataset is not None and plan.val_dataset is not None:
         _warn_of_shared_tasks(train_tasks, val_tasks)
+
+
+def check_teachers(plan: RunPlan, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError if one of the first training tasks has no teacher."""
+    if plan.teacher is not None and isinstance(plan.teacher.params, BySourceParams):
+        from rllm.distillation.by_source import check_tasks
+
+        check_tasks(plan.teacher.params, islice(tasks, COMPARED))
 
 
 def _samples(tasks: Sequence[Task], stored: bool) -> Iterator[Task]:
