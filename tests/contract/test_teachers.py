@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from chat_server import serving
 from numpy.typing import NDArray
-from prompt_logprobs_server import hugging_face_logprobs, prompt_logprobs_app
+from prompt_logprobs_server import hugging_face_distributions, hugging_face_logprobs, prompt_logprobs_app
 
 from rllm.distillation.by_source import BySource
 from rllm.distillation.options import BySourceParams, PolicyParams, ServerParams
@@ -164,6 +164,39 @@ def test_each_row_has_its_teachers_logprobs(other: Any, tmp_path: Path) -> None:
         expected = np.array([0, *hugging_face_logprobs(teacher, batch.tokens[row].tolist())])
         sampled = batch.loss_mask[row]
         np.testing.assert_allclose(logprobs[row][sampled], expected[sampled], rtol=0, atol=1e-5)
+
+
+def assert_likeliest(batch: TokenBatch, teacher: Any, models: tuple[Any, ...], k: int | None) -> None:
+    """Compare the likeliest tokens of each row with its Hugging Face model."""
+    ids, logprobs = asyncio.run(teacher.top_logprobs(batch, k))
+    expected = []
+    for row, its in zip(rows(batch), models, strict=True):
+        sampled = batch.loss_mask[row][1:]
+        expected.append(hugging_face_distributions(its, batch.tokens[row].tolist()).numpy()[sampled])
+    of_all = np.concatenate(expected)
+    assert ids.shape == logprobs.shape == (len(of_all), k or of_all.shape[1])
+    np.testing.assert_allclose(np.take_along_axis(of_all, ids.astype(np.int64), 1), logprobs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(-np.sort(-of_all, axis=1)[:, :k], logprobs, rtol=0, atol=1e-5)
+    assert all(len(set(row.tolist())) == len(row) for row in ids)
+
+
+@pytest.mark.parametrize(("kind", "k"), [("model", None), ("model", 7), ("server", 7)])
+def test_likeliest_tokens_are_hugging_faces(kind: str, k: int | None, address: str) -> None:
+    params = TeacherModelParams(path="tiny", max_tokens_per_microbatch=16)
+    teacher = ModelTeacher(params, setup()) if kind == "model" else ServerTeacher(ServerParams(url=address), setup())
+    assert_likeliest(build_batch(conversations()), teacher, (model(),) * 3, k)
+
+
+def test_each_row_has_its_teachers_likeliest_tokens(other: Any, tmp_path: Path) -> None:
+    params = BySourceParams(teachers={"1": f"model:{tmp_path}", "0": "model:tiny"})
+    assert_likeliest(build_batch(conversations()), BySource(params, setup()), (model(), other, model()), 5)
+
+
+def test_server_with_too_few_tokens_is_an_error(address: str) -> None:
+    teacher = ServerTeacher(ServerParams(url=address), setup())
+    with pytest.raises(BackendError) as caught:
+        asyncio.run(teacher.top_logprobs(build_batch(conversations()), 30))
+    assert caught.value.code == "bad-service-answer"
 
 
 def test_row_without_teacher_is_an_error() -> None:

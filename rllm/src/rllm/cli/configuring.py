@@ -49,7 +49,7 @@ PLANNING_FLAGS = {
     "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
     "sandbox": ("rllm.sandbox", "Sandbox in which the agent and the tests of a task run, by name."),
     "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
-    "objective": ("rllm.pipeline", "opd: learn from a teacher, not rewards. echo: also predict observations."),
+    "objective": ("rllm.pipeline", "opd or gkd: learn from a teacher, not rewards. echo: also predict observations."),
     "teacher": (
         "rllm.teacher",
         "Model to learn from: a folder, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with this "
@@ -59,7 +59,7 @@ PLANNING_FLAGS = {
 """All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "DIRECTORY", "objective": "opd|echo", "teacher": "[SOURCE=]FOLDER|URL|NAME"}
+METAVARS |= {"stored": "DIRECTORY", "objective": "opd|gkd|echo", "teacher": "[SOURCE=]FOLDER|URL|NAME"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
@@ -71,14 +71,16 @@ OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
 BY_SOURCE = "by_source"
 """The teacher that ``--teacher SOURCE=TEACHER`` chooses."""
 OF_SOURCE = re.compile(r"([\w.-]+)=(.+)")
+BEFORE_TEACHER = ("generate", "impute_names", "compact_filter", "group", "build_batch", "process")
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "opd": {
-        STAGES: [
-            *("generate", "impute_names", "compact_filter", "group", "build_batch", "process"),
-            *("distill", "update", "log"),
-        ],
+        STAGES: [*BEFORE_TEACHER, "distill", "update", "log"],
         "rllm.algorithm.loss_fn": "importance_sampling",
         "rllm.algorithm.loss_agg_mode": "token-mean",
+    },
+    "gkd": {
+        STAGES: [*BEFORE_TEACHER, "topk_kl", "update", "log"],
+        "rllm.algorithm.loss_fn": "importance_sampling",
     },
     "echo": {"rllm.pipeline.insert": [{"stage": "echo", "after": "advantages"}]},
 }

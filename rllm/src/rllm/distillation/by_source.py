@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rllm.distillation.options import BySourceParams
 from rllm_core.contracts.chosen import PluginChoice
-from rllm_core.contracts.teacher import Teacher, TeacherPlugin, TeacherSetup
+from rllm_core.contracts.teacher import DistributionTeacher, Teacher, TeacherPlugin, TeacherSetup
 from rllm_core.data.batch import TokenBatch
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
@@ -47,6 +47,31 @@ class BySource:
             logprobs[tokens] = np.where(part.loss_mask, scored, np.float32(0))
         return logprobs
 
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return ids and log-probs, (n_sampled, k) each, of the k likeliest tokens at each sampled token.
+
+        Raises:
+            ConfigError: a row's data source has no teacher, or two teachers return different numbers of tokens.
+        """
+        found = []
+        for source, rows in self._rows(batch).items():
+            part, tokens = select_rows(batch, rows)
+            teacher = self._teachers[source]
+            assert isinstance(teacher, DistributionTeacher), "the plan has teachers with distributions"
+            found.append((tokens[batch.loss_mask], await teacher.top_logprobs(part, k)))
+        widths = {ids.shape[1] for _, (ids, _) in found}
+        if len(widths) > 1:
+            raise ConfigError(
+                "teachers-of-different-size",
+                f"The teachers return {' and '.join(map(str, sorted(widths)))} tokens for a position.",
+                "Set option k of stage topk_kl to the lowest number.",
+            )
+        shape = int(batch.loss_mask.sum()), *widths
+        all_ids, all_logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        for places, (ids, logprobs) in found:
+            all_ids[places], all_logprobs[places] = ids, logprobs
+        return all_ids, all_logprobs
+
     def _rows(self, batch: TokenBatch) -> dict[str, NDArray[np.bool_]]:
         """Return which rows each teacher scores, (n_row,) for each data source in the batch."""
         sources = np.array([source for group in batch.groups for source in _sources(group.metadata)], np.object_)
@@ -74,7 +99,7 @@ def select_rows(batch: TokenBatch, rows: NDArray[np.bool_]) -> tuple[TokenBatch,
         if isinstance(values, np.ndarray) and name not in (*OF_ROWS, "row_offsets"):
             columns[name] = values[tokens]
     offsets = np.concatenate(([0], np.cumsum(batch.row_lengths[rows]))).astype(np.int64)
-    return replace(batch, row_offsets=offsets, **columns), tokens
+    return replace(batch, row_offsets=offsets, targets=None, **columns), tokens
 
 
 def members(params: BySourceParams) -> dict[str, TeacherChoice]:
@@ -98,6 +123,11 @@ def _members(json: str) -> dict[str, TeacherChoice]:
                 f"Write its teachers directly into {KEY}.",
             )
     return found
+
+
+def parts(chosen: TeacherChoice) -> list[TeacherChoice]:
+    """Return the teachers of a run's choice: the teachers of `by_source`, or the only teacher."""
+    return [*members(chosen.params).values()] if isinstance(chosen.params, BySourceParams) else [chosen]
 
 
 def check(params: BySourceParams) -> None:

@@ -1,11 +1,11 @@
-"""The stage `distill`, and the teachers `server`, `policy` and `by_source`."""
+"""The stages `distill` and `topk_kl`, and the teachers `server`, `policy` and `by_source`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from rllm.distillation.options import BySourceParams, DistillParams, PolicyParams, ServerParams
+from rllm.distillation.options import BySourceParams, DistillParams, PolicyParams, ServerParams, TopkKlParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.lazy import load_from
@@ -27,6 +27,15 @@ def stages() -> Iterable[StagePlugin[Any]]:
         writes=frozenset({"batch.advantages"}),
         config_keys=frozenset({"rllm.teacher"}),
     )
+    yield StagePlugin(
+        name="topk_kl",
+        summary="Train on the divergence from the teacher's likeliest tokens at each position (`--objective gkd`).",
+        params=TopkKlParams,
+        load=load_from("rllm.distillation.topk_stage", "TopkKl"),
+        reads=frozenset({"batch"}),
+        writes=frozenset({"batch.targets", "batch.advantages"}),
+        config_keys=frozenset({"rllm.teacher"}),
+    )
 
 
 def teachers() -> Iterable[TeacherPlugin[Any]]:
@@ -36,6 +45,7 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         params=ServerParams,
         load=load_from("rllm.distillation.server", "ServerTeacher"),
         family_option="url",
+        distributions=True,
     )
     yield TeacherPlugin(
         name="policy",
@@ -50,4 +60,5 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         params=BySourceParams,
         load=load_from("rllm.distillation.by_source", "BySource"),
         check=_check_by_source,
+        distributions=True,
     )
