@@ -118,7 +118,7 @@ class TestServer(TeacherContract):
 
 class TestBySource(TeacherContract):
     name = "rllm/by_source"
-    options = ({"teachers": {"0": "model:tiny", "1": {"name": "policy", "prompt": HINT}}},)
+    options = ({"teachers": {"0": "model:tiny", "1": {"name": "model", "path": "tiny", "dtype": "bfloat16"}}},)
 
     def setup(self) -> TeacherSetup:
         return setup()

@@ -17,6 +17,8 @@ from rllm_core.notices import warn_once
 
 FIRST = 3
 """Number of tasks checked by environment and rewards, for a split that is generated on demand."""
+SPREAD = 100
+"""Number of tasks whose teacher is checked, over a whole split that is generated on demand."""
 COMPARED, NAMED = 20_000, 5
 """Number of tasks compared in each split, and number of task ids in a warning."""
 
@@ -40,11 +42,19 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
 
 
 def check_teachers(plan: RunPlan, tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if one of the first training tasks has no teacher."""
+    """Raise ConfigError if a training task has no teacher.
+
+    All tasks in memory are checked, the first tasks of a dataset on disk, and some tasks of a generator.
+    """
     if plan.teacher is not None and isinstance(plan.teacher.params, BySourceParams):
         from rllm.distillation.by_source import check_tasks
 
-        check_tasks(plan.teacher.params, islice(tasks, COMPARED))
+        if isinstance(tasks, list):
+            checked: Sequence[Task] = tasks
+        else:
+            # The environment `mixed` lists the tasks of one environment after the tasks of the other.
+            checked = tasks[:COMPARED] if plan.train_dataset is not None else tasks[:: len(tasks) // SPREAD + 1]
+        check_tasks(plan.teacher.params, checked)
 
 
 def _samples(tasks: Sequence[Task], stored: bool) -> Iterator[Task]:
