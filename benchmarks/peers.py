@@ -163,6 +163,20 @@ def trl_preferences() -> SimpleNamespace:
     )
 
 
+def trl_gkd() -> SimpleNamespace:
+    """TRL's divergence of its trainer for GKD, and the divergence of a table of log-probs with a tail.
+
+    Raises:
+        PeerMissingError: TRL is not installed.
+    """
+    directory = directory_of("trl") / "experimental"
+    known = {"torch": torch, "F": torch.nn.functional}
+    return SimpleNamespace(
+        generalized_jsd=_method(directory / "gkd/gkd_trainer.py", "GKDTrainer", "generalized_jsd_loss", **known),
+        **_functions(directory / "sdpo/loss_utils.py", "compute_divergence|add_tail_bucket", **known),
+    )
+
+
 def _functions(file: Path, pattern: str, **known: Any) -> dict[str, Any]:
     """The functions of a file whose whole name matches; its private functions and constants are there for them."""
     body = _parsed(file).body

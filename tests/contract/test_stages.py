@@ -43,13 +43,25 @@ class TestDistill(StageContract):
         return stage_context(teacher=Constant())
 
 
+class TestTopkKl(StageContract):
+    name = "rllm/topk_kl"
+    options = ({}, {"k": None, "beta": 1.0, "weight": 0.5})
+
+    def context(self) -> StageContext:
+        return stage_context(teacher=Constant())
+
+
 class TestEcho(StageContract):
     name = "rllm/echo"
     options = ({}, {"weight": 0.5, "roles": ["tool"]})
 
 
 class Constant:
-    """A teacher that gives each token the same log-prob."""
+    """A teacher that gives each token the same log-prob, and each position the same two tokens."""
 
     async def logprobs(self, batch: TokenBatch) -> NDArray[np.float32]:
         return np.full(len(batch.tokens), -1.0, np.float32)
+
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        shape = int(batch.loss_mask.sum()), 2
+        return np.tile(np.arange(2, dtype=np.int32), (shape[0], 1)), np.full(shape, -1.0, np.float32)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from chat_server import serving
 from numpy.typing import NDArray
-from prompt_logprobs_server import hugging_face_logprobs, prompt_logprobs_app
+from prompt_logprobs_server import hugging_face_distributions, hugging_face_logprobs, prompt_logprobs_app
 
-from rllm.distillation.options import PolicyParams, ServerParams
+from rllm.distillation.by_source import BySource
+from rllm.distillation.options import BySourceParams, PolicyParams, ServerParams
 from rllm.distillation.policy import PolicyTeacher
 from rllm.distillation.server import ServerTeacher
 from rllm_core.contracts.teacher import TeacherSetup
@@ -58,7 +60,7 @@ def setup(temperature: float = 1.0) -> TeacherSetup:
 
 
 def conversations() -> list[TrajectoryGroup]:
-    """Two rollouts with two turns each, and one with a system message."""
+    """Two rollouts with two turns each, and one with a system message. Their data sources are 0, 1 and 0."""
     groups = []
     for number in range(3):
         messages: list[Message] = [{"role": "user", "content": f"{number} plus 1 is"}]
@@ -72,7 +74,8 @@ def conversations() -> list[TrajectoryGroup]:
             Step(later, renderer().response_ids("correct"), None),
         ]
         trajectory = Trajectory("agent", turns, uid=f"task-{number}:0/agent")
-        groups.append(TrajectoryGroup(group_id=f"task-{number}:agent", trajectories=[trajectory]))
+        metadata = [{"data_source": str(number % 2)}]
+        groups.append(TrajectoryGroup(group_id=f"task-{number}:agent", trajectories=[trajectory], metadata=metadata))
     return groups
 
 
@@ -113,6 +116,17 @@ class TestServer(TeacherContract):
         return lambda params, setup: ServerTeacher(params.model_copy(update={"url": self.address}), setup)
 
 
+class TestBySource(TeacherContract):
+    name = "rllm/by_source"
+    options = ({"teachers": {"0": "model:tiny", "1": {"name": "model", "path": "tiny", "dtype": "bfloat16"}}},)
+
+    def setup(self) -> TeacherSetup:
+        return setup()
+
+    def groups(self) -> list[TrajectoryGroup]:
+        return conversations()
+
+
 def score(teacher: Any) -> tuple[TokenBatch, NDArray[np.float32]]:
     batch = build_batch(conversations())
     return batch, asyncio.run(teacher.logprobs(batch))
@@ -132,6 +146,63 @@ def test_logprobs_are_hugging_faces(kind: str, address: str) -> None:
         expected = np.array([0, *hugging_face_logprobs(model(), batch.tokens[row].tolist())])
         sampled = batch.loss_mask[row]
         np.testing.assert_allclose(logprobs[row][sampled], expected[sampled], rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Any:
+    """A second model, which is also in the directory `tmp_path`."""
+    made = tiny.build_model(len(renderer().tokenizer), 99).eval()
+    made.save_pretrained(tmp_path)
+    renderer().tokenizer.save_pretrained(tmp_path)
+    return made
+
+
+def test_each_row_has_its_teachers_logprobs(other: Any, tmp_path: Path) -> None:
+    params = BySourceParams(teachers={"1": f"model:{tmp_path}", "0": {"name": "model", "path": "tiny"}})
+    batch, logprobs = score(BySource(params, setup()))
+    for row, teacher in zip(rows(batch), (model(), other, model()), strict=True):
+        expected = np.array([0, *hugging_face_logprobs(teacher, batch.tokens[row].tolist())])
+        sampled = batch.loss_mask[row]
+        np.testing.assert_allclose(logprobs[row][sampled], expected[sampled], rtol=0, atol=1e-5)
+
+
+def assert_likeliest(batch: TokenBatch, teacher: Any, models: tuple[Any, ...], k: int | None) -> None:
+    """Compare the likeliest tokens of each row with its Hugging Face model."""
+    ids, logprobs = asyncio.run(teacher.top_logprobs(batch, k))
+    expected = []
+    for row, its in zip(rows(batch), models, strict=True):
+        sampled = batch.loss_mask[row][1:]
+        expected.append(hugging_face_distributions(its, batch.tokens[row].tolist()).numpy()[sampled])
+    of_all = np.concatenate(expected)
+    assert ids.shape == logprobs.shape == (len(of_all), k or of_all.shape[1])
+    np.testing.assert_allclose(np.take_along_axis(of_all, ids.astype(np.int64), 1), logprobs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(-np.sort(-of_all, axis=1)[:, :k], logprobs, rtol=0, atol=1e-5)
+    assert all(len(set(row.tolist())) == len(row) for row in ids)
+
+
+@pytest.mark.parametrize(("kind", "k"), [("model", None), ("model", 7), ("server", 7)])
+def test_likeliest_tokens_are_hugging_faces(kind: str, k: int | None, address: str) -> None:
+    params = TeacherModelParams(path="tiny", max_tokens_per_microbatch=16)
+    teacher = ModelTeacher(params, setup()) if kind == "model" else ServerTeacher(ServerParams(url=address), setup())
+    assert_likeliest(build_batch(conversations()), teacher, (model(),) * 3, k)
+
+
+def test_each_row_has_its_teachers_likeliest_tokens(other: Any, tmp_path: Path) -> None:
+    params = BySourceParams(teachers={"1": f"model:{tmp_path}", "0": "model:tiny"})
+    assert_likeliest(build_batch(conversations()), BySource(params, setup()), (model(), other, model()), 5)
+
+
+def test_server_with_too_few_tokens_is_an_error(address: str) -> None:
+    teacher = ServerTeacher(ServerParams(url=address), setup())
+    with pytest.raises(BackendError) as caught:
+        asyncio.run(teacher.top_logprobs(build_batch(conversations()), 30))
+    assert caught.value.code == "bad-service-answer"
+
+
+def test_row_without_teacher_is_an_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        score(BySource(BySourceParams(teachers={"0": "model:tiny"}), setup()))
+    assert caught.value.code == "task-without-teacher"
 
 
 def test_policy_scores_after_its_longer_prompt() -> None:

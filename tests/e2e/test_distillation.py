@@ -12,7 +12,15 @@ from expecting import check_printed, check_values
 from .test_resume import metrics, wait_for_steps, weights
 
 OPD = ("train", "question", "--data", "questions.jsonl", "--objective", "opd")
+BY_SOURCE = (
+    "rllm.teacher={name: by_source, teachers: {other: model:tiny}}",
+    "rllm.pipeline.insert=[{stage: distill, after: supervise}]",
+)
+WHOLE = "rllm.pipeline.replace={topk_kl: {name: topk_kl, k: null}}"
+TINKER = ("--backend", "tinker", "tinker_base_url=local")
 NAME = "rllm.trainer.experiment_name"
+GKD = (*OPD[:5], "gkd")
+GKD_OF_SFT = ("sft", "--data", "examples.jsonl", "rllm.pipeline.insert=[{stage: topk_kl, after: supervise}]")
 SHORT = ("data.max_response_length=6", "rllm.trainer.test_freq=-1")
 
 
@@ -40,9 +48,18 @@ def divergences(run: Path) -> list[float]:
         (OPD, "no-teacher", "--teacher"),
         ((*OPD, "--teacher", "./nowhere"), "model-not-loadable", "./nowhere"),
         ((*OPD, "--teacher", "server:nowhere"), "wrong-value", "url"),
+        ((*OPD, "--teacher", "questions=model:tiny", "--teacher", "a=./nowhere"), "model-not-loadable", "./nowhere"),
+        ((*OPD, "--teacher", "other=model:tiny"), "task-without-teacher", "questions"),
+        (("sft", "--data", "examples.jsonl", *BY_SOURCE), "task-without-teacher", "examples"),
         ((*OPD, "--teacher", "nothing"), "unknown-plugin", "nothing"),
         ((*OPD, "--teacher", "model:tiny", "--estimator", "rloo"), "unused-key", "adv_estimator"),
         ((*OPD[:4], "--objective", "other"), "usage-error", "opd"),
+        (GKD, "no-teacher", "--teacher"),
+        ((*GKD, "--teacher", "policy:a"), "teacher-without-distributions", "policy"),
+        ((*GKD, "--teacher", "questions=policy:a"), "teacher-without-distributions", "policy"),
+        ((*GKD, "--teacher", "http://a/v1", WHOLE), "teacher-without-vocabulary", "k"),
+        ((*GKD, "--teacher", "model:tiny", *TINKER), "backend-without-targets", "tinker"),
+        ((*GKD, "--teacher", "model:tiny", "--backend", "verl", "--profile", "cpu"), "backend-without-targets", "verl"),
         (("train", "guess", "--teacher", "model:tiny"), "unused-key", "rllm.teacher"),
     ],
     ids=str,
@@ -85,8 +102,12 @@ def teacher(forked_rllm: Any, tmp_path: Path) -> str:
 def test_killed_distillation_ends_as_if_uninterrupted(
     teacher: str, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
 ) -> None:
+    """Each second task has a different teacher."""
+    questions = [{"question": f"{n} plus 1 is", "data_source": ("one", "two")[n % 2]} for n in range(16)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    teachers = ("--teacher", f"one={teacher}", "--teacher", "two=policy:number")
     sizes = ("rllm.trainer.total_batches=12", "rllm.trainer.save_freq=4", "rllm.rollout.n=2", "data.train_batch_size=8")
-    words, runs = (*OPD, "--teacher", teacher, *sizes, *SHORT), tmp_path / "runs" / "rllm-training"
+    words, runs = (*OPD, *teachers, *sizes, *SHORT), tmp_path / "runs" / "rllm-training"
     reference = forked_rllm(*words, f"{NAME}=uninterrupted")
     assert reference.returncode == 0, reference.stderr
     process = start_forked_rllm(*words)
@@ -98,6 +119,42 @@ def test_killed_distillation_ends_as_if_uninterrupted(
     assert weights(runs / "default") == weights(runs / "uninterrupted")
     assert metrics(runs / "default") == metrics(runs / "uninterrupted")
     assert min(line["actor/grad_norm"] for line in metrics(runs / "default") if "actor/grad_norm" in line) > 0
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("with_view")
+def test_killed_distillation_from_distributions_ends_as_if_uninterrupted(
+    teacher: str, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
+) -> None:
+    sizes = ("rllm.trainer.total_batches=8", "rllm.trainer.save_freq=3", "rllm.rollout.n=2", "data.train_batch_size=8")
+    options = ("rllm.record=tokens", "training.learning_rate=0.01", "training.num_minibatches=2")
+    words, runs = (*GKD, "--teacher", teacher, *sizes, *options, *SHORT), tmp_path / "runs" / "rllm-training"
+    reference = forked_rllm(*words, f"{NAME}=uninterrupted")
+    assert reference.returncode == 0, reference.stderr
+    process = start_forked_rllm(*words)
+    wait_for_steps(runs / "default", 5, process)
+    process.kill()
+    process.communicate(timeout=200)
+    resumed = forked_rllm(*words, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert weights(runs / "default") == weights(runs / "uninterrupted")
+    assert metrics(runs / "default") == metrics(runs / "uninterrupted")
+    found = [line["actor/target_divergence"] for line in metrics(runs / "default") if "actor/target_divergence" in line]
+    assert found[-1] < 0.5 * found[0]
+    checked = forked_rllm("record", "check", str(runs / "default"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    uid = forked_rllm("why", str(runs / "default"), "0").stdout.splitlines()[1].split()[0]
+    check_values(forked_rllm("why", str(runs / "default"), "0", uid).stdout, "topk_kl", "trained in step 0")
+
+
+@pytest.mark.slow
+def test_examples_are_learned_with_a_teacher(teacher: str, forked_rllm: Any, tmp_path: Path) -> None:
+    words = ("rllm.trainer.total_batches=2", "data.train_batch_size=16", f"rllm.teacher=model:{teacher}")
+    done = forked_rllm(*GKD_OF_SFT, *words, f"{NAME}=with_teacher")
+    assert done.returncode == 0, done.stderr
+    (line, *_) = metrics(tmp_path / "runs" / "rllm-sft" / "with_teacher")
+    assert line["actor/target_divergence"] > 0
+    assert line["actor/loss"] > 0
 
 
 @pytest.mark.slow

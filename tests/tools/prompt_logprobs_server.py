@@ -11,15 +11,21 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 
-def hugging_face_logprobs(model: Any, tokens: list[int]) -> list[float]:
-    """Return the log-prob of each token except the first, given all earlier tokens."""
+def hugging_face_distributions(model: Any, tokens: list[int]) -> torch.Tensor:
+    """Return the log-probs of the vocabulary at each token except the first, (n - 1, n_vocabulary) float64."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([tokens])).logits[0, :-1].double()
-    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+    return torch.log_softmax(logits, -1)
 
 
-def prompt_logprobs_app(model: Any, *, names: tuple[str, ...] = ("small",)) -> Starlette:
-    """Return the server. It has one model, with these names."""
+def hugging_face_logprobs(model: Any, tokens: list[int]) -> list[float]:
+    """Return the log-prob of each token except the first, given all earlier tokens."""
+    distributions = hugging_face_distributions(model, tokens)
+    return distributions.gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+
+
+def prompt_logprobs_app(model: Any, *, names: tuple[str, ...] = ("small",), most: int = 20) -> Starlette:
+    """Return the server. It has one model, with these names, and returns at most the `most` likeliest tokens."""
 
     async def models(_: Request) -> JSONResponse:
         return JSONResponse({"data": [{"id": name} for name in names]})
@@ -27,8 +33,10 @@ def prompt_logprobs_app(model: Any, *, names: tuple[str, ...] = ("small",)) -> S
     async def completions(request: Request) -> JSONResponse:
         body = await request.json()
         tokens = body["prompt"]
-        scored = zip(tokens[1:], hugging_face_logprobs(model, tokens), strict=True)
-        entries = [None, *({str(token): {"logprob": logprob}} for token, logprob in scored)]
+        entries: list[Any] = [None]
+        for token, distribution in zip(tokens[1:], hugging_face_distributions(model, tokens), strict=True):
+            likeliest = distribution.topk(min(body["prompt_logprobs"], most)).indices.tolist()
+            entries.append({str(each): {"logprob": distribution[each].item()} for each in (token, *likeliest)})
         return JSONResponse({"choices": [{"text": "", "prompt_logprobs": entries}]})
 
     return Starlette(routes=[Route("/v1/models", models), Route("/v1/completions", completions, methods=["POST"])])

@@ -64,18 +64,58 @@ class UsesSharedNumbers(ByToken):
         return await super().logprobs(batch)
 
 
+class Likely(ByToken):
+    """Has ten tokens, and the distribution of `ByToken` at each position."""
+
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        ids = np.tile(np.arange(10, dtype=np.int32)[:k], (int(batch.loss_mask.sum()), 1))
+        return ids, -1 - ids.astype(np.float32)
+
+
+class LikelyAtAllTokens(Likely):
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        ids = np.tile(np.arange(10, dtype=np.int32)[:k], (len(batch.tokens), 1))
+        return ids, -1 - ids.astype(np.float32)
+
+
+class LikelyTwice(Likely):
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        ids, logprobs = await super().top_logprobs(batch, k)
+        return ids // 2, logprobs
+
+
+class LikelyOfTooMuch(Likely):
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        ids, logprobs = await super().top_logprobs(batch, k)
+        return ids, np.zeros_like(logprobs)
+
+
+class LikelyOfOthers(Likely):
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        ids, logprobs = await super().top_logprobs(batch, k)
+        return ids + 40, logprobs
+
+
 def record(made: Any) -> TeacherPlugin[NoParams]:
-    return TeacherPlugin(name="mine", summary="Mine.", params=NoParams, load=lambda: made)
+    return TeacherPlugin(
+        name="mine",
+        summary="Mine.",
+        params=NoParams,
+        load=lambda: made,
+        distributions=issubclass(made, Likely),
+    )
 
 
 def test_a_good_teacher_has_no_complaints(complaints: Any) -> None:
     assert complaints(TeacherContract, record(ByToken)) == {}
+    assert complaints(TeacherContract, record(Likely)) == {}
 
 
 def test_example_of_the_hook_keeps_the_contract(complaints: Any, example: Any) -> None:
     assert complaints(TeacherContract, example("teacher")) == {}
 
 
+LIKELIEST = "likeliest_tokens_are_a_table_of_the_same_distribution"
 SCORES = "each_sampled_token_has_a_finite_logprob"
 
 
@@ -88,6 +128,10 @@ SCORES = "each_sampled_token_has_a_finite_logprob"
         (Counts, "the_same_batch_has_the_same_logprobs", "same batch"),
         (ReadsOtherRows, "a_logprob_does_not_depend_on_other_rows", "row_offsets"),
         (ChangesTokens, "it_changes_nothing_that_other_code_shares", "tokens"),
+        (LikelyAtAllTokens, LIKELIEST, "shape"),
+        (LikelyTwice, LIKELIEST, "different tokens"),
+        (LikelyOfTooMuch, LIKELIEST, "sum 5"),
+        (LikelyOfOthers, LIKELIEST, "do not match"),
         (UsesSharedNumbers, "it_changes_nothing_that_other_code_shares", "random"),
     ],
 )

@@ -65,11 +65,24 @@ def test_stored_episodes_are_tasks_and_take_the_place_of_playing() -> None:
         ("runs/a/checkpoints/latest", "model:runs/a/checkpoints/latest"),
         ("model:tiny", "model:tiny"),
         ("policy:either/or", "policy:either/or"),
+        ("policy:1+1=2", "policy:1+1=2"),
         ("mine", "mine"),
     ],
 )
 def test_teacher_is_an_address_a_path_or_a_name(word: str, teacher: str) -> None:
     assert request_of("--teacher", word).choices == {"rllm.teacher": teacher}
+
+
+def test_teachers_of_data_sources_are_one_teacher() -> None:
+    words = ("--teacher", "math=./math", "--teacher", "code=policy:a=b")
+    teachers = {"math": "model:./math", "code": "policy:a=b"}
+    assert request_of(*words).choices == {"rllm.teacher": {"name": "by_source", "teachers": teachers}}
+
+
+@pytest.mark.parametrize("words", [("a=model:tiny", "model:tiny"), ("a=model:tiny", "a=policy:b")])
+def test_several_teachers_need_different_sources(words: tuple[str, ...]) -> None:
+    with pytest.raises(click.UsageError):
+        read_request((), None, (), {"teacher": words})
 
 
 def test_objective_opd_replaces_rewards_with_a_teacher() -> None:

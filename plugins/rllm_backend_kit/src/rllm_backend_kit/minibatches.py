@@ -40,10 +40,22 @@ def observation_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np
 
     As in `minibatch_weights`, the divisor counts the whole optimiser step, so micro-batches change nothing.
     """
-    if batch.observation_weights is None:
+    return None if batch.observation_weights is None else _shares(batch, rows, batch.observation_weights)
+
+
+def target_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """(n_token of the batch,) `TokenTargets.weight` divided by the number of sampled tokens in `rows`, 0 elsewhere.
+
+    None without targets.
+    """
+    if batch.targets is None:
         return None
+    return _shares(batch, rows, np.where(batch.loss_mask, np.float32(batch.targets.weight), np.float32(0)))
+
+
+def _shares(batch: TokenBatch, rows: NDArray[np.int64], weights: NDArray[np.float32]) -> NDArray[np.float32]:
     in_rows = np.repeat(np.isin(np.arange(batch.n_rows), rows), batch.row_lengths)
-    weights = np.where(in_rows, batch.observation_weights, np.float32(0))
+    weights = np.where(in_rows, weights, np.float32(0))
     shares: NDArray[np.float32] = (weights / max(int(np.count_nonzero(weights)), 1)).astype(np.float32)
     return shares
 

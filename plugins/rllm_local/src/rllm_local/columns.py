@@ -14,7 +14,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_local.critic import Critic
 from rllm_local.logprobs import Outputs, token_outputs
 from rllm_local.reference import Reference
-from rllm_local.rows import micro_batches
+from rllm_local.rows import micro_batches, sampled_places
 
 Column = Callable[[Outputs], Tensor]
 
@@ -57,6 +57,21 @@ class ColumnFiller:
             with self._reference.answering() as model:
                 columns |= self._forward(model, batch, {"ref_logprobs": _logprobs})
         return columns
+
+    @torch.no_grad()
+    def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return ids and log-probs, (n_sampled of the batch, k) each, of the k likeliest tokens at each sampled token.
+
+        Without `k`, or if it is larger than the vocabulary, return the whole vocabulary.
+        """
+        size = self._model.config.get_text_config().vocab_size
+        shape = int(batch.loss_mask.sum()), size if k is None else min(k, size)
+        ids, logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        places = sampled_places(batch)
+        for part in micro_batches(batch, np.arange(batch.n_rows), self._max_tokens, self._model.device):
+            found = token_outputs(self._model, part, self._temperature).top(shape[1])
+            logprobs[places[part.source]], ids[places[part.source]] = (each.cpu().numpy() for each in found)
+        return ids, logprobs
 
     @torch.no_grad()
     def _forward(self, model: Any, batch: TokenBatch, wanted: Mapping[str, Column]) -> dict[str, NDArray[np.float32]]:

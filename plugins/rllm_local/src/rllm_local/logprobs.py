@@ -31,6 +31,20 @@ class TokenOutputs:
         """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
         return TokenOutputs(self.log_distribution[chosen], self.logprobs[chosen], self.hidden[chosen])
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self.log_distribution.shape[1]
+
+    def of_ids(self, ids: Tensor) -> Tensor:
+        """Return the log-probs, (n_sampled, k), of other tokens at the same positions: `ids`, (n_sampled, k) int64."""
+        return self.log_distribution.gather(1, ids)
+
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """Return log-probs and ids, (n_sampled, k) each, of the k likeliest tokens."""
+        logprobs, ids = self.log_distribution.topk(k)
+        return logprobs, ids
+
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,)."""
         return -(self.log_distribution.exp() * self.log_distribution).sum(dim=-1)

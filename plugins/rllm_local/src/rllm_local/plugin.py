@@ -78,6 +78,7 @@ def rllm_backends() -> Iterable[BackendPlugin[LocalConfig]]:
             custom_losses=True,
             stop_texts=True,
             observations=True,
+            targets=True,
             token_trace=True,
             overlap=frozenset({"fixed", "latest"}),
             columns=frozenset({"old_logprobs", "ref_logprobs", "values", "sum_pi_squared"}),
@@ -94,4 +95,5 @@ def rllm_teachers() -> Iterable[TeacherPlugin[TeacherModelParams]]:
         load=load_from("rllm_local.teacher", "ModelTeacher"),
         check=check_teacher,
         family_option="path",
+        distributions=True,
     )

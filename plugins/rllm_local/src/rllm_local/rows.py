@@ -59,6 +59,11 @@ class MicroBatch:
         return torch.from_numpy(values[self.source]).to(self.targets.device)
 
 
+def sampled_places(batch: TokenBatch) -> NDArray[np.int64]:
+    """Return the number of sampled tokens before each token of the batch, (n_token,)."""
+    return np.cumsum(batch.loss_mask, dtype=np.int64) - batch.loss_mask
+
+
 def micro_batches(
     batch: TokenBatch, rows: NDArray[np.int64], max_tokens: int, device: torch.device
 ) -> Iterator[MicroBatch]:

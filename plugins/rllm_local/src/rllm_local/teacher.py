@@ -45,6 +45,17 @@ class ModelTeacher:
         columns = await asyncio.to_thread(self._filler.columns, batch, frozenset({"old_logprobs"}))
         return columns["old_logprobs"]
 
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return ids and log-probs, (n_sampled, k) each, of the k likeliest tokens at each sampled token.
+
+        Without `k`, return the whole vocabulary.
+
+        Raises:
+            ConfigError: as `logprobs`.
+        """
+        self._check(batch)
+        return await asyncio.to_thread(self._filler.top_logprobs, batch, k)
+
     def _check(self, batch: TokenBatch) -> None:
         longest, limit = int(batch.row_lengths.max(initial=0)), self._loaded.max_context
         if longest > limit:

@@ -11,21 +11,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm_backend_kit.divergences import generalized_jsd, with_tail
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss import RoleLosses, loss_terms, token_objective
-from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares, target_shares
 from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_critic, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
 from rllm_core.contracts.backend import UpdatePlan, UpdateResult
 from rllm_core.contracts.loss import LossInput
 from rllm_core.data.batch import TokenBatch
+from rllm_core.errors import LossError
 from rllm_core.seeding import derive_seed
 from rllm_local.critic import Critic, ValueGradient, critic_metrics
-from rllm_local.logprobs import token_outputs
+from rllm_local.logprobs import Outputs, token_outputs
 from rllm_local.masters import Masters
 from rllm_local.recomputing import recomputing
-from rllm_local.rows import MicroBatch, micro_batches
+from rllm_local.rows import MicroBatch, micro_batches, sampled_places
 from rllm_local.settings import TrainingSection
 
 
@@ -105,10 +107,11 @@ class Updater:
             self._value_gradient.clear()
         weights = minibatch_weights(batch, rows, plan.aggregation, self._max_response_length)
         observed = observation_shares(batch, rows)
+        targeted = target_shares(batch, rows)
         predicted = batch if observed is None else replace(batch, loss_mask=batch.loss_mask | (observed > 0))
         loss = 0.0
         for part in micro_batches(predicted, rows, self._micro_batch_tokens, self._model.device):
-            loss += self._backward(batch, part, weights, observed, plan, means, number, trace)
+            loss += self._backward(batch, part, weights, observed, targeted, plan, means, number, trace)
         means.add("actor/loss", loss)
         norms = self._clipped_norms()
         for name, norm in norms.items():
@@ -148,20 +151,25 @@ class Updater:
         part: MicroBatch,
         weights: NDArray[np.float32],
         observed: NDArray[np.float32] | None,
+        targeted: NDArray[np.float32] | None,
         plan: UpdatePlan,
         means: Means,
         number: int,
         trace: UpdateTrace | None,
     ) -> float:
-        """Add a micro-batch to the gradient, and return its share of the policy's loss, without observations."""
+        """Add a micro-batch to the gradient, and return its share of the policy's loss only."""
         outputs = token_outputs(self._model, part, self._temperature)
-        prediction: Tensor | float = 0.0
+        other: Tensor | float = 0.0
         if observed is not None:
             shares = part.column(observed)
-            prediction = -(outputs.logprobs * shares).sum()
+            other = -(outputs.logprobs * shares).sum()
             means.add("actor/observation_loss", -outputs.logprobs.detach()[shares > 0])
             sampled = torch.from_numpy(batch.loss_mask[part.source]).to(shares.device)
             outputs, part = outputs.at(sampled), part.at(sampled)
+        if targeted is not None:
+            divergences = target_divergences(outputs, part, batch)
+            other = other + (divergences * part.column(targeted)).sum()
+            means.add("actor/target_divergence", divergences.detach())
         seed = derive_seed(plan.seed, "loss", number)
         inputs = LossInput.from_batch(batch, part.source, outputs.logprobs, part.row_ids, seed)
         # Without an entropy bonus, the entropy is only a metric, so it needs no gradients over the vocabulary.
@@ -174,7 +182,7 @@ class Updater:
         if self._value_gradient is not None and batch.returns is not None:
             value_losses = self._value_gradient.add(outputs, part, batch, shares)
             note_critic(means, value_losses, part.column(batch.returns))
-        (loss + prediction).backward()  # type: ignore[no-untyped-call]
+        (loss + other).backward()  # type: ignore[no-untyped-call]
         if trace is not None:
             trace.add(number, part.source, inputs, entropies, shares)
         note_policy(means, inputs, terms, entropies)
@@ -182,3 +190,27 @@ class Updater:
         if number == 0:
             note_rollout(means, inputs)
         return float(loss.detach())
+
+
+def target_divergences(outputs: Outputs, part: MicroBatch, batch: TokenBatch) -> Tensor:
+    """Return the divergence of each sampled token from its target, (n_sampled,) in nats.
+
+    All tokens outside the target's k tokens count as one token, unless k is the size of the vocabulary.
+
+    Raises:
+        LossError: the target has tokens that the model does not have.
+    """
+    assert batch.targets is not None
+    places = sampled_places(batch)[part.source]
+    ids = torch.from_numpy(batch.targets.ids[places].astype(np.int64)).to(outputs.logprobs.device)
+    targets = torch.from_numpy(batch.targets.logprobs[places]).to(outputs.logprobs.device)
+    if ids.numel() and int(ids.max()) >= outputs.vocabulary:
+        raise LossError(
+            "target-beyond-vocabulary",
+            f"A target distribution has token {int(ids.max())}, and the model has {outputs.vocabulary} tokens.",
+            "Choose a teacher of the same model family, and set option k of stage topk_kl.",
+        )
+    logprobs = outputs.of_ids(ids)
+    if ids.shape[1] < outputs.vocabulary:
+        logprobs, targets = with_tail(logprobs), with_tail(targets)
+    return generalized_jsd(logprobs, targets, batch.targets.beta)

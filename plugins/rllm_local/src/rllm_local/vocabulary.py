@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
 CHUNK = 1 << 24
 """Number of logits in a chunk: 64 MB in float32, or 110 tokens with a vocabulary of 152,000."""
@@ -30,6 +31,38 @@ class ChunkedOutputs:
     def at(self, chosen: Tensor) -> ChunkedOutputs:
         """Return the outputs for which `chosen`, (n_sampled,) bool, is true."""
         return replace(self, logprobs=self.logprobs[chosen], hidden=self.hidden[chosen], entropy=self.entropy[chosen])
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self.head.weight.shape[0])
+
+    def of_ids(self, ids: Tensor) -> Tensor:
+        """Return the log-probs, (n_sampled, k), of other tokens at the same positions: `ids`, (n_sampled, k) int64.
+
+        The logits are computed again for them, and once more for the gradient.
+        """
+        parts = [
+            checkpoint(self._of_ids, self.hidden[part], ids[part], use_reentrant=False, preserve_rng_state=False)
+            for part in _chunks(len(ids), self.vocabulary)
+        ]
+        return torch.cat(parts) if parts else self.logprobs.new_zeros(ids.shape)
+
+    def _of_ids(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        return _log_distribution(hidden, self.head.weight, self.head.bias, self.temperature).gather(1, ids)
+
+    @torch.no_grad()
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """Return log-probs and ids, (n_sampled, k) each, of the k likeliest tokens, without a gradient."""
+        weight, bias = self.head.weight, self.head.bias
+        logprobs, ids = zip(
+            *(
+                _log_distribution(self.hidden[part], weight, bias, self.temperature).topk(k)
+                for part in _chunks(len(self.hidden), weight.shape[0])
+            ),
+            strict=True,
+        )
+        return torch.cat(logprobs), torch.cat(ids)
 
     def entropies(self) -> Tensor:
         """Return the entropies in nats, (n_sampled,). They have a gradient if torch records gradients."""

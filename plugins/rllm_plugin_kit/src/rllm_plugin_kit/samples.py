@@ -6,6 +6,7 @@ Every number of a trajectory is a function of its `uid`, so it does not depend o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from rllm_core.algorithms.columns import TOKEN_COLUMNS
 from rllm_core.algorithms.grouping import describe
-from rllm_core.data.batch import TokenBatch
+from rllm_core.data.batch import TokenBatch, TokenTargets
 from rllm_core.data.types import Episode, TerminationReason, Trajectory, TrajectoryGroup
 from rllm_core.seeding import derive_seed
 
@@ -22,7 +23,7 @@ ROLE = "agent"
 ROLES = ("solver", "judge")
 FILLED = (
     *(name for name in TOKEN_COLUMNS if name != "sampling_logprobs"),
-    *("advantages", "returns", "observation_weights"),
+    *("advantages", "returns", "observation_weights", "targets"),
 )
 """Columns of a batch that are empty until a backend or a stage fills them."""
 
@@ -103,7 +104,9 @@ def fill(batch: TokenBatch, names: Collection[str]) -> TokenBatch:
     """Return the batch with the columns in both `names` and `FILLED`: plausible numbers where `loss_mask`, else 0."""
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
     columns = {}
-    for name in sorted(set(FILLED).intersection(names)):
+    if "targets" in names:
+        batch = replace(batch, targets=_targets(int(batch.loss_mask.sum())))
+    for name in sorted(set(FILLED).intersection(names) - {"targets"}):
         column = np.zeros(len(batch.tokens), np.float32)
         for row in range(batch.n_rows):
             part = slice(batch.row_offsets[row], batch.row_offsets[row + 1])
@@ -112,6 +115,16 @@ def fill(batch: TokenBatch, names: Collection[str]) -> TokenBatch:
             column[part][sampled] = _plausible(name, batch.sampling_logprobs[part][sampled], random)
         columns[name] = column
     return batch.with_columns(**columns)
+
+
+def _targets(sampled: int) -> TokenTargets:
+    """Two tokens at each position, with the probabilities 0.6 and 0.3."""
+    return TokenTargets(
+        ids=np.tile(np.arange(2, dtype=np.int32), (sampled, 1)),
+        logprobs=np.tile(np.log(np.array([0.6, 0.3], np.float32)), (sampled, 1)),
+        weight=1.0,
+        beta=0.5,
+    )
 
 
 def _plausible(name: str, logprobs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float64]:

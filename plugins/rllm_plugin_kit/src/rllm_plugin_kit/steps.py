@@ -13,7 +13,7 @@ from rllm_core.algorithms.grouping import by_task_and_role
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.train_step import TrainStep
 from rllm_core.data import codec
-from rllm_core.data.batch import TokenBatch, build_batch
+from rllm_core.data.batch import TokenBatch, TokenTargets, build_batch
 from rllm_core.data.types import Episode, Task, Trajectory, TrajectoryGroup
 from rllm_plugin_kit.samples import FILLED, fill, make_episodes
 
@@ -151,4 +151,6 @@ def _columns(batch: TokenBatch | None) -> dict[str, object]:
 
 
 def _bytes(column: Any) -> object:
+    if isinstance(column, TokenTargets):
+        return [_bytes(each) for each in vars(column).values()]
     return column.tobytes() if isinstance(column, np.ndarray) else column

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from rllm_core.contracts.teacher import TeacherPlugin, TeacherSetup
@@ -18,6 +19,8 @@ from rllm_plugin_kit.playground import STOP_ID, Characters
 from rllm_plugin_kit.plugin import PluginContract
 from rllm_plugin_kit.samples import fill, make_groups, random_members
 
+K = 5
+"""Number of likeliest tokens that the contract requests."""
 CLOSE = 1e-4
 """Nats by which a log-prob may depend on the other rows of a batch, because sums have a different order."""
 
@@ -71,6 +74,38 @@ class TeacherContract(PluginContract[TeacherPlugin[Any]]):
             raise self.failure(
                 "returned different log-probs for a row that is scored with other rows",
                 "Score each token after only the earlier tokens of its row (`TokenBatch.row_offsets`).",
+            )
+
+    def test_likeliest_tokens_are_a_table_of_the_same_distribution(self, params: Any) -> None:
+        if not self.plugin.distributions:
+            pytest.skip("the spec has no `distributions`")
+        teacher, batch = self._teacher(params), self._batch(self.groups())
+        with self.explain_errors("failed to find likely tokens", "`top_logprobs` receives the same batches."):
+            ids, logprobs = map(np.asarray, asyncio.run(teacher.top_logprobs(batch, K)))
+        count = int(batch.loss_mask.sum())
+        if not ids.shape == logprobs.shape == (count, K):
+            raise self.failure(
+                f"returned arrays of shapes {ids.shape} and {logprobs.shape} for {count} sampled tokens and k={K}",
+                "Return ids and log-probs, each with a row for each sampled token and k columns.",
+            )
+        if any(len(set(row)) < K for row in ids.tolist()):
+            raise self.failure("returned a token twice for one position", "Return k different tokens.")
+        sums = np.exp(logprobs.astype(np.float64)).sum(axis=1)
+        if not (np.isfinite(logprobs).all() and (sums <= 1 + CLOSE).all()):
+            raise self.failure(
+                f"returned probabilities with the sum {sums.max():.4g}",
+                "Return log-probs over the whole vocabulary, which are finite.",
+            )
+        own = self._score(teacher, batch)[batch.loss_mask]
+        places, columns = np.nonzero(ids == batch.tokens[batch.loss_mask][:, None])
+        missing = np.setdiff1d(np.arange(count), places)
+        if (
+            not np.allclose(logprobs[places, columns], own[places], rtol=0, atol=CLOSE)
+            or (own[missing] > logprobs[missing].min(axis=1) + CLOSE).any()
+        ):
+            raise self.failure(
+                "returned likeliest tokens that do not match its log-probs of the sampled tokens",
+                "Sort by probability, with the distribution before the sampled token.",
             )
 
     def test_it_changes_nothing_that_other_code_shares(self, params: Any) -> None:

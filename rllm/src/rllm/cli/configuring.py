@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,13 +49,17 @@ PLANNING_FLAGS = {
     "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
     "sandbox": ("rllm.sandbox", "Sandbox in which the agent and the tests of a task run, by name."),
     "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
-    "objective": ("rllm.pipeline", "opd: learn from a teacher, not rewards. echo: also predict observations."),
-    "teacher": ("rllm.teacher", "Model to learn from: a folder, a server's address, or a teacher by name."),
+    "objective": ("rllm.pipeline", "opd or gkd: learn from a teacher, not rewards. echo: also predict observations."),
+    "teacher": (
+        "rllm.teacher",
+        "Model to learn from: a folder, a server's address, or a teacher by name. SOURCE=TEACHER: for tasks with this "
+        "data source; may be repeated.",
+    ),
 }
 """All flags that configure training."""
 METAVARS = {"seed": "N", "data": "FILE|NAME", "val-data": "FILE|NAME", ROLE_FLAG: "ROLE=NAME"}
 METAVARS |= {"reward": "NAME|FILE.py:FUNCTION", "tools": "FILE.py:FUNCTION,…", "agent": "FILE.py:FUNCTION"}
-METAVARS |= {"stored": "DIRECTORY", "objective": "opd|echo", "teacher": "FOLDER|URL|NAME"}
+METAVARS |= {"stored": "DIRECTORY", "objective": "opd|gkd|echo", "teacher": "[SOURCE=]FOLDER|URL|NAME"}
 TOOL_WORKFLOW = "tool_calling"
 """The workflow that ``--tools`` chooses."""
 AGENT_WORKFLOW = "agent"
@@ -63,14 +68,19 @@ STORED = "stored"
 """Name of the dataset that ``--stored`` chooses, and of the stage that replaces ``generate`` then."""
 OF_STORED = {"rllm.algorithm.rollout_correction.tis_mode": "token"}
 """Default values that ``--stored`` sets, because stored tokens were sampled by weights other than the trained ones."""
+BY_SOURCE = "by_source"
+"""The teacher that ``--teacher SOURCE=TEACHER`` chooses."""
+OF_SOURCE = re.compile(r"([\w.-]+)=(.+)")
+BEFORE_TEACHER = ("generate", "impute_names", "compact_filter", "group", "build_batch", "process")
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "opd": {
-        STAGES: [
-            *("generate", "impute_names", "compact_filter", "group", "build_batch", "process"),
-            *("distill", "update", "log"),
-        ],
+        STAGES: [*BEFORE_TEACHER, "distill", "update", "log"],
         "rllm.algorithm.loss_fn": "importance_sampling",
         "rllm.algorithm.loss_agg_mode": "token-mean",
+    },
+    "gkd": {
+        STAGES: [*BEFORE_TEACHER, "topk_kl", "update", "log"],
+        "rllm.algorithm.loss_fn": "importance_sampling",
     },
     "echo": {"rllm.pipeline.insert": [{"stage": "echo", "after": "advantages"}]},
 }
@@ -126,7 +136,7 @@ def config_options(
             shown: dict[str, Any] = {"metavar": METAVARS.get(name, "NAME"), "help": f"{meaning} [{key}]"}
             shown |= {
                 "callback": require_roles if name == ROLE_FLAG else None,
-                "multiple": name in ("reward", ROLE_FLAG),
+                "multiple": name in ("reward", "teacher", ROLE_FLAG),
             }
             function = click.option(*spellings, **shown)(function)
         function = click.option(
@@ -161,8 +171,8 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     stored = flags.get("stored")
     if stored is not None:
         choices |= _stored_data(stored, words_of_flags) | {"rllm.pipeline.replace": {"generate": STORED}}
-    if (teacher := flags.get("teacher")) is not None:
-        choices["rllm.teacher"] = read_teacher(teacher)
+    if teachers := flags.get("teacher"):
+        choices["rllm.teacher"] = read_teachers(teachers)
     if (sandbox := flags.get("sandbox")) is not None:
         choices["rllm.sandbox"] = sandbox
     defaults = {} if stored is None else OF_STORED
@@ -175,6 +185,18 @@ def read_request(words: Sequence[str], model: str | None, files: Sequence[str], 
     words = [*overrides, *words[environment is not None :]]
     by = " and ".join(f"--{name}" for name in ("stored", "objective") if flags.get(name) is not None)
     return Request(environment, model, files, words, choices, defaults, by)
+
+
+def read_teachers(words: Sequence[str]) -> str | dict[str, Any]:
+    """Return the value of ``rllm.teacher``: one teacher, or a teacher for each data source (SOURCE=TEACHER)."""
+    pairs = [match.groups() for word in words if (match := OF_SOURCE.fullmatch(word))]
+    if len(pairs) < len(words) and len(words) > 1:
+        raise click.UsageError("Several --teacher need a data source each: --teacher SOURCE=TEACHER.")
+    if repeated := [source for source, _ in pairs if [other for other, _ in pairs].count(source) > 1]:
+        raise click.UsageError(f"--teacher {repeated[0]}=… is set twice. Remove one of them.")
+    if not pairs:
+        return read_teacher(words[0])
+    return {"name": BY_SOURCE, "teachers": {source: read_teacher(word) for source, word in pairs}}
 
 
 def read_teacher(word: str) -> str:

@@ -1,1 +1,1 @@
-"""Distillation: the stage `distill` learns from a teacher's log-probs. Teachers are `server` and `policy`."""
+"""Distillation: stages that learn from a teacher, and the teachers `server`, `policy` and `by_source`."""

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
+from rllm_core.schema.section import Choice, Names
 
 
 class DistillParams(Params):
     """Options of the stage ``distill``."""
 
     weight: float = Field(1.0, gt=0, description="Factor of the teacher's part of each advantage.")
+
+
+class TopkKlParams(Params):
+    """Options of the stage ``topk_kl``."""
+
+    k: int | None = Field(
+        20,
+        gt=0,
+        description="Number of the teacher's likeliest tokens at each position. null: the whole vocabulary, which only "
+        "the teacher `model` has.",
+    )
+    beta: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="The divergence. 0: forward KL (teacher to policy). 1: reverse KL (policy to teacher). Between: "
+        "generalized Jensen-Shannon divergence.",
+    )
+    weight: float = Field(1.0, gt=0, description="Factor of the mean divergence in the loss.")
 
 
 class ServerParams(Params):
@@ -32,4 +54,14 @@ class PolicyParams(Params):
     prompt: str = Field(
         description="Text that only the teacher reads: a system message, or the start of the prompt's system message.",
         min_length=1,
+    )
+
+
+class BySourceParams(Params):
+    """Options of the teacher ``by_source``."""
+
+    teachers: Annotated[dict[str, Choice], Names("teacher")] = Field(
+        min_length=1,
+        description="A teacher for each data source of the tasks: a name, or a mapping with a name and options. For "
+        "example `{math: {name: model, path: ./math}, code: policy:Be brief.}`.",
     )

@@ -1,14 +1,20 @@
-"""The stage `distill`, and the teachers `server` and `policy`."""
+"""The stages `distill` and `topk_kl`, and the teachers `server`, `policy` and `by_source`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from rllm.distillation.options import DistillParams, PolicyParams, ServerParams
+from rllm.distillation.options import BySourceParams, DistillParams, PolicyParams, ServerParams, TopkKlParams
 from rllm_core.contracts.stage import StagePlugin
 from rllm_core.contracts.teacher import TeacherPlugin
 from rllm_core.lazy import load_from
+
+
+def _check_by_source(params: BySourceParams) -> None:
+    from rllm.distillation.by_source import check
+
+    check(params)
 
 
 def stages() -> Iterable[StagePlugin[Any]]:
@@ -21,6 +27,15 @@ def stages() -> Iterable[StagePlugin[Any]]:
         writes=frozenset({"batch.advantages"}),
         config_keys=frozenset({"rllm.teacher"}),
     )
+    yield StagePlugin(
+        name="topk_kl",
+        summary="Train on the divergence from the teacher's likeliest tokens at each position (`--objective gkd`).",
+        params=TopkKlParams,
+        load=load_from("rllm.distillation.topk_stage", "TopkKl"),
+        reads=frozenset({"batch"}),
+        writes=frozenset({"batch.targets", "batch.advantages"}),
+        config_keys=frozenset({"rllm.teacher"}),
+    )
 
 
 def teachers() -> Iterable[TeacherPlugin[Any]]:
@@ -30,6 +45,7 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         params=ServerParams,
         load=load_from("rllm.distillation.server", "ServerTeacher"),
         family_option="url",
+        distributions=True,
     )
     yield TeacherPlugin(
         name="policy",
@@ -37,4 +53,12 @@ def teachers() -> Iterable[TeacherPlugin[Any]]:
         params=PolicyParams,
         load=load_from("rllm.distillation.policy", "PolicyTeacher"),
         family_option="prompt",
+    )
+    yield TeacherPlugin(
+        name="by_source",
+        summary="Several teachers, one for each data source of the tasks (`--teacher SOURCE=TEACHER`).",
+        params=BySourceParams,
+        load=load_from("rllm.distillation.by_source", "BySource"),
+        check=_check_by_source,
+        distributions=True,
     )

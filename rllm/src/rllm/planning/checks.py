@@ -61,6 +61,7 @@ CHECKS: tuple[Check, ...] = (
     supervised_checks.examples_are_imitated,
     supervised_checks.preferences_are_one_step,
     teacher_checks.stages_have_a_teacher,
+    teacher_checks.targets_are_trained,
     other_losses,
 )
 """Functions that take a plan and yield its problems."""

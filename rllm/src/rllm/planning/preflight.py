@@ -11,7 +11,7 @@ from rllm.planning.plugin_checks import too_few_tasks
 from rllm.planning.problem import Problem, refused, settle, unused, warning
 from rllm.planning.sampling import make_sampler
 from rllm.planning.supervised_checks import check_examples
-from rllm.planning.task_checks import check_tasks
+from rllm.planning.task_checks import check_tasks, check_teachers
 from rllm_core.contracts.environment import Environment
 from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, PluginError, failures_as
@@ -51,6 +51,7 @@ def check_to_train(plan: RunPlan, train_tasks: Sequence[Task] | None, val_tasks:
         if train_tasks and not plan.config.rllm.trainer.val_only:
             make_sampler(plan, train_tasks)
     else:
+        check_teachers(plan, train_tasks or ())
         check_examples(plan, train_tasks or ())
         check_examples(plan, val_tasks or ())
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from rllm.distillation.options import BySourceParams
 from rllm.planning.plan import RunPlan
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.data.types import Task
@@ -16,6 +17,8 @@ from rllm_core.notices import warn_once
 
 FIRST = 3
 """Number of tasks checked by environment and rewards, for a split that is generated on demand."""
+SPREAD = 100
+"""Number of tasks whose teacher is checked, over a whole split that is generated on demand."""
 COMPARED, NAMED = 20_000, 5
 """Number of tasks compared in each split, and number of task ids in a warning."""
 
@@ -24,8 +27,10 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
     """Check the first tasks of both splits, later tasks with other columns, and tasks that are in both splits.
 
     Raises:
-        ConfigError: the environment cannot run a task, or a reward cannot score it and ``on_missing_reward`` is error.
+        ConfigError: the environment cannot run a task, a reward cannot score it and ``on_missing_reward`` is error, or
+            it has no teacher.
     """
+    check_teachers(plan, train_tasks)
     of_train = _samples(train_tasks, plan.train_dataset is not None)
     of_val = _samples(val_tasks, plan.val_dataset is not None)
     for task in (*of_train, *of_val):
@@ -34,6 +39,22 @@ def check_tasks(plan: RunPlan, train_tasks: Sequence[Task], val_tasks: Sequence[
             _check_rewards(plan, task)
     if plan.train_dataset is not None and plan.val_dataset is not None:
         _warn_of_shared_tasks(train_tasks, val_tasks)
+
+
+def check_teachers(plan: RunPlan, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError if a training task has no teacher.
+
+    All tasks in memory are checked, the first tasks of a dataset on disk, and some tasks of a generator.
+    """
+    if plan.teacher is not None and isinstance(plan.teacher.params, BySourceParams):
+        from rllm.distillation.by_source import check_tasks
+
+        if isinstance(tasks, list):
+            checked: Sequence[Task] = tasks
+        else:
+            # The environment `mixed` lists the tasks of one environment after the tasks of the other.
+            checked = tasks[:COMPARED] if plan.train_dataset is not None else tasks[:: len(tasks) // SPREAD + 1]
+        check_tasks(plan.teacher.params, checked)
 
 
 def _samples(tasks: Sequence[Task], stored: bool) -> Iterator[Task]:

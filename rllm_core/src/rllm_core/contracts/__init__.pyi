@@ -123,6 +123,7 @@ from .stage import (
 )
 from .stage_context import StageContext as StageContext
 from .teacher import (
+    DistributionTeacher as DistributionTeacher,
     Teacher as Teacher,
     TeacherPlugin as TeacherPlugin,
     TeacherSetup as TeacherSetup,

@@ -60,6 +60,8 @@ class Capabilities:
     """
     observations: bool = False
     """True if `Backend.update` trains on `TokenBatch.observation_weights`."""
+    targets: bool = False
+    """True if `Backend.update` trains on `TokenBatch.targets`."""
     token_trace: bool = False
     """True if `Backend.update` returns a token trace when the plan requests one. Other backends never receive such a
     plan."""

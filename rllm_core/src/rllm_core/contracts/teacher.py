@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
 
@@ -43,6 +43,18 @@ class Teacher(Protocol):
         ...
 
 
+@runtime_checkable
+class DistributionTeacher(Teacher, Protocol):
+    """A teacher that also returns the likeliest tokens of each position."""
+
+    async def top_logprobs(self, batch: TokenBatch, k: int | None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the ids and log-probs, (n_sampled, k) each, of the k likeliest tokens at each sampled token.
+
+        The log-probs are in nats over the whole vocabulary. Without `k`, return the whole vocabulary.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TeacherPlugin(Plugin[ParamsT]):
     """A plugin spec that offers a teacher. Users choose it with ``--teacher`` or ``rllm.teacher``.
@@ -54,3 +66,5 @@ class TeacherPlugin(Plugin[ParamsT]):
     kind: ClassVar[str] = "teacher"
 
     load: Callable[[], Callable[[Any, TeacherSetup], Teacher]]
+    distributions: bool = False
+    """True if the teacher is a `DistributionTeacher`. Stages such as `topk_kl` need one."""

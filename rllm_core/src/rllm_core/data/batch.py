@@ -19,6 +19,25 @@ _VERSION_SPANS = attrgetter("version_spans")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TokenTargets:
+    """Distributions over the vocabulary that the model must approach, such as a teacher's.
+
+    Row ``i`` is the distribution of the batch's sampled token ``i``: the k likeliest tokens at its position. ``n`` is
+    the number of sampled tokens in the batch (`TokenBatch.loss_mask`).
+    """
+
+    ids: NDArray[np.int32]
+    """(n, k) token ids, all different in a row."""
+    logprobs: NDArray[np.float32]
+    """(n, k) log-probs in nats over the whole vocabulary, at the temperature of the rollouts."""
+    weight: float
+    """Factor of the mean of the divergences, above 0."""
+    beta: float
+    """The divergence, from 0 to 1: 0 is KL(target || model), 1 is KL(model || target), and a number between is the
+    generalized Jensen-Shannon divergence. See `generalized_jsd` of rllm-backend-kit."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TokenBatch:
     """Rows of tokens without padding. Row ``r`` contains tokens ``row_offsets[r]:row_offsets[r + 1]``.
 
@@ -60,6 +79,9 @@ class TokenBatch:
     """(n_token,) weights of -log p of tokens that the model must predict, such as observations. 0 for other tokens. A
     backend with `Capabilities.observations` adds their sum, divided by the number of weights above 0 in the optimizer
     step, to the policy's loss. None if there are none."""
+    targets: TokenTargets | None = None
+    """Distributions to approach. A backend with `Capabilities.targets` adds `TokenTargets.weight` times the mean
+    divergence over the sampled tokens of the optimizer step to the policy's loss. None if there are none."""
     token_versions: NDArray[np.int32] | None = None
     """(n_token,) weight version that sampled each token. None if all tokens of each row have the row's
     `weight_version`. Use `versions` to get the versions in both cases."""
