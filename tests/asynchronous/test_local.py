@@ -16,7 +16,7 @@ from forked import CommandServer
 from rllm_core.errors import RllmError
 from rllm_local import engine as engine_module
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

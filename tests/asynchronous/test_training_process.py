@@ -17,7 +17,7 @@ import pytest
 import torch
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="sums in one order need MKL"),
 ]
 STEPS, STOPPED = 8, 4

@@ -47,6 +47,7 @@ def test_without_a_terminal_progress_is_plain_lines_and_a_table_ends_it(forked_r
 
 
 @pytest.mark.usefixtures("with_view")
+@pytest.mark.long
 def test_in_a_terminal_progress_is_live(tmp_path: Path, run: Path, environ: dict[str, str]) -> None:
     """The run leaves behind everything that is needed to repeat and to continue it."""
     controller, terminal = pty.openpty()

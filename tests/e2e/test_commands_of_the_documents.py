@@ -20,7 +20,7 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 Rllm = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = {

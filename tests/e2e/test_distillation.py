@@ -70,7 +70,7 @@ def test_settings_that_cannot_work_are_errors(rllm_here: Any, words: tuple[str, 
     check_printed(done.stderr, code, value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("with_view")
 def test_policy_that_equals_its_teacher_has_no_gradient(forked_rllm: Any, tmp_path: Path) -> None:
     small = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.max_response_length=8", "rllm.record=tokens")
@@ -98,7 +98,7 @@ def teacher(forked_rllm: Any, tmp_path: Path) -> str:
     return str(tmp_path / "runs" / "rllm-sft" / "teacher" / "checkpoints" / "latest")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_distillation_ends_as_if_uninterrupted(
     teacher: str, start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path
 ) -> None:
@@ -147,7 +147,7 @@ def test_killed_distillation_from_distributions_ends_as_if_uninterrupted(
     check_values(forked_rllm("why", str(runs / "default"), "0", uid).stdout, "topk_kl", "trained in step 0")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_examples_are_learned_with_a_teacher(teacher: str, forked_rllm: Any, tmp_path: Path) -> None:
     words = ("rllm.trainer.total_batches=2", "data.train_batch_size=16", f"rllm.teacher=model:{teacher}")
     done = forked_rllm(*GKD_OF_SFT, *words, f"{NAME}=with_teacher")
@@ -157,7 +157,7 @@ def test_examples_are_learned_with_a_teacher(teacher: str, forked_rllm: Any, tmp
     assert line["actor/loss"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_steps_train_on_tinker(teacher: str, forked_rllm: Any, tmp_path: Path) -> None:
     words = ("--backend", "tinker", "tinker_base_url=local", "--model", "tiny", "training.learning_rate=0.01")
     sizes = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.train_batch_size=16")

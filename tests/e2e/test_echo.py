@@ -29,7 +29,7 @@ def test_settings_that_cannot_work_are_errors(rllm_here: Any, words: tuple[str, 
     check_printed(done.stderr, code, value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("with_view")
 def test_run_predicts_observations_and_its_record_is_checked(forked_rllm: Any, tmp_path: Path) -> None:
     done = forked_rllm(*ECHO, "rllm.record=tokens", "rllm.trainer.val_before_train=false")
@@ -45,7 +45,7 @@ def test_run_predicts_observations_and_its_record_is_checked(forked_rllm: Any, t
     check_values(forked_rllm("why", str(run), "0", uid, "--token", "0").stdout, "policy loss")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_roles_without_messages_train_nothing(forked_rllm: Any, tmp_path: Path) -> None:
     done = forked_rllm(*TURNS, INSERT, "rllm.trainer.total_batches=1", "rllm.trainer.val_before_train=false")
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from expecting import check_values
 
 from .test_resume import metrics, wait_for_steps, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_view")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("with_view")]
 
 WORDS = (
     "train",

@@ -41,6 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_a_greedy_model_makes_the_same_episodes_behind_a_server(rllm_here: Any, tmp_path: Path, model: Path) -> None:
     words = ("eval", "guess", "sum", *GREEDY)
     here = rllm_here(*words, "--model", str(model), "--save", "here")

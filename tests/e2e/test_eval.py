@@ -151,6 +151,7 @@ def test_another_evaluation_is_not_mixed_in(rllm_here: Any) -> None:
     check_printed(done.stderr, "other-evaluation", "kept", "rllm.trainer.seed of guess was 0", "1")
 
 
+@pytest.mark.long
 def test_another_training_at_the_same_path_is_another_model(rllm_here: Any) -> None:
     train = ("train", "guess", "rllm.trainer.total_batches=1", "data.train_batch_size=8", "rllm.trainer.test_freq=-1")
     latest = "runs/rllm-training/default/checkpoints/latest"

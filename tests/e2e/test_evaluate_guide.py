@@ -35,7 +35,7 @@ def printed(rllm_here: Any, tmp_path: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_guide_runs_from_top_to_bottom(printed: dict[str, str], tmp_path: Path) -> None:
     assert len(printed) == 9
     first, *_ = printed.values()

@@ -17,7 +17,7 @@ from rllm_core.plugins.registry import Registry
 
 from .conftest import plan_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 INSTALLED = Registry.load()
 FIRST_PARTY = ("rllm", "rllm-core", "rllm-estimators")

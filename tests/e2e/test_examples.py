@@ -121,7 +121,7 @@ def port(example: Callable[[str], Path], environ: dict[str, str]) -> Path:
     return directory
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_estimator_package_keeps_its_contract_and_trains(
     port: Path, forked_rllm: Rllm, environ: dict[str, str]
 ) -> None:

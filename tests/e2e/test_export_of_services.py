@@ -31,7 +31,7 @@ def of_tinker(forked_rllm: Any, tmp_path: Path) -> Path:
     return kept
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_adapter_of_a_tinker_run_is_peft_s_and_can_be_merged(
     of_tinker: Path, forked_rllm: Any, tmp_path: Path
 ) -> None:
@@ -48,7 +48,7 @@ def test_the_adapter_of_a_tinker_run_is_peft_s_and_can_be_merged(
     assert forked_rllm("eval", "guess", "--model", "merged", "rllm.rollout.n_val=1").returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tinker_run_whose_files_are_gone_or_elsewhere_says_where(
     of_tinker: Path, rllm_here: Any, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_answer_is_lost_when_the_gateway_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     benchmark = runpy.run_path(str(BENCHMARKS / "gateway.py"))

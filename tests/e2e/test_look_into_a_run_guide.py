@@ -27,7 +27,7 @@ def address_of(words: list[str], directory: Path, environ: dict[str, str]) -> st
     return said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("with_view")
 def test_the_guide_runs_from_top_to_bottom(
     rllm_here: Any, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -96,7 +96,7 @@ def test_an_estimator_that_names_no_loss_has_the_fallback(worlds: Registry) -> N
     assert [entry.default for entry in losses_in_force(made)] == ["importance_sampling"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_loss_chosen_at_the_first_start_is_not_questioned_when_the_run_goes_on(forked_rllm: Any) -> None:
     quick = [f"{key}={value}" for key, value in QUICK.items() if key != "rllm.trainer.total_batches"]
     words = ("train", "guess", "--estimator", "rloo", "--loss", "ppo", *quick)

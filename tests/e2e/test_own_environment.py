@@ -43,7 +43,7 @@ def apply_diff(code: str, diff: str) -> str:
     return code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_guide_runs_from_top_to_bottom(
     rllm_here: Rllm, forked_rllm: Rllm, command_server: Any, tmp_path: Path, environ: dict[str, str]
 ) -> None:

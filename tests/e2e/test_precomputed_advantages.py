@@ -194,7 +194,7 @@ def test_what_to_do_with_a_mismatch_is_no_question_without_the_switch() -> None:
         trained({"on_precomputed_mismatch": "zero"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_student_learns_what_its_teacher_knows_from_precomputed_advantages_alone(tmp_path: Path) -> None:
     step = trained(KEEP, steps=40, backend_args={"training": {"learning_rate": 0.003}}, rollouts=8, judged=False)[-1]
     assert step.metrics["advantage/precomputed"] == 1.0

@@ -40,7 +40,7 @@ def values(run: Path, name: str) -> list[float]:
     return [line[name] for line in metrics(run) if name in line]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("with_view")
 @pytest.mark.parametrize("loss", ["dpo", "ipo"])
 def test_run_prefers_chosen_completions(loss: str, forked_rllm: Any, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_run_prefers_chosen_completions(loss: str, forked_rllm: Any, tmp_path: P
     check_values(forked_rllm("why", str(run), "11", uid).stdout, f"estimator: {loss}", "trained in step 11")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("words", [(), ("--data", "labels.jsonl", "--loss", "kto")], ids=["dpo", "kto"])
 def test_loss_is_equal_on_tinker(words: tuple[str, ...], forked_rllm: Any, tmp_path: Path) -> None:
     terms = (*words, "rllm.trainer.total_batches=2", "rllm.trainer.test_freq=-1", "--model", "tiny")
@@ -73,7 +73,7 @@ def test_loss_is_equal_on_tinker(words: tuple[str, ...], forked_rllm: Any, tmp_p
     assert values(tmp_path / RUNS / "tinker", "actor/grad_norm")[0] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_run_ends_as_if_uninterrupted(start_forked_rllm: Any, forked_rllm: Any, tmp_path: Path) -> None:
     words = (*WORDS, "--beta", "0.3", "rllm.trainer.total_epochs=5", "rllm.trainer.save_freq=5")
     reference = forked_rllm(*words, f"{NAME}=uninterrupted")

@@ -36,7 +36,7 @@ def test_the_guides_have_the_blocks_that_are_tried_here() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_python_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block in a folder of its own, with what the blocks before it have imported; runs end after three steps."""
     length = TrainingLoop.total_steps.fget
@@ -82,7 +82,7 @@ rllm: {trainer: {project_name: mine}}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_hydra_script_makes_the_same_run_as_the_command(
     tmp_path: Path, environ: dict[str, str], command_server: Any, forked_rllm: Callable[..., Any]
 ) -> None:
@@ -109,7 +109,7 @@ def test_the_hydra_script_makes_the_same_run_as_the_command(
     assert rewards[0] == rewards[1] != []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_primary_configuration_of_one_s_own_begins_with_the_unified_one(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:

@@ -95,6 +95,7 @@ def recorded(shared_run: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+@pytest.mark.long
 def test_the_loss_of_every_optimiser_step_follows_from_the_record(shared_run: Any, settings: dict[str, Any]) -> None:
     run = shared_run("lucky", TOKENS | settings)
 
@@ -114,7 +115,7 @@ def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, RUNS["kl and entropy"]], ids=["of the service", "computed here"])
 def test_losses_of_the_tinker_api_follow_from_the_record(
     train: Any, tinker_server: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch

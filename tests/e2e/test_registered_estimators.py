@@ -161,7 +161,7 @@ def median(rewards, algorithm_config, **kwargs):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_module_beside_the_configuration_registers_what_the_command_line_chooses(
     forked_rllm: Any, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from expecting import check_printed, check_values
 
 from rllm_local.same_bits import TIMING_MATTERS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 WORDS = (
     "train",

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from expecting import check_values
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 STEPS = 15
 STOPPED = 6

@@ -110,7 +110,7 @@ def installed_here(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> Itera
         del sys.modules[name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, environ: dict[str, str]) -> None:
     """All in one process, which imports pytest and torch once; the words are those of each package."""
     environ["PYTHONPATH"] = str(packages.site)
@@ -126,7 +126,7 @@ def test_new_packages_pass_their_tests(packages: Packages, command_server: Any, 
     assert passed == set(TEMPLATES)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_new_package_trains_by_name(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
@@ -145,6 +145,7 @@ def test_a_new_package_trains_by_name(
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
+@pytest.mark.long
 def test_the_readme_shows_a_config_file_that_works(
     kind: str, packages: Packages, installed_here: None, rllm_here: Rllm, tmp_path: Path
 ) -> None:

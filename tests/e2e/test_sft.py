@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from expecting import check_printed, check_values
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RUNS = Path("runs", "rllm-sft")
 FILES = ("--data", "train.jsonl", "--val-data", "val.jsonl")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from documents import blocks, commands
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DEBUG, METRICS = "docs/how-to/debug-learning.md", "docs/how-to/read-metrics.md"
 TRL, INSTALL = "docs/how-to/from-trl.md", "docs/install.md"

@@ -45,7 +45,7 @@ def test_the_tutorial_has_the_files_and_commands_that_are_tried_here() -> None:
     assert [command.split()[0] for command in COMMANDS] == ["train", "eval", *["train"] * 3, "config", *["train"] * 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_tutorial_runs_from_top_to_bottom(
     forked_rllm: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

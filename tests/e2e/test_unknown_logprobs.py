@@ -93,7 +93,7 @@ def trained(known: str, backend: str, algorithm: dict[str, Any] | None = None, *
     return kept.steps
 
 
-BACKENDS = ["local", pytest.param("tinker", marks=pytest.mark.slow)]
+BACKENDS = ["local", pytest.param("tinker", marks=pytest.mark.long)]
 COMPARED = ("actor/loss", "actor/grad_norm", "actor/ratio_mean", "actor/entropy")
 
 

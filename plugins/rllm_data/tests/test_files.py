@@ -120,7 +120,7 @@ def test_a_changed_file_is_read_anew(read: Read) -> None:
     assert len(read(write_parquet("rows.parquet", ROWS[:1]))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_million_rows_take_no_memory(read: Read) -> None:
     table = pyarrow.table({"question": pyarrow.array(np.arange(10**6)).cast("string"), "answer": np.arange(10**6)})
     pyarrow.parquet.write_table(table, "large.parquet")

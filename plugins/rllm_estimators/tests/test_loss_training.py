@@ -34,6 +34,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
+@pytest.mark.long
 def test_shared_config_keys_and_own_options_reach_the_loss(train: Train) -> None:
     """The same seed each time, so that a gradient that differs does so by the options alone."""
     cispo = [train("cispo", 1, f"rllm.algorithm.eps_clip={bound}")[0] for bound in (0.2, 1e-9)]

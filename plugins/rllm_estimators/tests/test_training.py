@@ -71,7 +71,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.invalidate_caches()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("dialect", ["verl", "nemo"])
 def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: Path, dialect: str) -> None:
@@ -80,7 +80,7 @@ def test_gdpo_trains_on_the_components_that_a_stage_reports(run: Run, tmp_path: 
     check_trained(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("run")
 def test_gdpo_without_components_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "guess", *FEW, "--estimator", "gdpo"]) == 1
@@ -88,7 +88,7 @@ def test_gdpo_without_components_says_what_is_missing(capfd: pytest.CaptureFixtu
     check_printed(capfd.readouterr().err, "missing-reward-component", "'gdpo'", component)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rewards_of_steps_can_be_shaped_for_an_estimator_that_reads_them(run: Run, tmp_path: Path) -> None:
     chosen = "rllm.algorithm.adv_estimator={name: reinforce_plus_plus, use_step_rewards: true}"
     assert run(chosen, "rllm.workflow.workflow_args.reward_bonus_coeff=0.5") == 0
@@ -115,7 +115,7 @@ def test_shaping_rewards_of_steps_is_refused_where_use_step_rewards_is_off(
     assert ("set its option use_step_rewards" in said) == refused
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gae_trains_with_the_critic_of_the_local_backend(run: Run, tmp_path: Path) -> None:
     assert run("--estimator", "gae") == 0
     check_trained(tmp_path)

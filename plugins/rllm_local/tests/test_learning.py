@@ -10,7 +10,7 @@ import pytest
 
 from rllm.cli.main import main
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SHORT = ("rllm.trainer.val_before_train=false", "rllm.trainer.test_freq=-1", "rllm.trainer.save_freq=-1")
 

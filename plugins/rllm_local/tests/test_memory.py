@@ -71,6 +71,7 @@ MEASURED = {
     ("which", "dtype", "rank", "recompute"),
     [(which, *options) for which, all_options in MEASURED.items() for options in all_options],
 )
+@pytest.mark.long
 def test_the_estimate_is_the_measured_peak_within_a_quarter(
     which: str, dtype: Any, rank: int, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

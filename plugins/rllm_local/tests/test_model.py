@@ -321,7 +321,7 @@ except ConfigError:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_leaks_to_the_terminal_while_loading_and_saving(save: Callable[..., Path], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(save()), str(tmp_path)],

@@ -111,6 +111,7 @@ def test_tokens_are_of_the_version_that_they_say_also_where_updates_come_between
 
 
 @pytest.mark.parametrize("model", MODELS[2:], ids=NAMES[2:])
+@pytest.mark.long
 def test_every_served_version_samples_what_it_sampled_when_it_was_the_newest(model: dict[str, Any]) -> None:
     async def play(backend: LocalBackend, engine: Any) -> None:
         batch = random_batch([(9, 6), (8, 7)], vocabulary=20)

@@ -369,6 +369,7 @@ asyncio.run(main())
 
 
 @pytest.mark.usefixtures("losses")
+@pytest.mark.long
 def test_the_process_ends_with_its_parent_in_the_middle_of_an_update(batch: TokenBatch, tmp_path: Path) -> None:
     file = tmp_path / "batch"
     file.write_bytes(pickle.dumps(replace(batch, groups=())))

@@ -40,7 +40,7 @@ class Good:
     def __init__(self, params: NoParams) -> None:
         self.version = -1
         self.known: dict[tuple[int, ...], Any] = {}
-        """Logits after the tokens that were computed before with these weights: the contract asks often for the same."""
+        """Logits that were computed with these weights, by the tokens before: the contract repeats its requests."""
 
     async def start(self, setup: EngineSetup) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -379,9 +379,7 @@ def test_what_is_wrong_is_named(
     assert said in complaint(EngineContract, plugin(engine), test, given={"session": session})
 
 
-def test_random_numbers_that_somebody_else_has_drawn_are_not_laid_to_the_engine(
-    complaint: Any, started: Start
-) -> None:
+def test_random_numbers_that_somebody_else_has_drawn_are_not_laid_to_the_engine(complaint: Any, started: Start) -> None:
     session = started(Good)
     random.random()
     assert complaint(EngineContract, plugin(Good), "it_can_be_closed_twice", given={"session": session}) == ""

@@ -159,7 +159,7 @@ def test_importing_the_kit_imports_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pytest_runs_each_test_for_each_mapping(install: Callable[..., None], tmp_path: Path) -> None:
     install()
     tests = tmp_path / "test_mine.py"

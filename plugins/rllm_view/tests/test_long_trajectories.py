@@ -14,7 +14,7 @@ UID = "0.0:task-0:0/0"
 NODES = "document.querySelectorAll('*').length"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("reply", [REPLY, 8_000 - PROMPT], ids=["many short turns", "few long turns"])
 def test_a_long_trajectory_has_few_elements_wherever_one_looks(visit: Visit, made: MadeRun, reply: int) -> None:
     turns = TOKENS // (PROMPT + reply)

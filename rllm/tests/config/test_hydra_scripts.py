@@ -17,7 +17,7 @@ from written_distribution import write_distribution
 
 from rllm.cli.configuring import plan_for, read_request
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PLUGIN = """
 from pathlib import Path

@@ -68,7 +68,7 @@ def test_what_is_shown_is_the_same_run_when_given_back(rllm: Rllm, words: list[s
     assert rllm("config", "show", "--config", "again.yaml") == Finished(0, shown.out, "")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_run_made_from_what_is_shown_is_the_same_run(rllm: Rllm) -> None:
     words = ["guess", "--estimator", "rloo", "rllm.trainer.total_batches=2", "rllm.rollout.n=2", "rllm.rollout.n_val=1"]
     words += ["data.train_batch_size=4"]

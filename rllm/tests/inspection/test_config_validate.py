@@ -155,7 +155,7 @@ def test_a_plugin_that_cannot_be_loaded_is_found_as_a_run_finds_it(
     assert (trained.code, trained.err) == (2, result.err)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

@@ -328,7 +328,7 @@ def test_a_disk_that_takes_no_more_is_an_error_and_leaves_the_older_ones(store: 
     assert found.state == {"finished_steps": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_killed_while_saving_always_leaves_a_usable_newest_checkpoint(directory: Path) -> None:
     moments = random.Random(0)
     latest = 0

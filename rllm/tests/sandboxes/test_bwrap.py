@@ -312,6 +312,7 @@ def commands_with(word: str) -> set[int]:
     return found
 
 
+@pytest.mark.long
 def test_fifty_sandboxes_end_with_a_killed_run() -> None:
     seconds = f"4{os.getpid()}"
     with subprocess.Popen([sys.executable, "-c", MANY, seconds], stdout=subprocess.PIPE) as process:

@@ -57,6 +57,7 @@ def test_an_answer_that_is_no_mathematics_is_said(make: Make, rollout: MakeRollo
     assert "'$$'" in score.feedback
 
 
+@pytest.mark.long
 def test_comparisons_that_hang_are_killed_and_the_others_go_on(
     pool: WorkerPool, make: Make, rollout: MakeRollout
 ) -> None:

@@ -146,7 +146,7 @@ def test_a_column_of_another_shape_is_refused(
         batch.with_columns(values=np.zeros(shape, np.float32))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_building_takes_time_in_proportion_to_the_number_of_trajectories(
     conversation: MakeConversation, group: MakeGroup
 ) -> None:

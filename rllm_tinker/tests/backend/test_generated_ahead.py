@@ -28,7 +28,7 @@ from rllm_tinker.client import Sampler
 from rllm_tinker.state import read_state
 from rllm_tinker_server.checkpoints import TinkerPath
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 STALENESS, STEPS = 2, 6
 LONGEST = 0.05

@@ -151,7 +151,7 @@ def test_a_run_of_another_model_or_backend_is_not_resumed(train: Rllm, rllm: Rll
     assert find_damage(CHECKPOINTS / "latest") is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_of_the_backend_local_is_a_base_model_for_a_server(
     train: Rllm, rllm: Rllm, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from expecting import check_printed
 from .conftest import Rllm, ServerProcess, metrics_of, server_process
 from .proxy import FaultyProxy, faulty_proxy
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 STEPS = 5
 PATIENCE = 1.0

@@ -110,7 +110,7 @@ def trained(
     return dict(zip(proxies, asyncio.run(all_of_them()), strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [fault if fault in IN_EVERY_RUN else pytest.param(fault, marks=pytest.mark.long) for fault in Fault],

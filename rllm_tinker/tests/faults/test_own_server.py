@@ -17,7 +17,7 @@ from tinker_in_process import RunningServer
 
 from .conftest import DEADLINE, KEY, MINIBATCHES, QUICK, Rllm, is_alive, left_over, metrics_of, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 STEPS = 8
 RUN = Path("runs", "rllm-training", "default")

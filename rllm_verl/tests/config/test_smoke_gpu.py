@@ -143,6 +143,7 @@ def test_what_a_run_lacks_is_said(load: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.long
 def test_every_run_has_a_configuration(load: Any, registry: Registry, device: str) -> None:
     for each in load("smoke_sides.scenarios").SCENARIOS:
         train, environment, *words = each.command("/a/model", device, 2)

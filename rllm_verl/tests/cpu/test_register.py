@@ -82,7 +82,7 @@ def printed_by(program: str, platform: str | None) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_the_variable_the_plugin_is_loaded_and_does_nothing() -> None:
     facts = printed_by(WITHOUT, platform=None)
     assert facts["server"] == [], "a rollout server imports neither verl nor Ray"
@@ -90,7 +90,7 @@ def test_without_the_variable_the_plugin_is_loaded_and_does_nothing() -> None:
     assert "cpu" not in facts["platforms"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_the_variable_verl_runs_on_the_cpu_and_never_guesses_that_it_should() -> None:
     facts = printed_by(WITH, platform="cpu")
     assert "Duplicate" in facts.pop("group of verl"), "torch takes verl's group as it is: process_group.py can go"

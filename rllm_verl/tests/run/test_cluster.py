@@ -47,7 +47,7 @@ def test_arguments_that_ray_does_not_know_are_named() -> None:
         Cluster.connect({"num_gpu": 1}, {})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 class TestOnACluster:
     def test_a_cluster_of_this_process_is_used_and_left_as_it_is(self) -> None:

@@ -21,7 +21,7 @@ from rllm_core.errors import BackendError, LossError
 from rllm_verl.deadlines import Driver
 from rllm_verl.processes import Process, process_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
 
 def faulty_worker() -> type:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from expecting import check_values
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 PROGRAM = """
 import asyncio, os, signal, sys, threading, time

@@ -11,7 +11,7 @@ import ray
 import torch
 from ray.exceptions import RayActorError
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
 WEIGHTS = [("first", torch.arange(6.0).reshape(2, 3)), ("second", torch.ones(4)), ("third", torch.zeros(2))]
 A_MESSAGE_EACH = 1

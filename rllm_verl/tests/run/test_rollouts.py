@@ -21,7 +21,7 @@ from rllm_local import tiny
 from rllm_verl.processes import process_of
 from rllm_verl.rollouts import VerlEngine
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
 
 def stand_in() -> type:

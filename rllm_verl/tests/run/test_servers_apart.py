@@ -26,7 +26,7 @@ from rllm_plugin_kit.session import REQUESTS, ROLE, Session, difference
 from rllm_verl.backend import VerlBackend
 from rllm_verl.processes import Process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 SETTINGS = {
     "rllm.backend": "verl",

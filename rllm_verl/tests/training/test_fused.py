@@ -80,7 +80,7 @@ def test_updates_and_columns_are_those_without_fused_kernels(cut: dict[str, int]
     torch.testing.assert_close(weights_of_fused, weights, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_adapters_are_trained_as_without_fused_kernels(
     model_directory: Path, fused_adapter: Any, with_adapter: Any
 ) -> None:

@@ -31,6 +31,7 @@ def _questions(process: Process, generator: str, order: list[int]) -> dict[int, 
     return {index: process.ask({**asked, "source": source | {"index": index}}) for index in order}
 
 
+@pytest.mark.long
 def test_entries_depend_neither_on_the_process_nor_on_the_order() -> None:
     one, other = Process(), Process()
     for generator in FICKLE:
@@ -140,6 +141,7 @@ def test_lists_are_still_read(play: Callable[..., Any]) -> None:
     assert world.step(str(world.final_state()["answer"].split())).reward == 0.1
 
 
+@pytest.mark.long
 def test_a_dead_process_is_replaced() -> None:
     process = Process()
     first = _questions(process, "chain_sum", [0])

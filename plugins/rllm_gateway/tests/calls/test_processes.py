@@ -65,7 +65,7 @@ def kill_writers(path: Path, times: int) -> None:
         require_all_stored(path, name, acknowledged)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_acknowledged_row_is_lost_when_the_writer_is_killed(path: Path) -> None:
     kill_writers(path, 20)
 

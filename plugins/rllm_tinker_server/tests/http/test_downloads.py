@@ -83,7 +83,7 @@ def command(url: str, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 # `tiny` has tied layers, which peft warns of.
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
 def test_a_checkpoint_is_downloaded_and_peft_answers_with_it_as_the_server_does(

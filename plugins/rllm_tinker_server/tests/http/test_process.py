@@ -103,7 +103,7 @@ def losses(trainer: Any, steps: int) -> list[float]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(serve: Serve) -> None:
     """The steps after the checkpoint are those of a run that was not interrupted."""
     with serve() as first:
@@ -135,7 +135,7 @@ def test_a_server_killed_in_a_step_is_restarted_and_training_goes_on(serve: Serv
         client.close("errored")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_server_cleanly(serve: Serve, number: signal.Signals, code: int) -> None:
     with serve() as server:
@@ -151,7 +151,7 @@ def test_a_signal_ends_the_server_cleanly(serve: Serve, number: signal.Signals, 
     assert f"TINKER_BASE_URL={server.url}" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_ends_with_its_parent(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "rllm.cli.main", *words(tmp_path, "--end-with-stdin")],

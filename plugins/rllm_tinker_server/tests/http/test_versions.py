@@ -62,7 +62,7 @@ def with_oldest(run_program: RunProgram) -> Result:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("client", ["with_oldest", "with_installed"])
 def test_a_program_trains_resumes_and_samples(client: str, request: pytest.FixtureRequest) -> None:
     found: Result = request.getfixturevalue(client)
@@ -75,7 +75,7 @@ def test_a_program_trains_resumes_and_samples(client: str, request: pytest.Fixtu
     assert [len(tokens) for tokens, _ in found["samples"]] == [4, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_old_and_new_clients_get_the_same(with_oldest: Result, with_installed: Result) -> None:
     assert with_oldest["version"] != with_installed["version"]
     assert [tokens for tokens, _ in with_oldest["samples"]] == [tokens for tokens, _ in with_installed["samples"]]
