@@ -22,8 +22,10 @@ from rllm_gateway.running.harnesses import check_harness
 from rllm_gateway.running.runners import Outcome, environment_of
 from rllm_gateway.running.sandboxed import SandboxRunner
 
+MISSING_QWEN = [name for name in ("bwrap", "qwen") if shutil.which(name) is None]
 MISSING = [name for name in ("bwrap", "mini-swe-agent") if shutil.which(name) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+needs_mini = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+needs_qwen = pytest.mark.skipif(bool(MISSING_QWEN), reason=f"not installed: {', '.join(MISSING_QWEN)}")
 
 TURNS = [
     "ls -a",
@@ -31,7 +33,7 @@ TURNS = [
     "cat check.py",
     "python3 check.py",
     "cp mean.py /tmp/before.py",
-    "sed -i 's/len(values) - 1/len(values)/' mean.py",
+    """python3 -c "text = open('mean.py').read(); open('mean.py', 'w').write(text.replace(' - 1', ''))" """,
     "diff /tmp/before.py mean.py",
     "python3 check.py",
     "echo 'Fixed.' > NOTES",
@@ -39,6 +41,8 @@ TURNS = [
     "curl --max-time 5 http://192.0.2.1/ || echo no network",
     "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
 ]
+LONGEST_PROMPT = 1 << 20
+"""Characters, which are the tokens of this model."""
 FILES = {
     "instruction.md": "The mean of [1, 3] must be 2. Repair mean.py.",
     "environment/mean.py": "def mean(values):\n    return sum(values) / (len(values) - 1)\n",
@@ -47,7 +51,7 @@ FILES = {
 }
 
 
-def play(world: World, directory: Path) -> tuple[Outcome, Any]:
+def play(world: World, directory: Path, agent: str, tool: str) -> tuple[Outcome, Any]:
     """Run the agent on the repository. Return its outcome, and the training rows of its session."""
     for name, text in FILES.items():
         (directory / "task" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,11 +59,16 @@ def play(world: World, directory: Path) -> tuple[Outcome, Any]:
     (task,) = TaskDirectories.tasks("train", TaskDirectoriesParams(directory=str(directory / "task")))
 
     def response(prompt: str) -> str:
-        call = {"name": "bash", "arguments": {"command": TURNS[len(world.policy.calls)]}}
-        return f"Next. <call>{json.dumps(call)}</call>"
+        call = {"name": tool, "arguments": {"command": TURNS[len(world.policy.calls)], "is_background": False}}
+        return (
+            "Done."
+            if agent == "qwen-code" and call["arguments"]["command"] == TURNS[-1]
+            else f"Next. <call>{json.dumps(call)}</call>"
+        )
 
     world.policy.response = response
-    harness = check_harness("mini-swe-agent")
+    world.policy.max_context = LONGEST_PROMPT
+    harness = check_harness(agent)
     session = world.open(max_tokens=1000)
     runner = SandboxRunner(harness.command, partial(start_bwrap, BwrapParams()), 600, harness.environment)
     outcome = asyncio.run(runner.run(task.data, environment_of(session, {})))
@@ -68,8 +77,15 @@ def play(world: World, directory: Path) -> tuple[Outcome, Any]:
     return outcome, traced(trace, steps, "task:0")
 
 
-def test_repair_in_twelve_turns_is_one_row(world: World, tmp_path: Path) -> None:
-    outcome, trained = play(world, tmp_path)
+@pytest.mark.parametrize(
+    ("agent", "tool"),
+    [
+        pytest.param("mini-swe-agent", "bash", marks=needs_mini),
+        pytest.param("qwen-code", "run_shell_command", marks=needs_qwen),
+    ],
+)
+def test_repair_in_twelve_turns_is_one_row(world: World, tmp_path: Path, agent: str, tool: str) -> None:
+    outcome, trained = play(world, tmp_path, agent, tool)
     assert outcome.code == 0, outcome.last_lines
     assert outcome.returned == {"reward": 1.0, "metrics": {}}
     assert "no network" in world.policy.calls[-1].prompt

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
+from stand_in_container import write_stand_in
 
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_plugin_kit import SandboxContract
@@ -21,3 +24,15 @@ class TestBwrap(SandboxContract):
 
     def setup(self) -> SandboxSetup:
         return SandboxSetup(disk=8 << 20, memory=256 << 20, processes=32)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+class TestDocker(SandboxContract):
+    """Containers of a stand-in. Real containers are not tested."""
+
+    name = "rllm/docker"
+
+    @pytest.fixture(autouse=True)
+    def _stand_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_stand_in(tmp_path, "docker")
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -242,6 +243,24 @@ def test_agent_by_name_without_a_sandbox_is_an_error(train: Any, monkeypatch: py
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     with expect_error(ConfigError, "no-sandbox", "mini-swe-agent", "--sandbox bwrap"):
         train("sum", AGENT)
+
+
+def test_arguments_of_an_agent_by_name_are_added(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"assert sys.argv[-2:] == ['--config', '{tmp_path / 'my.yaml'}'], sys.argv; {WRITES}"
+    (tmp_path / "my.yaml").write_text("agent: {}")
+    program = tmp_path / "mini-swe-agent"
+    program.write_text(f"#!/usr/bin/env python3\n{PREAMBLE}{code}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    arguments = {"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]}
+    command = {"rllm.workflow.workflow_args.command": None}
+    (episode,) = run("", "local", **AGENT, **arguments, **command).episodes
+    assert [each.reward for each in episode.trajectories] == [3.0]
+
+
+def test_arguments_without_an_agent_by_name_are_an_error(run: Any) -> None:
+    with expect_error(ConfigError, "arguments-without-program", "mini-swe-agent"):
+        run(WRITES, "local", **{"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]})
 
 
 def test_tasks_need_a_sandbox(train: Any, tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ class AgentParams(Params):
         description="Your agent, if it is a program: its path and its arguments, such as [python, agent.py]. It is "
         "started once per rollout.",
     )
+    arguments: list[str] = Field(
+        default_factory=list,
+        description="More arguments of mini-swe-agent, such as [--config, my.yaml]. The sandbox contains the files "
+        "of this machine that are listed.",
+    )
     timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
         3600.0,
         gt=0,
@@ -58,6 +63,12 @@ def _check(params: AgentParams) -> None:
             "Workflow agent needs an agent, either a function or a program.",
             "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
+    if params.arguments and params.agent not in HARNESSES:
+        raise ConfigError(
+            "arguments-without-program",
+            "rllm.workflow.workflow_args.arguments needs an agent by name, and this run has none.",
+            "Remove it, or add --agent mini-swe-agent. Write the arguments of your program into `command`.",
+        )
     if params.agent is not None and params.agent in HARNESSES:
         check_harness(params.agent)
     elif params.agent is not None:
@@ -74,8 +85,9 @@ def _sources(params: AgentParams) -> Mapping[str, str]:
     from rllm_gateway.running.harnesses import HARNESSES
     from rllm_gateway.running.target import sources_of_command, sources_of_function
 
-    is_function = params.agent is not None and params.agent not in HARNESSES
-    return sources_of_function(params.agent or "") if is_function else sources_of_command(params.command or [])
+    if params.agent is not None and params.agent not in HARNESSES:
+        return sources_of_function(params.agent)
+    return sources_of_command(params.command or params.arguments)
 
 
 def _check_run(config: RunConfig, params: AgentParams) -> None:
@@ -113,7 +125,8 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         directory = files.path
         harness = HARNESSES.get(params.agent or "")
         if harness is not None and run.sandbox is not None:
-            runner: Any = SandboxRunner(harness.command, run.sandbox, params.timeout, harness.environment)
+            command = [*harness.command, *params.arguments]
+            runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment)
         elif params.agent is not None:
             runner = FunctionRunner(check_target(params.agent), directory)
         elif run.sandbox is not None:

@@ -67,7 +67,7 @@ class AgentWorkflow(Workflow):
 
     def __init__(self, context: WorkflowContext, *, unsupported: Any = "refuse", **options: Any) -> None:
         # `open` uses agent, command and timeout.
-        used = {"agent", "command", "timeout"}
+        used = {"agent", "arguments", "command", "timeout"}
         super().__init__(context, **{name: options[name] for name in options.keys() - used})
         self._unsupported = unsupported
         self._opened: OpenedAgent = context.resource

@@ -1,1 +1,1 @@
-"""Sandboxes: `local`, without isolation, and `bwrap`, with the namespaces of Linux."""
+"""Sandboxes: `local` without isolation, `bwrap` with namespaces of Linux, `docker` and `podman` with containers."""

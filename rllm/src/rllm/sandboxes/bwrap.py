@@ -12,19 +12,18 @@ connections, and forwards them to the gateway.
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import socket
 import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rllm.sandboxes.archives import ArchiveSandbox
 from rllm.sandboxes.forwarding import forward
 from rllm.sandboxes.options import BwrapParams
 from rllm.sandboxes.process import SECONDS_TO_END, kill_group, run_program
-from rllm_core.contracts.sandbox import CommandResult, Sandbox, SandboxSetup
-from rllm_core.errors import ConfigError, PluginError, RolloutError
+from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
+from rllm_core.errors import ConfigError, PluginError
 
 PLACE = "/dev/shm"
 """Mount point of the tmpfs in the holder's namespace. It exists on every machine, and the machine's own is not used."""
@@ -62,18 +61,10 @@ PROC_READABLE = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 PROC_HIDDEN = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug")
 """Files of /proc with which processes of root could change the machine or read its memory. Containers hide them too."""
 LAUNCHER = "/run/rllm/launcher.py"
-UNPACK = """
-if [ -L "$0" ]; then rm "$0"; fi
-chmod -R u+rwX "$0" 2>/dev/null
-mkdir -p "$0" && find "$0" -mindepth 1 -delete && tar --extract --no-same-owner --file - --directory "$0"
-"""
-FULL = ("No space left on device", "Wrote only")
-"""Messages of tar if the disk is full, or a file is larger than the disk."""
-COPY_SECONDS = 600.0
 PYTHON = Path(sys.executable).resolve()
 
 
-class BwrapSandbox(Sandbox):
+class BwrapSandbox(ArchiveSandbox):
     """A holder process, and the commands in its namespace."""
 
     def __init__(self, holder: asyncio.subprocess.Process, params: BwrapParams, setup: SandboxSetup) -> None:
@@ -125,35 +116,10 @@ class BwrapSandbox(Sandbox):
             ours.close()
             theirs.close()
 
-    async def copy_in(self, source: Path, target: str) -> None:
-        packed = await asyncio.to_thread(_packed, source)
-        await self._copy(["sh", "-c", UNPACK, target], target, packed)
-
-    async def copy_out(self, source: str, target: Path) -> None:
-        packed = await self._copy(["tar", "--create", "--file", "-", "--directory", source, "."], source)
-        try:
-            await asyncio.to_thread(_unpack, packed, target)
-        except (tarfile.TarError, OSError) as error:
-            raise RolloutError(
-                "copy-failed", f"{source} cannot be copied out of the sandbox: {error}.", "Check the task's tests."
-            ) from error
-
     async def stop(self) -> None:
         assert self._holder.stdin is not None
         self._holder.stdin.close()
         await self._holder.wait()
-
-    async def _copy(self, command: Sequence[str], place: str, stdin: bytes = b"") -> bytes:
-        result = await self.run(command, seconds=COPY_SECONDS, stdin=stdin)
-        if result.exit_code != 0:
-            said = result.stderr.decode(errors="replace").strip()
-            full = "Make the directory smaller, or set a larger storage_mb in the task's task.toml."
-            raise RolloutError(
-                "copy-failed",
-                f"{place} of the sandbox cannot be copied: {said}",
-                full if any(text in said for text in FULL) else "Check the files in the task's directory.",
-            )
-        return result.stdout
 
     def _bwrap(self, environment: Mapping[str, str]) -> list[str]:
         """Return the command that starts bwrap in the holder's namespaces."""
@@ -226,16 +192,3 @@ def _system_directories() -> list[str]:
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
     return arguments
-
-
-def _packed(source: Path) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        archive.add(source.resolve(), ".")
-    return file.getvalue()
-
-
-def _unpack(packed: bytes, target: Path) -> None:
-    """Extract files that the command has made. The filter rejects links and paths that lead out of `target`."""
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(target, filter="data")

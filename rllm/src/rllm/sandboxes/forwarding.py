@@ -26,7 +26,7 @@ async def forward(channel: socket.socket, port: int) -> None:
     connections: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.create_task(_connect(reader, writer, port))
+        connection = asyncio.create_task(connect(reader, writer, port))
         connections.add(connection)
         connection.add_done_callback(connections.discard)
 
@@ -40,7 +40,7 @@ async def forward(channel: socket.socket, port: int) -> None:
         await asyncio.gather(*connections, return_exceptions=True)
 
 
-async def _connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
     """Forward one connection, until both sides have ended or one is broken."""
     with contextlib.closing(writer):
         try:

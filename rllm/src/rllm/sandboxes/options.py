@@ -15,6 +15,24 @@ PROGRAMS = {"bwrap": "bubblewrap", "unshare": "util-linux", "nsenter": "util-lin
 APPARMOR = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 
 
+class ContainerParams(Params):
+    """Options of the sandboxes ``docker`` and ``podman``."""
+
+    image: str = Field(
+        "python:3.12",
+        description="Image of the containers. It needs sh, find, tar, bash for tests, and python3 for agents. It is "
+        "pulled if this machine has none.",
+    )
+    arguments: list[str] = Field(
+        default_factory=list,
+        description="More arguments of `docker run` or `podman run`, such as [--storage-opt, size=1G].",
+    )
+    readable: list[str] = Field(
+        default_factory=list,
+        description="Directories of this machine that commands may read, under the same path.",
+    )
+
+
 class BwrapParams(Params):
     """Options of the sandbox ``bwrap``."""
 
@@ -45,4 +63,25 @@ def check_bwrap(params: BwrapParams) -> None:
             "sandbox-unavailable",
             f"Sandbox bwrap cannot start here: {trial.stderr.strip()}",
             f"Allow user namespaces. On Ubuntu 24.04 or later: `{APPARMOR}`. In a container, allow them for it.",
+        )
+
+
+def check_container(program: str, params: ContainerParams) -> None:
+    """Check that ``docker`` or ``podman`` is installed, and that it can start containers.
+
+    Raises:
+        ConfigError: the program is missing, or its daemon does not answer.
+    """
+    if shutil.which(program) is None:
+        raise ConfigError(
+            "sandbox-unavailable",
+            f"Sandbox {program} needs the program {program}, which is not installed.",
+            "Install it, or use --sandbox bwrap, which needs no daemon.",
+        )
+    trial = subprocess.run([program, "info"], capture_output=True, text=True, check=False)
+    if trial.returncode:
+        raise ConfigError(
+            "sandbox-unavailable",
+            f"Sandbox {program} cannot start containers here: {trial.stderr.strip()[-200:]}",
+            f"Run `{program} info` until it succeeds, or use --sandbox bwrap, which needs no daemon.",
         )

@@ -1,11 +1,12 @@
-"""The sandboxes `local` and `bwrap`."""
+"""The sandboxes `local`, `bwrap`, `docker` and `podman`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from rllm.sandboxes.options import BwrapParams, check_bwrap
+from rllm.sandboxes.options import BwrapParams, ContainerParams, check_bwrap, check_container
 from rllm_core.contracts.sandbox import SandboxPlugin
 from rllm_core.lazy import load_from
 
@@ -23,3 +24,11 @@ def sandboxes() -> Iterable[SandboxPlugin[Any]]:
         check=check_bwrap,
         load=load_from("rllm.sandboxes.bwrap", "start_bwrap"),
     )
+    for program, needs in (("docker", "Its daemon must run."), ("podman", "It needs no daemon.")):
+        yield SandboxPlugin(
+            name=program,
+            summary=f"A container of any image, without a network. {needs} Not tested with real containers.",
+            params=ContainerParams,
+            check=partial(check_container, program),
+            load=load_from("rllm.sandboxes.container", f"start_{program}"),
+        )

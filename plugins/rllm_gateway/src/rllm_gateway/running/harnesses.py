@@ -40,6 +40,12 @@ HARNESSES: Mapping[str, Harness] = {
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
     ),
+    # It uses chat completions with tool calls, as a stream.
+    "qwen-code": Harness(
+        install="npm install --global @qwen-code/qwen-code",
+        command=("qwen", "--yolo", "--auth-type", "openai", "--prompt", INSTRUCTION_WORD),
+        environment={"OPENAI_MODEL": "policy", "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
+    ),
 }
 """Agents by name."""
 

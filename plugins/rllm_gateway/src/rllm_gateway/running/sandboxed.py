@@ -53,11 +53,18 @@ class Program:
 
 
 def _virtual_environment(program: Path) -> list[Path]:
-    """Return the virtual environment of a program, and the directory of its Python. Empty if it is in none."""
+    """Return the virtual environment of a program, and the directory of its Python. Empty if it is in none.
+
+    A program of npm has the directory in which npm has installed it, and the directory of Node.
+    """
     for path in (program, program.resolve()):
         environment = path.parent.parent
         if (environment / "pyvenv.cfg").is_file():
             return [environment, (environment / "bin" / "python").resolve().parent.parent]
+    modules = next((path for path in program.resolve().parents if path.name == "node_modules"), None)
+    node = shutil.which("node")
+    if modules is not None and node is not None:
+        return [program.parent.parent, modules, Path(node).resolve().parent.parent]
     return []
 
 

@@ -1,0 +1,154 @@
+"""The sandboxes `docker` and `podman`, with a stand-in for these programs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_in_container import calls, write_stand_in
+
+from rllm.sandboxes import container
+from rllm.sandboxes.container import ContainerSandbox
+from rllm.sandboxes.options import ContainerParams, check_container
+from rllm_core.contracts.sandbox import CommandResult, SandboxSetup
+from rllm_core.errors import ConfigError, PluginError
+
+PROGRAMS = ("docker", "podman")
+NO_BWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+SETUP = SandboxSetup(memory=1 << 28, disk=1 << 20, processes=24, readable=(Path("/usr/share"),))
+SECONDS = 60.0
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A stand-in, first on PATH."""
+    write_stand_in(tmp_path, request.param)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return str(request.param)
+
+
+def use(program: str, act: Callable[[ContainerSandbox], Awaitable[Any]], **options: Any) -> Any:
+    async def run() -> Any:
+        start = getattr(container, f"start_{program}")
+        sandbox: ContainerSandbox = await start(ContainerParams(**options), SETUP)
+        try:
+            return await act(sandbox)
+        finally:
+            await sandbox.stop()
+
+    return asyncio.run(run())
+
+
+def test_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    lines = ['printf "%s\\n" "$@" > "${0%/*}/$1.txt"', 'test "$1" = exec && exit 3', "echo ready"]
+    lines += ["while read -r line; do echo ended; done"]
+    (tmp_path / program).write_text("\n".join(("#!/bin/sh", *lines)))
+
+    async def act(sandbox: ContainerSandbox) -> CommandResult:
+        return await sandbox.run(["my-agent", "--task", "x"], seconds=SECONDS, environment={"A": "b c"}, port=8000)
+
+    result = use(program, act, image="my-image:1", arguments=["--gpus", "all"], readable=["/opt"])
+    assert result.exit_code == 3
+    run = (tmp_path / "run.txt").read_text().splitlines()
+    name = run[run.index("--name") + 1]
+    shared = next(word for word in run if word.endswith(":/run/rllm:ro"))
+    expected = f"run --rm --interactive --init --name {name} --network none --cap-drop ALL --security-opt "
+    expected += "no-new-privileges --security-opt label=disable --memory 268435456 --memory-swap 268435456 "
+    expected += "--pids-limit 32 --ulimit fsize=1048576 --volume /opt:/opt:ro --volume /usr/share:/usr/share:ro "
+    expected += f"--volume {shared} --gpus all --entrypoint sh my-image:1 -c"
+    assert run[: len(expected.split())] == expected.split()
+    assert not Path(shared.split(":")[0]).exists()
+    start = "python3 -I -S /run/rllm/container_port.py /run/rllm/gateway.sock 8000"
+    words = f"exec --interactive --workdir /app --env SANDBOX_ROOT= --env|A=b c|{name} {start} my-agent --task x"
+    head, variable, tail = words.split("|")
+    assert (tmp_path / "exec.txt").read_text().splitlines() == [*head.split(), variable, *tail.split()]
+
+
+def test_container_that_does_not_start_is_an_error(tmp_path: Path, program: str) -> None:
+    (tmp_path / program).write_text("#!/bin/sh\necho no such image >&2\nexit 125\n")
+    with pytest.raises(PluginError) as caught:
+        use(program, ContainerSandbox.stop)
+    assert caught.value.code == "sandbox-failed" and "no such image" in caught.value.message
+
+
+@pytest.mark.parametrize("lines", ["", "#!/bin/sh\necho no daemon >&2\nexit 1\n"], ids=["missing", "without daemon"])
+def test_program_that_cannot_start_containers_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str
+) -> None:
+    if lines:
+        (tmp_path / "docker").write_text(lines)
+        (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        check_container("docker", ContainerParams())
+    assert caught.value.code == "sandbox-unavailable"
+
+
+@NO_BWRAP
+def test_only_the_port_is_reached(tmp_path: Path, program: str) -> None:
+    check_container(program, ContainerParams())
+
+    async def act(sandbox: ContainerSandbox) -> list[CommandResult]:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.readline())
+            writer.close()
+
+        servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        source = f"""
+import socket
+for port in {ports}:
+    try:
+        link = socket.create_connection(("127.0.0.1", port), 5)
+        link.sendall(b"hello\\n")
+        print(link.recv(9))
+    except OSError as error:
+        print(type(error).__name__)
+"""
+        command = ["python3", "-I", "-S", "-c", source]
+        results = [await sandbox.run(command, seconds=SECONDS, port=port) for port in (ports[0], None)]
+        for server in servers:
+            server.close()
+        return results
+
+    with_port, without = use(program, act)
+    assert with_port.stdout.split() == [b"b'hello\\n'", b"ConnectionRefusedError"], with_port
+    assert without.stdout.split() == [b"ConnectionRefusedError", b"ConnectionRefusedError"], without
+    assert [call[:2] for call in calls(tmp_path)] == [[program, word] for word in ("info", "run", "exec", "exec")]
+
+
+KILLED = """
+import asyncio, sys
+from rllm.sandboxes.container import start_docker
+from rllm.sandboxes.options import ContainerParams
+from rllm_core.contracts.sandbox import SandboxSetup
+
+async def main():
+    sandbox = await start_docker(ContainerParams(), SandboxSetup())
+    print("started", flush=True)
+    await sandbox.run(["sleep", "500"], seconds=500)
+
+asyncio.run(main())
+"""
+
+
+@NO_BWRAP
+@pytest.mark.parametrize("program", ["docker"], indirect=True)
+def test_container_ends_with_a_killed_run(tmp_path: Path, program: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        (info,) = tmp_path.glob("*.json")
+        first = int(info.read_text().split(":")[1].split(",")[0].strip(" }\n"))
+        assert Path(f"/proc/{first}").exists()
+        process.send_signal(signal.SIGKILL)
+    while Path(f"/proc/{first}").exists():
+        pass  # The test's time limit ends this if the container stays.
