@@ -10,7 +10,7 @@ DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/r
 PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
 # Extras that tests need.
 EXTRAS_rllm := [math]
-EXTRAS_rllm_envs := [gymnasium,reasoning-gym,textarena]
+EXTRAS_rllm_envs := [gymnasium,open-spiel,reasoning-gym,textarena]
 EXTRAS_rllm_local := [lora]
 EXTRAS_rllm_serving := [http]
 EXTRAS_rllm_tinker := [local]
