@@ -53,6 +53,8 @@ tests = EnvironmentContract.for_each(
 )
 # Their workflows roll out their episodes, and have tests of their own.
 del tests["TestOpenSpiel"]
+# `nemo_gym` needs a running server: `make test-nemo-gym` tests it.
+del tests["TestNemoGym"]
 # verifiers is not installed here: `make test-verifiers` tests it.
 del tests["TestVerifiers"]
 globals().update(tests)
