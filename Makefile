@@ -10,7 +10,7 @@ DISTRIBUTIONS := rllm_core plugins/rllm_serving $(filter-out rllm_core plugins/r
 PROGRAM := rllm_core plugins/rllm_serving plugins/rllm_backend_kit plugins/rllm_local plugins/rllm_record plugins/rllm_view rllm
 # Extras that tests need.
 EXTRAS_rllm := [math]
-EXTRAS_rllm_envs := [gymnasium,reasoning-gym,textarena]
+EXTRAS_rllm_envs := [gymnasium,nemo-gym,open-spiel,reasoning-gym,textarena]
 EXTRAS_rllm_local := [lora]
 EXTRAS_rllm_serving := [http]
 EXTRAS_rllm_tinker := [local]
@@ -60,6 +60,8 @@ CLIENTS := openai anthropic openai-agents langgraph langchain-openai pydantic-ai
 # verifiers wants an older client of OpenAI than the other tests: what it adds is in a folder of its own, beside which the
 # rest of the environment is used.
 VERIFIERS := $(VENV)/verifiers
+# NeMo-Gym's servers run in a process that has these packages first on its path.
+NEMO_GYM := $(VENV)/nemo-gym
 # LiteLLM's proxy, which `benchmarks/gateway.py --litellm` measures beside the gateway; it wants older clients than agents.
 VENV_LITELLM ?= .venv-litellm
 LITELLM := litellm[proxy]==1.106.2
@@ -81,7 +83,7 @@ endef
 # Tests start hundreds of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients test-verifiers ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients test-verifiers test-nemo-gym ci lint types tests docs clean
 .PHONY: site test-nightly
 
 help:
@@ -92,9 +94,10 @@ help:
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
 	@echo "make test-verifiers  install verifiers (21 MB), and compare rewards with its own evaluation (a minute)"
+	@echo "make test-nemo-gym  install NeMo-Gym (33 MB), and run rollouts with one of its servers (a minute)"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings; not part of make ci"
-	@echo "make ci       make test, make test-long, make test-clients, make test-verifiers, make test-wheels, make site: what continuous integration runs"
+	@echo "make ci       make test, make test-long, make test-clients, make test-verifiers, make test-nemo-gym, make test-wheels, make site: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
@@ -204,11 +207,21 @@ test-verifiers: install $(VERIFIERS)
 	PYTHONPATH=$(abspath $(VERIFIERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real
 
+# Only the base classes and one server of NeMo-Gym are used, which also run on this Python. Its other requirements are large.
+$(NEMO_GYM): constraints-nemo-gym.txt | install
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-compile --target $@ -r $<
+	@touch $@
+
+test-nemo-gym: install $(NEMO_GYM)
+	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/nemo_gym/real --nemo-gym $(abspath $(NEMO_GYM))
+
 ci:
 	$(MAKE) test
 	$(MAKE) test-long
 	$(MAKE) test-clients
 	$(MAKE) test-verifiers
+	$(MAKE) test-nemo-gym
 	$(MAKE) test-wheels
 	bash -c 'time $(MAKE) site'
 

@@ -19,6 +19,8 @@ NOT_OURS = (CORE,)
 EXTRAS = {
     "rllm-envs": {
         "gymnasium": {"rllm.env.name": "gymnasium"},
+        "nemo-gym": {"rllm.env.name": "nemo_gym"},
+        "open-spiel": {"rllm.env.name": "open_spiel"},
         "reasoning-gym": {"rllm.env.name": "reasoning_gym"},
         "textarena": {"rllm.env.name": "textarena"},
         "verifiers": {"rllm.env.name": "verifiers"},

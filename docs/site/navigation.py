@@ -26,6 +26,8 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/own-environment",
             "how-to/reasoning-gym",
             "how-to/textarena",
+            "how-to/open-spiel",
+            "how-to/nemo-gym",
             "how-to/gymnasium",
             "how-to/verifiers",
             "how-to/tools",

@@ -20,6 +20,7 @@ LIBRARIES = {
         "httpx",
         "hydra",
         "math_verify",
+        "pyspiel",
         "omegaconf",
         "pyarrow",
         "reasoning_gym",

@@ -13,14 +13,14 @@ from .environments import Environment, lowest
 ON_THIS_MACHINE = (
     "rllm[math]",
     "rllm-data",
-    "rllm-envs[gymnasium,reasoning-gym,textarena]",
+    "rllm-envs[gymnasium,open-spiel,reasoning-gym,textarena]",
     "rllm-tinker[local]",
 )
 WITH_EXTRAS = {
     "rllm": ["math"],
     "rllm-core": ["torch"],
     "rllm-data": [],
-    "rllm-envs": ["gymnasium", "reasoning-gym", "textarena"],
+    "rllm-envs": ["gymnasium", "open-spiel", "reasoning-gym", "textarena"],
     "rllm-local": [],
     "rllm-record": [],
     "rllm-serving": ["http"],

@@ -49,7 +49,9 @@ def test_a_parquet_of_one_s_own_trains(installed: Environment, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["gymnasium:FrozenLake-v1", "reasoning_gym:chain_sum", "textarena:Secretary-v0"])
+@pytest.mark.parametrize(
+    "name", ["gymnasium:FrozenLake-v1", "open_spiel:kuhn_poker", "reasoning_gym:chain_sum", "textarena:Secretary-v0"]
+)
 def test_an_environment_of_others_trains_by_name(oldest: Environment, name: str, tmp_path: Path) -> None:
     """`test_alone.py` runs the example of rllm-envs at the newest versions."""
     done = oldest.run(["rllm", "train", name, *SHORT, "data.max_response_length=4"], tmp_path)

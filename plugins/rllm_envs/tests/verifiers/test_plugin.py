@@ -32,7 +32,8 @@ def test_check_of_the_options_names_the_command(registry: Registry) -> None:
 
 
 def test_other_environments_are_rejected_by_the_workflow() -> None:
-    from rllm_envs.verifiers.plugin import _read_params
+    from rllm_envs.hosted import read_params
+    from rllm_envs.verifiers.options import VerifiersParams
 
     with expect_error(ConfigError, "bad-workflow"):
-        _read_params(RunConfig())
+        read_params(RunConfig(), "verifiers", VerifiersParams, "id")

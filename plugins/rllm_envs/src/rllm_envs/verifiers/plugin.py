@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
-from rllm_core.errors import ConfigError
+from rllm_envs.hosted import read_params
 from rllm_envs.installed import require
 from rllm_envs.verifiers.options import VerifiersParams
 
@@ -58,28 +58,11 @@ def _workflow() -> Callable[..., Workflow]:
     return VerifiersWorkflow
 
 
-def _read_params(config: RunConfig) -> VerifiersParams:
-    """Return the options of the run's environment.
-
-    Raises:
-        ConfigError: the run has a different environment.
-    """
-    env = config.rllm.env
-    name, _, taskset = env.name.partition(":")
-    if name.rpartition("/")[2] != NAME:
-        raise ConfigError(
-            "bad-workflow",
-            f"Workflow 'verifiers' rolls out environments of verifiers, and rllm.env.name is {env.name!r}.",
-            "Set rllm.env.name=verifiers:ID, or remove the key rllm.workflow.name.",
-        )
-    return VerifiersParams.model_validate({**({"id": taskset} if taskset else {}), **env.env_args})
-
-
 def _check_run(config: RunConfig, params: NoParams) -> None:
     _require()
     from rllm_gateway.checks import check_sdk
 
-    _read_params(config)
+    read_params(config, NAME, VerifiersParams, "id")
     check_sdk(config.rllm.sdk)
 
 
@@ -92,7 +75,7 @@ async def _open(run: OpenedRun, params: NoParams) -> AsyncIterator[Any]:
     with ProcessDirectory("rllm-gateway-") as files:
         async with (
             open_gateway(run, files.path) as gateway,
-            open_environment(run, _read_params(run.config), gateway) as opened,
+            open_environment(run, read_params(run.config, NAME, VerifiersParams, "id"), gateway) as opened,
         ):
             yield opened
 

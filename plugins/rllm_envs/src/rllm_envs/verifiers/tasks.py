@@ -8,11 +8,12 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.environment import Split
 from rllm_core.data.tasks import LazyTasks
 from rllm_core.data.types import Task
-from rllm_core.errors import ConfigError, PluginError
+from rllm_core.errors import ConfigError
 from rllm_core.seeding import derive_seed
+from rllm_envs.hosted import WorkflowEnvironment
 from rllm_envs.verifiers.loading import load_taskset
 from rllm_envs.verifiers.options import ENDLESS_TRAIN_SIZE, VerifiersParams
 
@@ -90,11 +91,10 @@ class Splits:
         return endless if self._params.train_size is None else self._params.train_size
 
 
-class VerifiersTasks(Environment):
-    """The tasks of a taskset. The workflow `verifiers` rolls them out, because verifiers runs its own episodes."""
+class VerifiersTasks(WorkflowEnvironment):
+    """The tasks of a taskset. verifiers runs its own episodes."""
 
-    def __init__(self, params: VerifiersParams) -> None:
-        self._params = params
+    workflow = "verifiers"
 
     @classmethod
     def tasks(cls, split: Split, params: VerifiersParams) -> Sequence[Task]:
@@ -118,17 +118,3 @@ class VerifiersTasks(Environment):
             return Task(id=ids[at], data={INDEX: indices[at], SPLIT: split}, data_source=params.id)
 
         return LazyTasks(ids, make)
-
-    def reset(self, task: Mapping[str, Any]) -> str:
-        raise _needs_workflow()
-
-    def step(self, action: str) -> Outcome:
-        raise _needs_workflow()
-
-
-def _needs_workflow() -> PluginError:
-    return PluginError(
-        "bad-workflow",
-        "Environment 'verifiers' needs the workflow 'verifiers'.",
-        "Remove the key rllm.workflow.name.",
-    )

@@ -1,0 +1,1 @@
+"""Environments of NeMo-Gym, over the HTTP protocol of its resources servers."""

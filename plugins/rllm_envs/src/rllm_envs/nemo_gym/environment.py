@@ -1,0 +1,162 @@
+"""`nemo_gym`: rollouts scored by a resources server of NeMo-Gym, with the tools of that server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import ssl
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import httpx
+
+from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.data.messages import Message
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError, RolloutError
+from rllm_envs.nemo_gym.options import NemoGymParams
+from rllm_envs.nemo_gym.rows import CREATE, read_messages, read_tools
+
+SEED, VERIFY = "/seed_session", "/verify"
+SECONDS_TO_CHECK = 30.0
+LONGEST_ANSWER = 500
+"""Characters of a server's answer in an error."""
+
+
+class NemoGym(Environment):
+    """Rolls out rows of a dataset of NeMo-Gym: one session of the server, its tools, and its verification at the end.
+
+    Cookies identify the session, so each rollout has its own. Requests are sent one after the other, in the order of
+    the calls.
+    """
+
+    def __init__(self, params: NemoGymParams) -> None:
+        self._params = params
+        self._cookies = httpx.Cookies()
+        self._row: Mapping[str, Any] = {}
+        self._output: list[dict[str, Any]] = []
+        """The rollout so far, as the output of a response of the Responses API."""
+        self._requests = asyncio.Lock()
+
+    @classmethod
+    def tasks(cls, split: Split, params: NemoGymParams) -> Sequence[Task]:
+        """Return no tasks for validation, because tasks come from a dataset.
+
+        Raises:
+            ConfigError: `split` is train, which means that the run has no dataset.
+        """
+        if split == "val":
+            return []
+        raise ConfigError(
+            "no-dataset",
+            "Environment 'nemo_gym' needs a dataset, and `data.train_dataset` is not set.",
+            "Add --data FILE.jsonl, such as the file example.jsonl of the resources server.",
+        )
+
+    async def reset(self, task: Mapping[str, Any]) -> Sequence[Message]:
+        self._row = task
+        await self._ask(SEED, task)
+        return read_messages(task)
+
+    def tools(self, task: Mapping[str, Any]) -> Sequence[Any]:
+        schemas = read_tools(task)
+        return [(schema, partial(self._run_tool, schema["function"]["name"])) for schema in schemas]
+
+    async def step(self, action: str) -> Outcome:
+        message = {
+            "type": "message",
+            "id": "final",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": action, "annotations": []}],
+        }
+        response = {
+            "id": "rollout",
+            "object": "response",
+            "created_at": 0,
+            "model": "policy",
+            "output": [*self._output, message],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": self._row[CREATE].get("tools") or [],
+        }
+        answer = await self._ask(VERIFY, {**self._row, "response": response})
+        reward = answer.get("reward") if isinstance(answer, Mapping) else None
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise self._failure(VERIFY, f"its reward is {reward!r}")
+        components = answer.get("reward_components") or {}
+        return Outcome(reward=float(reward), done=True, reward_components=components)
+
+    async def _run_tool(self, tool: str, /, **arguments: Any) -> str:
+        """Return the server's answer. The model reads errors too, as with NeMo-Gym's own agent."""
+        async with self._requests:
+            answer = await self._post(f"/{tool}", arguments)
+            call = f"call-{len(self._output)}"
+            self._output += [
+                {
+                    "type": "function_call",
+                    "id": call,
+                    "call_id": call,
+                    "name": tool,
+                    "arguments": json.dumps(arguments, ensure_ascii=False),
+                    "status": "completed",
+                },
+                {"type": "function_call_output", "call_id": call, "output": answer.text},
+            ]
+        return answer.text
+
+    async def _ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Return the JSON answer of a request that must succeed."""
+        answer = await self._post(path, body)
+        if answer.status_code != httpx.codes.OK:
+            raise self._failure(path, f"HTTP {answer.status_code}: {answer.text[:LONGEST_ANSWER]}")
+        try:
+            return answer.json()
+        except ValueError:
+            raise self._failure(path, f"its answer is not JSON: {answer.text[:LONGEST_ANSWER]}") from None
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        address = self._params.url.rstrip("/") + path
+        try:
+            async with httpx.AsyncClient(
+                cookies=self._cookies, verify=_certificates(), timeout=self._params.timeout
+            ) as client:
+                answer = await client.post(address, json=body)
+        except httpx.HTTPError as error:
+            raise self._failure(path, f"{type(error).__name__}: {error}") from error
+        self._cookies.update(client.cookies)
+        return answer
+
+    def _failure(self, path: str, cause: str) -> RolloutError:
+        return RolloutError("environment-failed", f"{path} of {self._params.url} failed: {cause}.")
+
+
+def check_server(params: NemoGymParams) -> None:
+    """Ask the server for its routes. They answer 405, because they take POST only.
+
+    Raises:
+        ConfigError: it does not answer, or is no resources server.
+    """
+    for path in (SEED, VERIFY):
+        try:
+            answer = httpx.get(params.url.rstrip("/") + path, verify=_certificates(), timeout=SECONDS_TO_CHECK)
+        except httpx.HTTPError as error:
+            raise ConfigError(
+                "service-unreachable",
+                f"rllm.env.env_args.url: {params.url} does not answer: {type(error).__name__}: {error}.",
+                "Start the resources server, and copy its address from the output of `gym env start` (NeMo-Gym).",
+            ) from error
+        if answer.status_code != httpx.codes.METHOD_NOT_ALLOWED:
+            raise ConfigError(
+                "service-unreachable",
+                f"rllm.env.env_args.url: the server at {params.url} has no route POST {path}.",
+                "Use the address of a resources server, and not of an agent server or a model server.",
+            )
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates of this machine. Loading them takes longer than a request."""
+    return ssl.create_default_context()

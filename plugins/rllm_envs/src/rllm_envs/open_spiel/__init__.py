@@ -1,0 +1,1 @@
+"""The games of OpenSpiel, whose seats the policy, bots and random moves play."""

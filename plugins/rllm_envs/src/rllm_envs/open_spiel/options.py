@@ -1,0 +1,49 @@
+"""Options of the environment `open_spiel`, separate from the environment so that listing plugins imports nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rllm_core.contracts.plugin import Params
+from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
+
+
+class OpenSpielParams(Params):
+    """Options of ``open_spiel``."""
+
+    game: str = Field(min_length=1, description="Name of the game in OpenSpiel, such as tic_tac_toe or kuhn_poker.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters of the game, such as {players: 3}. `rllm` passes them on."
+    )
+    seats: list[int] = Field(
+        [0],
+        min_length=1,
+        description="Seats that the policy plays, from 0. Each is a trajectory with the role player_0, player_1, ….",
+    )
+    opponent: Literal["random", "mcts", "policy"] = Field(
+        "random",
+        description="Player of the other seats. `mcts` is OpenSpiel's bot. `policy` is the model itself, whose tokens "
+        "in these seats are not trained.",
+    )
+    mcts_simulations: int = Field(100, gt=0, description="Simulations for each move of the bot `mcts`.")
+    view: Literal["observation", "information_state"] | None = Field(
+        None,
+        description="The player's view as text: the current observation, or all that the player has seen so far. By "
+        "default the observation, if the game has one.",
+    )
+    prompt: str | None = Field(
+        None, min_length=1, description="First lines of a seat's first message. The default has the game and the seat."
+    )
+    retries: int = Field(
+        1, ge=0, description="Number of further responses in a turn if a response contains no legal action."
+    )
+    invalid: Literal["forfeit", "random"] = Field(
+        "forfeit",
+        description="Outcome of a turn without a legal action after all retries. `forfeit` ends the game, and the seat "
+        "gets the game's lowest return. `random` plays a random action.",
+    )
+    train_size: int = Field(1000, gt=0, le=LARGEST_SPLIT, description="Number of training games.")
+    val_size: int = Field(64, ge=0, le=LARGEST_SPLIT, description="Number of validation games.")
+    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the first game. Each further one has the next seed.")
