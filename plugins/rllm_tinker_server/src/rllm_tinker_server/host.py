@@ -257,7 +257,7 @@ class Host:
         return SharedPass(self.model)
 
     def _forward_backward_shared(self, group: Sequence[Job]) -> dict[str, ForwardBackwardResult]:
-        """Return the results of a shared pass, or no results if it fails, because only one of the requests may be faulty."""
+        """Return the results of a shared pass. Empty if it fails, because only one request may be faulty."""
         try:
             results = self._shared_pass.forward_backward(group)
         except Exception:

@@ -136,12 +136,12 @@ class SharedPass:
         """
         forward_only = jobs[0].request.forward_only
         batch = joined([job.batch for job in jobs])
-        with torch.set_grad_enabled(not forward_only), ExitStack() as undoing:  # type: ignore[no-untyped-call]
+        with torch.set_grad_enabled(not forward_only), ExitStack() as undoing:
             for job in jobs:
                 undoing.enter_context(job.learner.all_or_nothing())
             self._set_adapters(jobs)
             logprobs = batch.logprobs(self._model, batch.tokens.numel())
-            outputs = logprobs.split([int(job.batch.real.sum()) for job in jobs])
+            outputs = logprobs.split([int(job.batch.real.sum()) for job in jobs])  # type: ignore[no-untyped-call]
             losses = [loss_sum(job.request, job.batch, output) for job, output in zip(jobs, outputs, strict=True)]
             if not forward_only:
                 torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
@@ -161,12 +161,12 @@ class SharedPass:
             factors = [job.learner.lora.factors(name) for job in jobs]
             ranks = tuple(0 if each is None else len(each.down) for each in factors)
             present = [each for each in factors if each is not None]
-            if not present:  # type: ignore[no-untyped-call]
+            if not present:
                 layer.adapters = None
                 continue
             if ranks not in scales:
                 blocks = [torch.full((1, rank), ALPHA / max(rank, 1)) for rank in ranks]
-                scale = torch.block_diag(*blocks).repeat_interleave(rows, dim=0)[:, None]
+                scale = torch.block_diag(*blocks).repeat_interleave(rows, dim=0)[:, None]  # type: ignore[no-untyped-call]
                 scales[ranks] = scale.to(present[0].down.device)
             down, up = torch.cat([each.down for each in present]), torch.cat([each.up for each in present], dim=1)
             layer.adapters = _Adapters(down.requires_grad_(), up.requires_grad_(), scales[ranks])
