@@ -26,6 +26,8 @@ class _Waiting:
 
 LONGEST_WAIT = 0.02
 """Maximum seconds that a request waits for requests of other models. It never waits longer than the last pass took."""
+LONG_PASS = 0.1
+"""Seconds of a pass after which requests do not wait: passes of large requests are not shared."""
 RECENT = 4
 """A request waits for models whose last gradient is at most this many such waits old: they are likely in a step."""
 
@@ -112,7 +114,8 @@ class Gathering:
             results = self._compute(requests)
         except Exception as error:  # noqa: BLE001  (all clients receive it)
             results = dict.fromkeys(requests, error)
-        self._longest_wait = min(LONGEST_WAIT, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        self._longest_wait = 0.0 if seconds > LONG_PASS else min(LONGEST_WAIT, seconds)
         for model_id, result in results.items():
             try:
                 if isinstance(result, Exception):
