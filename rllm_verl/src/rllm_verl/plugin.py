@@ -71,5 +71,6 @@ def rllm_backends() -> Iterable[BackendPlugin[VerlConfig]]:
             columns=frozenset({"old_logprobs", "ref_logprobs", "sum_pi_squared"}),
             overlap=frozenset({"latest"}),
             token_trace=True,
+            observations=True,
         ),
     )

@@ -14,7 +14,7 @@ from rllm_backend_kit.update_metrics import Means, note_policy, note_rollout
 from rllm_core.contracts.backend import UpdatePlan
 from rllm_core.errors import LossError, RllmError
 from rllm_core.seeding import derive_seed
-from rllm_verl.tokens import SampledTokens
+from rllm_verl.tokens import SHARES, SampledTokens, observations
 from rllm_verl.traced import TracedTokens
 from rllm_verl.worker_losses import WorkerLosses
 
@@ -54,6 +54,8 @@ class Notes:
     failure: Failure | None = None
     traced: TracedTokens | None = None
     """The traced tokens. None if the plan requests no trace."""
+    prediction: float = 0.0
+    """The share of the observations in the batch's loss."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,16 +88,22 @@ class ShippedLoss:
             data: see ``rllm_verl.rows.DealtRows.tensordict``.
             dp_group: not used, because the loss does not depend on other ranks.
         """
-        tokens = SampledTokens.from_model_output(model_output, data)
+        tokens, means = SampledTokens.from_model_output(model_output, data), Means()
         # Ranks wait for each other in the backward pass, so rows without a sampled token also need a backward pass.
         nothing = model_output["log_probs"].values()[:0].sum()
+        observed = observations(model_output, data) if SHARES in data else None
         model_output.clear()
-        means = Means()
-        if not len(tokens):
-            return nothing, {NOTES: Notes(means)}
         try:
-            loss = self._loss(tokens, means)
-            return loss, {NOTES: Notes(means, traced=TracedTokens.from_tokens(tokens) if self.plan.trace else None)}
+            loss = self._loss(tokens, means) if len(tokens) else nothing
+            traced = TracedTokens.from_tokens(tokens) if self.plan.trace and len(tokens) else None
+            if observed is None:
+                return loss, {NOTES: Notes(means, traced=traced)}
+            logprobs, shares = observed
+            means.add("actor/observation_loss", -logprobs.detach())
+            prediction = -(logprobs * shares).sum()
+            # FSDP averages the ranks' gradients.
+            loss = loss + prediction * data["dp_size"]
+            return loss, {NOTES: Notes(means, traced=traced, prediction=float(prediction.detach()))}
         except RllmError as error:
             return nothing, {NOTES: Notes(means, Failure.from_error(error))}
         except Exception as error:  # noqa: BLE001  (if a rank raised, the others would wait for it)

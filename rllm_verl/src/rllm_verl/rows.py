@@ -38,7 +38,7 @@ class MicroBatching:
 class DealtRows:
     """Rows of a batch in the order of their ranks. Ranks get equal numbers of rows, and about equal numbers of tokens.
 
-    A row is cut after its last sampled token, because later tokens do not affect training. Rows without a sampled token
+    A row is cut after its last trained token, because later tokens do not affect training. Rows without a trained token
     are removed. A row's first token is never marked as sampled, because no token predicts it. Padding rows have only
     this one token.
     """
@@ -54,14 +54,28 @@ class DealtRows:
     """True for each token to train on, (offsets[-1],)."""
 
     @classmethod
-    def deal(cls, batch: TokenBatch, rows: NDArray[np.int64], ranks: int, micro: MicroBatching) -> DealtRows:
+    def deal(
+        cls,
+        batch: TokenBatch,
+        rows: NDArray[np.int64],
+        ranks: int,
+        micro: MicroBatching,
+        trained: NDArray[np.bool_] | None = None,
+    ) -> DealtRows:
         """Distribute `rows`, ids in the batch, over `ranks`.
+
+        Args:
+            batch: the rows' batch.
+            rows: (n_row,) row ids.
+            ranks: number of ranks.
+            micro: micro-batches of the ranks.
+            trained: (n_token,) tokens to train on. None if they are the sampled tokens.
 
         Raises:
             BackendError: a row is longer than the maximum micro-batch.
         """
         starts = batch.row_offsets[rows]
-        lengths = _last_sampled(batch)[rows] + 1 - starts
+        lengths = _last_trained(batch, batch.loss_mask if trained is None else trained)[rows] + 1 - starts
         learns = lengths > 1
         rows, starts, lengths = rows[learns], starts[learns], lengths[learns]
         if micro.max_tokens is not None and len(rows) and int(lengths.max()) > micro.max_tokens:
@@ -124,10 +138,10 @@ class DealtRows:
         return values
 
 
-def _last_sampled(batch: TokenBatch) -> NDArray[np.int64]:
-    """Return the index of each row's last sampled token, (n_row,). It is before the row's start if the row has none."""
-    sampled = np.concatenate(([-1], np.flatnonzero(batch.loss_mask)))
-    return sampled[np.searchsorted(sampled, batch.row_offsets[1:]) - 1]
+def _last_trained(batch: TokenBatch, trained: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the index of each row's last trained token, (n_row,). It is before the row's start if the row has none."""
+    places = np.concatenate(([-1], np.flatnonzero(trained)))
+    return places[np.searchsorted(places, batch.row_offsets[1:]) - 1]
 
 
 def _balanced_order(lengths: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:

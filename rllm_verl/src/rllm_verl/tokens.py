@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDict
 
+SHARES = "observation_shares"
+"""Name of the workers' column with the weights of observations, see `rllm_backend_kit.minibatches`. It is absent in
+updates without observations."""
+
+
+def observations(model_output: Mapping[str, Tensor], data: TensorDict) -> tuple[Tensor, Tensor]:
+    """Return the log-probs of a micro-batch's observation tokens and their shares, (n_observed,) float32 each."""
+    shares = data[SHARES].values()
+    places = shares.nonzero()[:, 0]
+    # An engine's value at a position belongs to the next token.
+    return model_output["log_probs"].values()[places - 1].float(), shares[places]
+
 
 @dataclass(frozen=True, eq=False)
 class SampledTokens:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss import RoleLosses, complete_plan
-from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares
 from rllm_backend_kit.overflow import gradient_error
 from rllm_backend_kit.update_metrics import Means
 from rllm_backend_kit.update_trace import UpdateTrace, clip_factor
@@ -21,6 +21,7 @@ from rllm_core.data.batch import TokenBatch
 from rllm_core.seeding import derive_seed
 from rllm_verl.policy_loss import NOTES, Notes, ShippedLoss
 from rllm_verl.rows import DealtRows, MicroBatching
+from rllm_verl.tokens import SHARES
 from rllm_verl.traced import DriverTrace
 from rllm_verl.workers import Workers
 
@@ -80,9 +81,12 @@ class Updater:
         workers.optimizer_zero_grad()
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
         for number, chosen in enumerate(dealt):
-            rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching)
+            shares = _observation_shares(batch, chosen)
+            trained = None if shares is None else batch.loss_mask | (shares > 0)
+            rows = DealtRows.deal(batch, chosen, workers.data_parallel_size, settings.micro_batching, trained)
             if len(rows):
-                loss = self._add_gradient(workers, rows, chosen, plan, number, means, traced)
+                columns = {} if shares is None else {SHARES: shares}
+                loss = self._add_gradient(workers, rows, chosen, columns, plan, number, means, traced)
                 norm = self._step(workers, rate, batch, plan, means)
                 if trace is not None:
                     seed = derive_seed(plan.seed, "loss", number)
@@ -96,15 +100,16 @@ class Updater:
         workers: Workers,
         rows: DealtRows,
         chosen: NDArray[np.int64],
+        columns: Mapping[str, NDArray[np.float32]],
         plan: UpdatePlan,
         number: int,
         means: Means,
         traced: DriverTrace | None,
     ) -> float:
-        """Add a minibatch's gradient, and return its loss."""
+        """Add a minibatch's gradient, and return the policy's loss, without observations."""
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
         data = rows.tensordict(
-            _columns(rows.batch) | {"weights": weights},
+            {**_columns(rows.batch), **columns, "weights": weights},
             # Greedy sampling (temperature 0) records log-probs at temperature 1.
             temperature=self._settings.temperature or 1.0,
             calculate_entropy=self._settings.calculate_entropy or plan.entropy_coeff > 0,
@@ -112,13 +117,14 @@ class Updater:
             minibatch=number,
         )
         metrics = workers.forward_backward(data)["metrics"]
+        loss = float(metrics["loss"])
         for notes in _flat(metrics[NOTES]):
             if notes.failure is not None:
                 raise notes.failure.error()
+            loss -= notes.prediction
             means.merge(notes.means)
             if traced is not None and notes.traced is not None:
                 traced.add(number, notes.traced, weights, derive_seed(plan.seed, "loss", number))
-        loss = float(metrics["loss"])
         means.add("actor/loss", loss)
         return loss
 
@@ -135,6 +141,15 @@ class Updater:
                 "actor_rollout_ref.actor.optim.lr.",
             )
         return norm
+
+
+def _observation_shares(batch: TokenBatch, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """Return the shares of `rows` like `observation_shares`, without first tokens, which no token predicts."""
+    shares = observation_shares(batch, rows)
+    if shares is None:
+        return None
+    shares[batch.row_offsets[:-1]] = 0
+    return shares if shares.any() else None
 
 
 def _columns(batch: TokenBatch) -> dict[str, NDArray[np.float32]]:

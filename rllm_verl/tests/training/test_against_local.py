@@ -121,3 +121,25 @@ def test_columns(temperature: float, alone: Any) -> None:
     filled = fill_columns(alone.begin_anew(tokens=90), batch, frozenset({"sum_pi_squared"}), settings)
     np.testing.assert_allclose(filled.old_logprobs, expected.old_logprobs, atol=1e-5)
     np.testing.assert_allclose(filled.sum_pi_squared, expected.sum_pi_squared, atol=1e-5)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_observations(minibatches: int, check: Callable[..., dict[str, float]]) -> None:
+    batch = random_batch(TURNS)
+    weights = np.zeros(len(batch.tokens), np.float32)
+    for start, end in zip(batch.row_offsets, batch.row_offsets[1:], strict=False):
+        first = start + int(batch.loss_mask[start:end].argmax())
+        weights[first:end] = np.where(batch.loss_mask[first:end], 0, 0.5)
+    metrics = check(batch.with_columns(observation_weights=weights), make_plan(), num_minibatches=minibatches)
+    assert metrics["actor/observation_loss"] > 0
+
+
+def test_observations_without_weight_change_nothing(alone: Any) -> None:
+    batch = random_batch(TURNS)
+    without = batch.with_columns(observation_weights=np.zeros(len(batch.tokens), np.float32))
+    found = []
+    for each in (batch, without):
+        metrics = make_updater(tokens=90).update(alone.begin_anew(tokens=90), each, make_plan()).metrics
+        found.append((metrics, alone.weights()))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
