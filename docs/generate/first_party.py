@@ -19,6 +19,7 @@ NOT_OURS = (CORE,)
 EXTRAS = {
     "rllm-envs": {
         "gymnasium": {"rllm.env.name": "gymnasium"},
+        "openenv": {"rllm.env.name": "openenv"},
         "reasoning-gym": {"rllm.env.name": "reasoning_gym"},
         "textarena": {"rllm.env.name": "textarena"},
         "verifiers": {"rllm.env.name": "verifiers"},

@@ -27,6 +27,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/reasoning-gym",
             "how-to/textarena",
             "how-to/gymnasium",
+            "how-to/openenv",
             "how-to/verifiers",
             "how-to/tools",
             "how-to/your-agent",

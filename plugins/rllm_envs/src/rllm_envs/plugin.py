@@ -1,4 +1,4 @@
-"""The environments `gymnasium`, `reasoning_gym`, `textarena` and `verifiers`."""
+"""The environments `gymnasium`, `openenv`, `reasoning_gym`, `textarena` and `verifiers`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
 from rllm_envs.gymnasium import plugin as gymnasium
+from rllm_envs.openenv import plugin as openenv
 from rllm_envs.reasoning_gym import plugin as reasoning_gym
 from rllm_envs.textarena import plugin as textarena
 from rllm_envs.verifiers import plugin as verifiers
@@ -19,6 +20,7 @@ requires_api = 1
 @hookimpl
 def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
     yield from gymnasium.environments()
+    yield from openenv.environments()
     yield from reasoning_gym.environments()
     yield from textarena.environments()
     yield from verifiers.environments()
