@@ -71,14 +71,21 @@ class Say(Action):
 
 
 class Echo(Environment[Say, Seen, State]):
-    """Repeats messages."""
+    """Repeats a message. Longer messages get higher rewards."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Seen:
         return Seen(text="Say something.")
 
     def step(self, action: Say, timeout_s: float | None = None, **kwargs: Any) -> Seen:
-        return Seen(text=action.message.upper() if action.loud else action.message, reward=0.5, done=True)
+        return Seen(
+            text=action.message.upper() if action.loud else action.message, reward=len(action.message) / 10, done=True
+        )
 
     @property
     def state(self) -> State:
         return State()
+
+
+echo = create_app(Echo, Say, Seen, max_concurrent_envs=SESSIONS)
