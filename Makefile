@@ -62,6 +62,8 @@ CLIENTS := openai anthropic openai-agents langgraph langchain-openai pydantic-ai
 VERIFIERS := $(VENV)/verifiers
 # NeMo-Gym's servers run in a process that has these packages first on its path.
 NEMO_GYM := $(VENV)/nemo-gym
+# OpenEnv wants an older `mcp` than verifiers.
+OPENENV := $(VENV)/openenv
 # LiteLLM's proxy, which `benchmarks/gateway.py --litellm` measures beside the gateway; it wants older clients than agents.
 VENV_LITELLM ?= .venv-litellm
 LITELLM := litellm[proxy]==1.106.2
@@ -83,7 +85,7 @@ endef
 # Tests start hundreds of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients test-verifiers test-nemo-gym ci lint types tests docs clean
+.PHONY: help install demo test test-long test-gpu smoke-gpu test-vllm test-verl-vllm dist test-wheels test-clients test-envs ci lint types tests docs clean
 .PHONY: site test-nightly
 
 help:
@@ -93,11 +95,10 @@ help:
 	@echo "make dist     build all wheels and sdists into dist/, and check what they hold"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
-	@echo "make test-verifiers  install verifiers (21 MB), and compare rewards with its own evaluation (a minute)"
-	@echo "make test-nemo-gym  install NeMo-Gym (33 MB), and run rollouts with one of its servers (a minute)"
+	@echo "make test-envs  install verifiers, OpenEnv and NeMo-Gym (81 MB), and compare rewards with their own (three minutes)"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings; not part of make ci"
-	@echo "make ci       make test, make test-long, make test-clients, make test-verifiers, make test-nemo-gym, make test-wheels, make site: what continuous integration runs"
+	@echo "make ci       make test, make test-long, make test-clients, make test-envs, make test-wheels, make site: what continuous integration runs"
 	@echo "make test-vllm    install vLLM beside it (3.5 GB), and test rollouts with it (minutes; not part of make test)"
 	@echo "make test-verl-vllm  the same for vLLM behind verl (4 GB of disk, 7 GB of memory; minutes; not part of make test)"
 	@echo "make test-gpu     what must hold on a CUDA device (minutes; not part of make test)"
@@ -198,14 +199,10 @@ test-clients: install $(INSTALLED_CLIENTS) $(VENV_MINI)/.installed
 	PATH="$(CURDIR)/$(VENV_MINI)/bin:$$PATH" $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
 	  --client-python $(VENV_CLIENTS)/bin/python
 
-$(VERIFIERS): constraints-verifiers.txt | install
+$(VERIFIERS) $(OPENENV): $(VENV)/%: constraints-%.txt | install
 	rm -rf $@
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r $<
 	@touch $@
-
-test-verifiers: install $(VERIFIERS)
-	PYTHONPATH=$(abspath $(VERIFIERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
-	  -o norecursedirs=".*" plugins/rllm_envs/tests/real
 
 # Only the base classes and one server of NeMo-Gym are used, which also run on this Python. Its other requirements are large.
 $(NEMO_GYM): constraints-nemo-gym.txt | install
@@ -213,15 +210,19 @@ $(NEMO_GYM): constraints-nemo-gym.txt | install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-compile --target $@ -r $<
 	@touch $@
 
-test-nemo-gym: install $(NEMO_GYM)
-	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/nemo_gym/real --nemo-gym $(abspath $(NEMO_GYM))
+test-envs: install $(VERIFIERS) $(OPENENV) $(NEMO_GYM)
+	PYTHONPATH=$(abspath $(VERIFIERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
+	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/verifiers
+	PYTHONPATH=$(abspath $(OPENENV)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 10 \
+	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/openenv
+	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
+
 
 ci:
 	$(MAKE) test
 	$(MAKE) test-long
 	$(MAKE) test-clients
-	$(MAKE) test-verifiers
-	$(MAKE) test-nemo-gym
+	$(MAKE) test-envs
 	$(MAKE) test-wheels
 	bash -c 'time $(MAKE) site'
 

@@ -21,6 +21,7 @@ EXTRAS = {
         "gymnasium": {"rllm.env.name": "gymnasium"},
         "nemo-gym": {"rllm.env.name": "nemo_gym"},
         "open-spiel": {"rllm.env.name": "open_spiel"},
+        "openenv": {"rllm.env.name": "openenv"},
         "reasoning-gym": {"rllm.env.name": "reasoning_gym"},
         "textarena": {"rllm.env.name": "textarena"},
         "verifiers": {"rllm.env.name": "verifiers"},

@@ -29,6 +29,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/open-spiel",
             "how-to/nemo-gym",
             "how-to/gymnasium",
+            "how-to/openenv",
             "how-to/verifiers",
             "how-to/tools",
             "how-to/your-agent",

@@ -53,8 +53,10 @@ tests = EnvironmentContract.for_each(
 )
 # Their workflows roll out their episodes, and have tests of their own.
 del tests["TestOpenSpiel"]
-# `nemo_gym` needs a running server: `make test-nemo-gym` tests it.
+# `nemo_gym` needs a running server: `make test-envs` tests it.
 del tests["TestNemoGym"]
-# verifiers is not installed here: `make test-verifiers` tests it.
+# verifiers is not installed here: `make test-envs` tests it.
 del tests["TestVerifiers"]
+# Neither is openenv: `make test-envs` tests both.
+del tests["TestOpenenv"]
 globals().update(tests)

@@ -25,7 +25,7 @@ LIBRARIES = {
         "pyarrow",
         "reasoning_gym",
     ),
-    *("renderers", "sympy", "tensorboard", "tensorboardX", "textarena", "verifiers"),
+    *("openenv", "renderers", "sympy", "tensorboard", "tensorboardX", "textarena", "verifiers"),
 }
 SCRIPT = """
 import json, sys

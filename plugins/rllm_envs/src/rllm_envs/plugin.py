@@ -1,4 +1,4 @@
-"""The environments `gymnasium`, `nemo_gym`, `open_spiel`, `reasoning_gym`, `textarena` and `verifiers`."""
+"""The environments `gymnasium`, `nemo_gym`, `openenv`, `open_spiel`, `reasoning_gym`, `textarena` and `verifiers`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rllm_core.plugins import hookimpl
 from rllm_envs.gymnasium import plugin as gymnasium
 from rllm_envs.nemo_gym import plugin as nemo_gym
 from rllm_envs.open_spiel import plugin as open_spiel
+from rllm_envs.openenv import plugin as openenv
 from rllm_envs.reasoning_gym import plugin as reasoning_gym
 from rllm_envs.textarena import plugin as textarena
 from rllm_envs.verifiers import plugin as verifiers
@@ -23,6 +24,7 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
     yield from gymnasium.environments()
     yield from nemo_gym.environments()
     yield from open_spiel.environments()
+    yield from openenv.environments()
     yield from reasoning_gym.environments()
     yield from textarena.environments()
     yield from verifiers.environments()

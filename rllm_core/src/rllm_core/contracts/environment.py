@@ -40,8 +40,8 @@ class Outcome:
 class Environment(ABC):
     """The interface of environments. Each episode has its own instance, made with the environment's options.
 
-    `reset` and `step` may be coroutine functions. Plain methods run in their own thread, unless the plugin sets
-    ``blocking=False``. Set it only if the methods return quickly without waiting.
+    `reset`, `step` and `close` may be coroutine functions. Plain methods run in their own thread, unless the plugin
+    sets ``blocking=False``. Set it only if the methods return quickly without waiting.
     """
 
     takes_objects: ClassVar[bool] = False
@@ -78,9 +78,10 @@ class Environment(ABC):
         """Return data for rewards after the episode has ended, as JSON data; see `Rollout.state`."""
         return None
 
-    def close(self) -> None:  # noqa: B027  (nothing to release is the common case)
+    def close(self) -> Awaitable[None] | None:
         """Release the episode's resources. Called once, also after an error. After a timeout `step` may still be
         running."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

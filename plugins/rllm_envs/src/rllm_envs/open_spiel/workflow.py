@@ -146,7 +146,8 @@ class OpenSpielWorkflow(Workflow):
         if seat in table.bots:
             action: int = table.bots[seat].step(state)
             return action
-        return table.moves.choice(state.legal_actions())
+        legal: list[int] = state.legal_actions()
+        return table.moves.choice(legal)
 
     async def _ask(self, table: _Table, seat: int) -> int:
         """Return the action that the model chooses for `seat`."""

@@ -1,0 +1,1 @@
+"""Environments of OpenEnv, whose servers are reached by address or started here."""

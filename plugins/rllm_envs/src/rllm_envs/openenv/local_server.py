@@ -1,0 +1,52 @@
+"""The process that serves an environment's application: ``python -m rllm_envs.openenv.local_server MODULE:NAME``.
+
+It answers each line of its input with its address, and ends with its input. The process is separate because
+environments use global random numbers, and print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+from rllm_serving.http_server import HttpServer
+from rllm_serving.listening import listen, url_of
+from rllm_serving.parent import end_with_parent
+
+
+def main(application: str) -> None:
+    """Serve until the input ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    # Text that an environment prints is no answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def write(line: str) -> None:
+        answers.write(line + "\n")
+        answers.flush()
+
+    module, _, name = application.rpartition(":")
+    try:
+        app = getattr(import_module(module), name)
+    except Exception as error:  # noqa: BLE001  (a module raises anything)
+        write(" ".join(f"{type(error).__name__}: {error}".split()))
+        return
+    asyncio.run(_serve(app, write))
+
+
+async def _serve(app: Any, write: Any) -> None:
+    listening = listen()
+    url = url_of(listening)
+    server = HttpServer(app, listening, lifespan="on")
+    await server.start()
+    write("ready")
+    await asyncio.to_thread(sys.stdin.readline)
+    write(url)
+    end_with_parent()
+    await server.ended()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,143 @@
+"""The servers of environments: their addresses, and the form of their actions."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from rllm_core.errors import ConfigError, did_you_mean
+from rllm_envs.openenv.actions import ActionForm, read_form
+from rllm_envs.openenv.options import OpenEnvParams
+from rllm_serving.line_process import DiedError, LineProcess, NotReadyError
+from rllm_serving.listening import is_loopback
+
+MODULE = "rllm_envs.openenv.local_server"
+SECONDS_TO_ANSWER = 20.0
+
+
+class LocalServer:
+    """A process of this machine that serves an application. It starts when its address is needed."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._lock = Lock()
+        self._process: LineProcess | None = None
+        self._url = ""
+
+    def find_url(self) -> str:
+        """Return its address. If the process has ended, start a new one.
+
+        Raises:
+            ConfigError: the application cannot be imported, or does not start.
+        """
+        with self._lock:
+            if self._process is None or self._process.exit_code is not None:
+                try:
+                    # Sets of strings have the same order after a resume.
+                    process = LineProcess.start(
+                        MODULE, [self._application], stderr=None, environment={"PYTHONHASHSEED": "0"}
+                    )
+                    self._url = process.ask("url").strip()
+                except (DiedError, NotReadyError) as error:
+                    raise ConfigError(
+                        "unknown-choice",
+                        f"rllm.env.env_args.server: {self._application!r} does not start: {str(error).strip()}.",
+                        "Install the module, or put its directory on Python's path: PYTHONPATH=. rllm train …",
+                    ) from error
+                atexit.register(process.end)
+                self._process = process
+            return self._url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that answers."""
+
+    url: str
+    token: str | None
+    form: ActionForm
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of each request."""
+        return _make_headers(self.token)
+
+    def count_tasks(self, split: str) -> int:
+        """Return the number of tasks in a split of the server's task API.
+
+        Raises:
+            ConfigError: the server has no such split, or no task API.
+        """
+        (name,) = _ask(self.url, self.token, "GET", "/list_environments")
+        answer = _ask(self.url, self.token, "POST", f"/{name}/num_tasks", {"split": split})
+        return int(answer["num_tasks"])
+
+
+def find_server(params: OpenEnvParams) -> Server:
+    """Return the server of the options. Start it if it is an application, or was one that has ended.
+
+    Raises:
+        ConfigError: nothing answers, the application does not start, the token is missing, or the actions have no such
+            field.
+    """
+    token = None
+    if params.token_variable:
+        token = os.environ.get(params.token_variable)
+        if not token:
+            raise ConfigError(
+                "missing-api-key",
+                f"Environment {params.server!r} needs the environment variable {params.token_variable}, which is not "
+                "set.",
+                f"Set it with `export {params.token_variable}=TOKEN`, or change rllm.env.env_args.token_variable.",
+            )
+    is_address = "://" in params.server
+    url = params.server.rstrip("/") if is_address else _local_server(os.getpid(), params.server).find_url()
+    form = read_form(_read_schema(url, token), params.action)
+    properties = form.schema["properties"]
+    if params.action is not None and params.action not in properties:
+        raise ConfigError(
+            "unknown-choice",
+            f"rllm.env.env_args.action: the actions of {params.server!r} have no field {params.action!r}.",
+            did_you_mean(params.action, list(properties)) or f"Their fields: {', '.join(properties)}.",
+        )
+    return Server(url=url, token=token, form=form)
+
+
+@lru_cache
+def _local_server(owner: int, application: str) -> LocalServer:
+    """Return the server of an application in the process `owner`. A fork starts without servers."""
+    return LocalServer(application)
+
+
+@lru_cache
+def _read_schema(url: str, token: str | None) -> Mapping[str, Any]:
+    """Return the JSON schema of a server's actions."""
+    schema: Mapping[str, Any] = _ask(url, token, "GET", "/schema")["action"]
+    return schema
+
+
+def _make_headers(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _ask(url: str, token: str | None, method: str, path: str, body: Any = None) -> Any:
+    """Send a request to a server, and return its answer."""
+    try:
+        # A proxy of the user's network cannot reach this machine.
+        has_proxy = not is_loopback(urlsplit(url).hostname or "")
+        with httpx.Client(headers=_make_headers(token), timeout=SECONDS_TO_ANSWER, trust_env=has_proxy) as client:
+            return client.request(method, url + path, json=body).raise_for_status().json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise ConfigError(
+            "service-unreachable",
+            f"{method} {url}{path}, the server of an OpenEnv environment, fails: {error or type(error).__name__}.",
+            "Start the server, or correct rllm.env.name=openenv:http://HOST:PORT.",
+        ) from error

@@ -1,0 +1,90 @@
+"""The commands of docs/how-to/openenv.md, and a killed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import documents
+import pytest
+import yaml
+
+from rllm_envs.openenv.options import OpenEnvParams
+
+PAGE = "docs/how-to/openenv.md"
+SMALL = ("rllm.env.env_args.val_size=0", "data.max_prompt_length=300", "data.max_response_length=8")
+STEPS, KILLED_AFTER, DEADLINE = 2, 1, 250
+
+
+def _start(directory: Path, *words: str) -> subprocess.Popen[bytes]:
+    directory.mkdir(exist_ok=True)
+    paths = os.pathsep.join([".", os.environ["PYTHONPATH"]])
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "rllm", *words]
+    return subprocess.Popen(command, cwd=directory, env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _finish(process: subprocess.Popen[bytes]) -> None:
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors.decode()
+
+
+def _metrics(directory: Path) -> list[dict[str, Any]]:
+    file = directory / "runs" / "rllm-training" / "default" / "metrics.jsonl"
+    lines = map(json.loads, file.read_text().splitlines() if file.exists() else ())
+    return [line for line in lines if "actor/loss" in line]
+
+
+def _weights(directory: Path) -> dict[str, bytes]:
+    backend = directory / "runs" / "rllm-training" / "default" / "checkpoints" / "latest" / "backend"
+    return {path.name: path.read_bytes() for path in backend.rglob("*.safetensors")}
+
+
+def test_commands_of_the_page_work(tmp_path: Path) -> None:
+    (program,) = documents.blocks(PAGE, "python")
+    (tmp_path / "digits.py").write_text(program)
+    lines = [line.partition(" rllm ")[2] for line in documents.blocks(PAGE, "sh")[0].splitlines()]
+    _, train, evaluate = (shlex.split(line) for line in lines)
+    _finish(_start(tmp_path, *train, *SMALL))
+    _finish(_start(tmp_path, *evaluate, *SMALL[1:]))
+    assert len(_metrics(tmp_path)) == STEPS
+
+
+def test_settings_of_the_page_are_accepted() -> None:
+    (text,) = documents.blocks(PAGE, "yaml")
+    env = yaml.safe_load(text)["rllm"]["env"]
+    assert OpenEnvParams(server=env["name"].removeprefix("openenv:"), **env["env_args"])
+
+
+@pytest.mark.long
+def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    """Rollouts run one by one. Otherwise the batches of the engine depend on time, and the weights up to rounding."""
+    words = (
+        *(
+            "train",
+            "openenv:oe_games:echo",
+            "rllm.env.env_args.action=message",
+            *SMALL,
+            f"rllm.trainer.total_batches={STEPS}",
+            "rllm.trainer.save_freq=1",
+        ),
+        *("rllm.rollout.n=2", "data.train_batch_size=2", "rllm.workflow.n_parallel_tasks=1"),
+    )
+    _finish(_start(tmp_path / "whole", *words))
+    killed = _start(tmp_path / "killed", *words)
+    end = time.monotonic() + DEADLINE
+    while len(_metrics(tmp_path / "killed")) < KILLED_AFTER:
+        assert killed.poll() is None, killed.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    killed.kill()
+    killed.communicate()
+    _finish(_start(tmp_path / "killed", *words, "--resume"))
+    assert [step["actor/grad_norm"] > 0 for step in _metrics(tmp_path / "whole")] == [True] * STEPS
+    assert _weights(tmp_path / "killed") == _weights(tmp_path / "whole") != {}
