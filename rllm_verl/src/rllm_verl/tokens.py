@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 SHARES = "observation_shares"
-"""Name of the workers' column with the weights of observations, see `rllm_backend_kit.minibatches`. It is absent in
-updates without observations."""
+"""Name of the workers' column with the weights of observations, see `rllm_backend_kit.minibatches`. An update
+without observations does not have it."""
 
 
 def observations(model_output: Mapping[str, Tensor], data: TensorDict) -> tuple[Tensor, Tensor]:

@@ -79,9 +79,9 @@ class _Adapters:
     """The adapters of all models on one linear layer, for one pass. ``rank`` is the sum of their ranks."""
 
     down: Tensor
-    """(rank, n_in) float32."""
+    """First factors of the adapters, below each other: (rank, n_in) float32."""
     up: Tensor
-    """(n_out, rank) float32."""
+    """Second factors of the adapters, beside each other: (n_out, rank) float32."""
     scale: Tensor
     """(n_row, 1, rank) float32: alpha / rank for the rank components of the row's own model, 0 for the others."""
 

@@ -1,4 +1,4 @@
-"""The environment `nemo_gym`."""
+"""Declares the environment `nemo_gym`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment `openenv`."""
+"""Declares the environment `openenv`."""
 
 from __future__ import annotations
 
