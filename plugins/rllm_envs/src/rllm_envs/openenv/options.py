@@ -11,7 +11,7 @@ from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
 
 class OpenEnvParams(Params):
-    """Options of ``openenv``."""
+    """Options of ``openenv``: the server, its actions and observations, and the tasks."""
 
     server: str = Field(
         min_length=1,
