@@ -217,7 +217,6 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(NEMO_GYM)
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/openenv
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
 
-
 ci:
 	$(MAKE) test
 	$(MAKE) test-long

@@ -10,8 +10,9 @@ from rllm_envs.installed import require
 
 def test_missing_package_names_the_extra() -> None:
     with pytest.raises(PluginError) as raised:
-        require("no_such_package", "no-such-package")
-    assert raised.value.hint == "Run: pip install 'rllm-envs[no-such-package]'"
+        require("no_such_module", "some-extra")
+    assert "no_such_module" in str(raised.value)
+    assert raised.value.hint == "Run: pip install 'rllm-envs[some-extra]'"
 
 
 def test_installed_package_is_accepted() -> None:

@@ -12,6 +12,6 @@ def require(package: str, extra: str) -> None:
     if find_spec(package) is None:
         raise PluginError(
             "missing-package",
-            f"Environment {package!r} needs the package {extra}, which is not installed.",
+            f"This environment needs the module {package}, which is not installed. Extra of rllm-envs: {extra}.",
             f"Run: pip install 'rllm-envs[{extra}]'",
         )

@@ -28,7 +28,7 @@ class AgentParams(Params):
     agent: str | None = Field(
         None,
         description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
-        "rollout, and may be async. Or mini-swe-agent, which runs in a sandbox.",
+        "rollout, and may be async. Or mini-swe-agent or qwen-code, which run in a sandbox.",
     )
     command: list[str] | None = Field(
         None,
@@ -38,8 +38,8 @@ class AgentParams(Params):
     )
     arguments: list[str] = Field(
         default_factory=list,
-        description="More arguments of mini-swe-agent, such as [--config, my.yaml]. The sandbox contains the files "
-        "of this machine that are listed.",
+        description="More arguments of an agent that has a name, such as [--config, my.yaml]. Files among them are in "
+        "the sandbox.",
     )
     timeout: Annotated[float, Means.ROLLOUT_SECONDS] = Field(
         3600.0,
@@ -67,7 +67,7 @@ def _check(params: AgentParams) -> None:
         raise ConfigError(
             "arguments-without-program",
             "rllm.workflow.workflow_args.arguments needs an agent by name, and this run has none.",
-            "Remove it, or add --agent mini-swe-agent. Write the arguments of your program into `command`.",
+            "Remove it, or add --agent mini-swe-agent or qwen-code. Write your program's arguments into `command`.",
         )
     if params.agent is not None and params.agent in HARNESSES:
         check_harness(params.agent)

@@ -81,7 +81,7 @@ class _Adapters:
     down: Tensor
     """First factors of the adapters, below each other: (rank, n_in) float32."""
     up: Tensor
-    """Second factors of the adapters, beside each other: (n_out, rank) float32."""
+    """Second factors of the adapters, in the same order: (n_out, rank) float32."""
     scale: Tensor
     """(n_row, 1, rank) float32: alpha / rank for the rank components of the row's own model, 0 for the others."""
 

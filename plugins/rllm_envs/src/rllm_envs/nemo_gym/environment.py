@@ -124,7 +124,7 @@ class NemoGym(Environment):
                 cookies=self._cookies, verify=_certificates(), timeout=self._params.timeout
             ) as client:
                 answer = await client.post(address, json=body)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._failure(path, f"{type(error).__name__}: {error}") from error
         self._cookies.update(client.cookies)
         return answer
@@ -142,7 +142,7 @@ def check_server(params: NemoGymParams) -> None:
     for path in (SEED, VERIFY):
         try:
             answer = httpx.get(params.url.rstrip("/") + path, verify=_certificates(), timeout=SECONDS_TO_CHECK)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ConfigError(
                 "service-unreachable",
                 f"rllm.env.env_args.url: {params.url} does not answer: {type(error).__name__}: {error}.",

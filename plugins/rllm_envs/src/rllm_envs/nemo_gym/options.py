@@ -8,7 +8,7 @@ from rllm_core.contracts.plugin import Params
 
 
 class NemoGymParams(Params):
-    """Options of ``nemo_gym``."""
+    """Options of ``nemo_gym``: the resources server's address and its time limit."""
 
     url: str = Field(
         pattern=r"^https?://[^/]+", description="Address of a running resources server, such as http://127.0.0.1:8000."

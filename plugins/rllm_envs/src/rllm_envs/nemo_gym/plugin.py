@@ -1,4 +1,4 @@
-"""Declares the environment `nemo_gym`."""
+"""The environment `nemo_gym`, whose packages are imported only when a run needs them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
 
 class OpenSpielParams(Params):
-    """Options of ``open_spiel``."""
+    """Options of ``open_spiel``: the game, its seats and their players, and the tasks."""
 
     game: str = Field(min_length=1, description="Name of the game in OpenSpiel, such as tic_tac_toe or kuhn_poker.")
     options: dict[str, Any] = Field(

@@ -122,7 +122,7 @@ class OpenEnv(Environment):
 
 
 def _failure(params: OpenEnvParams, cause: object) -> RolloutError:
-    text = str(cause) or type(cause).__name__
+    text = (str(cause) or type(cause).__name__).rstrip(".")
     return RolloutError(
-        "environment-failed", f"Environment {params.server!r} failed: {text}", "Look at the log of its server."
+        "environment-failed", f"Environment {params.server!r} failed: {text}.", "Look at the log of its server."
     )

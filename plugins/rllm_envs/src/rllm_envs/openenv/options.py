@@ -11,11 +11,11 @@ from rllm_envs.seeds import LARGEST_SPLIT, SEEDS
 
 
 class OpenEnvParams(Params):
-    """Options of ``openenv``."""
+    """Options of ``openenv``: the server, its actions and observations, and the tasks."""
 
     server: str = Field(
         min_length=1,
-        pattern=r"^(https?://.+|[\w.]+:\w+)$",
+        pattern=r"^(https?://.+|[\w.]+:[a-zA-Z_]\w*)$",
         description="Address of the environment's server, such as http://127.0.0.1:8000. Or its application as "
         "MODULE:NAME, such as echo_env.server.app:app, which rllm serves in a process on this machine.",
     )

@@ -1,4 +1,4 @@
-"""Declares the environment `openenv`."""
+"""The environment `openenv`, whose packages are imported only when a run needs them."""
 
 from __future__ import annotations
 

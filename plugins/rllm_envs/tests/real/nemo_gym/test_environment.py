@@ -85,7 +85,7 @@ def test_stopped_server_is_an_error(rows: list[dict[str, Any]]) -> None:
 
 def test_check_accepts_a_resources_server_only(counter: str) -> None:
     check_server(NemoGymParams(url=counter))
-    for url in ("http://127.0.0.1:9", f"{counter}/nothing"):
+    for url in ("http://127.0.0.1:9", "http://localhost:port", f"{counter}/nothing"):
         with expect_error(ConfigError, "service-unreachable", url):
             check_server(NemoGymParams(url=url))
 

@@ -147,3 +147,9 @@ def test_action_with_several_fields_is_a_json_object() -> None:
     assert form.read("hi {") is None
     assert json.loads(form.request[form.request.index("{") :])["properties"].keys() == {"message", "loud"}
     assert read_form(Say.model_json_schema(), "message").read(" hi\n") == {"message": "hi"}
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:8000", "localhost:8000", "http://", "oe_games"])
+def test_address_without_a_scheme_is_rejected(server: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        OpenEnvParams(server=server)

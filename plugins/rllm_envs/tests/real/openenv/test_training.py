@@ -5,34 +5,40 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import documents
 import pytest
 import yaml
+from forked import CommandServer, ForkedProcess
 
 from rllm_envs.openenv.options import OpenEnvParams
 
+Start = Callable[..., ForkedProcess]
 PAGE = "docs/how-to/openenv.md"
 SMALL = ("rllm.env.env_args.val_size=0", "data.max_prompt_length=300", "data.max_response_length=8")
 STEPS, KILLED_AFTER, DEADLINE = 2, 1, 250
 
 
-def _start(directory: Path, *words: str) -> subprocess.Popen[bytes]:
-    directory.mkdir(exist_ok=True)
-    paths = os.pathsep.join([".", os.environ["PYTHONPATH"]])
-    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "rllm", *words]
-    return subprocess.Popen(command, cwd=directory, env=environ, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+@pytest.fixture
+def start(command_server: CommandServer) -> Start:
+    """Start `rllm WORDS` in a directory, in a process that need not import torch and transformers first."""
+
+    def run(directory: Path, *words: str) -> ForkedProcess:
+        directory.mkdir(exist_ok=True)
+        environ = {**os.environ, "HF_HUB_OFFLINE": "1", "RLLM_BLOCK_PLUGINS": "rllm-view"}
+        environ["PYTHONPATH"] = os.pathsep.join([".", os.environ["PYTHONPATH"]])
+        return command_server.start("rllm.cli.main", words, directory, environ)
+
+    return run
 
 
-def _finish(process: subprocess.Popen[bytes]) -> None:
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, errors.decode()
+def _finish(process: ForkedProcess) -> None:
+    _, errors = process.communicate(DEADLINE)
+    assert process.returncode == 0, errors
 
 
 def _metrics(directory: Path) -> list[dict[str, Any]]:
@@ -46,13 +52,13 @@ def _weights(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in backend.rglob("*.safetensors")}
 
 
-def test_commands_of_the_page_work(tmp_path: Path) -> None:
+def test_commands_of_the_page_work(start: Start, tmp_path: Path) -> None:
     (program,) = documents.blocks(PAGE, "python")
     (tmp_path / "digits.py").write_text(program)
     lines = [line.partition(" rllm ")[2] for line in documents.blocks(PAGE, "sh")[0].splitlines()]
     _, train, evaluate = (shlex.split(line) for line in lines)
-    _finish(_start(tmp_path, *train, *SMALL))
-    _finish(_start(tmp_path, *evaluate, *SMALL[1:]))
+    _finish(start(tmp_path, *train, *SMALL))
+    _finish(start(tmp_path, *evaluate, *SMALL[1:]))
     assert len(_metrics(tmp_path)) == STEPS
 
 
@@ -63,7 +69,7 @@ def test_settings_of_the_page_are_accepted() -> None:
 
 
 @pytest.mark.long
-def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+def test_killed_run_ends_with_the_same_weights(start: Start, tmp_path: Path) -> None:
     """Rollouts run one by one. Otherwise the batches of the engine depend on time, and the weights up to rounding."""
     words = (
         *(
@@ -76,8 +82,8 @@ def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
         ),
         *("rllm.rollout.n=2", "data.train_batch_size=2", "rllm.workflow.n_parallel_tasks=1"),
     )
-    _finish(_start(tmp_path / "whole", *words))
-    killed = _start(tmp_path / "killed", *words)
+    _finish(start(tmp_path / "whole", *words))
+    killed = start(tmp_path / "killed", *words)
     end = time.monotonic() + DEADLINE
     while len(_metrics(tmp_path / "killed")) < KILLED_AFTER:
         assert killed.poll() is None, killed.communicate()
@@ -85,6 +91,6 @@ def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
         time.sleep(0.05)
     killed.kill()
     killed.communicate()
-    _finish(_start(tmp_path / "killed", *words, "--resume"))
+    _finish(start(tmp_path / "killed", *words, "--resume"))
     assert [step["actor/grad_norm"] > 0 for step in _metrics(tmp_path / "whole")] == [True] * STEPS
     assert _weights(tmp_path / "killed") == _weights(tmp_path / "whole") != {}
