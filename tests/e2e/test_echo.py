@@ -17,7 +17,6 @@ INSERT = "rllm.pipeline.insert=[{stage: {name: echo, roles: [tool]}, after: adva
 @pytest.mark.parametrize(
     ("words", "code", "value"),
     [
-        (("--backend", "tinker", "tinker_base_url=local"), "backend-without-observations", "tinker"),
         (("rllm.pipeline.insert=[{stage: {name: echo, weight: 0}, after: advantages}]",), "wrong-value", "weight"),
         (("rllm.pipeline.remove=[advantages]",), "unknown-stage", "advantages"),
     ],

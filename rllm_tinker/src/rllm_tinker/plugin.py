@@ -60,5 +60,6 @@ def rllm_backends() -> Iterable[BackendPlugin[TinkerConfig]]:
             columns=frozenset({"old_logprobs", "ref_logprobs"}),
             overlap=frozenset({"fixed", "latest"}),
             token_trace=True,
+            observations=True,
         ),
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rllm_backend_kit.learning_rate import learning_rate
 from rllm_backend_kit.loss import RoleLosses, complete_plan, loss_terms, sampled_entropy, token_objective
-from rllm_backend_kit.minibatches import minibatch_weights, minibatches
+from rllm_backend_kit.minibatches import minibatch_weights, minibatches, observation_shares
 from rllm_backend_kit.overflow import gradient_error, overflow_cause
 from rllm_backend_kit.update_metrics import Means, note_clipping, note_policy, note_rollout
 from rllm_backend_kit.update_trace import UpdateTrace
@@ -65,6 +65,17 @@ def loss_input(rows: Rows, logprobs: Tensor, seed: int) -> LossInput:
     lengths = [int(rows.batch.loss_mask[start:end].sum()) for start, end in rows.spans]
     row_ids = torch.from_numpy(np.repeat(np.array(rows.rows, np.int64), lengths))
     return LossInput.from_batch(rows.batch, rows.sampled, logprobs, row_ids, seed)
+
+
+def observed_rows(batch: TokenBatch, chosen: NDArray[np.int64]) -> tuple[Rows, NDArray[np.float32]] | None:
+    """Return rows that count observations as sampled, and the observations' shares, (n_token of the batch,).
+
+    The shares are the weights of the service's `cross_entropy`. None without observations.
+    """
+    shares = observation_shares(batch, chosen)
+    if shares is None or not shares.any():
+        return None
+    return Rows.from_batch(replace(batch, loss_mask=shares > 0), chosen), shares
 
 
 def uniform_weight(rows: Rows, weights: NDArray[np.float32]) -> float | None:
@@ -117,9 +128,7 @@ class Updater:
         try:
             async with asyncio.TaskGroup() as tasks:
                 steps = [
-                    await self._minibatch(
-                        tasks, trainer, Rows.from_batch(batch, chosen), plan, adam, number, means, trace
-                    )
+                    await self._minibatch(tasks, trainer, batch, chosen, plan, adam, number, means, trace)
                     for number, chosen in enumerate(dealt)
                 ]
         except BaseExceptionGroup as several:
@@ -140,7 +149,8 @@ class Updater:
         self,
         tasks: asyncio.TaskGroup,
         trainer: Trainer,
-        rows: Rows,
+        batch: TokenBatch,
+        dealt: NDArray[np.int64],
         plan: UpdatePlan,
         adam: Adam,
         number: int,
@@ -152,16 +162,27 @@ class Updater:
         The service executes requests in the order in which they are sent, so rllm need not wait for the step. None if
         the rows contain nothing to train on.
         """
+        rows, observed = Rows.from_batch(batch, dealt), observed_rows(batch, dealt)
         chosen = np.array(rows.rows, np.int64)
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
         seed = derive_seed(plan.seed, "loss", number)
         parts = await self._submit(tasks, trainer, rows, weights, plan, seed)
-        if not parts:
+        prediction = None
+        if observed is not None:
+            # Another request leaves the policy's requests unchanged. The service adds the gradients.
+            datums = observed[0].datums(weights=observed[1])
+            prediction = tasks.create_task(trainer.forward_backward(datums, "cross_entropy", {}))
+        if not parts and prediction is None:
             return None
         step = tasks.create_task(trainer.optim_step(adam)) if self._fused else None
         gradients = [await task for _, task in parts]
         loss = _finite(sum(gradient.loss for gradient in gradients), plan)
         means.add("actor/loss", loss)
+        if observed is not None and prediction is not None:
+            found = await prediction
+            _finite(found.loss, plan)
+            logprobs = observed[0].column(found.logprobs)[observed[0].sampled]
+            means.add("actor/observation_loss", -torch.from_numpy(logprobs))
         for (part, _), gradient in zip(parts, gradients, strict=True):
             inputs = _inputs_of(part, gradient, seed)
             _note_tokens(means, part, inputs, plan, before_any_step=number == 0)

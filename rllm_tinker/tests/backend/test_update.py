@@ -199,3 +199,49 @@ def test_a_loss_that_the_service_refuses_ends_the_update_with_its_words(
     monkeypatch.setattr(update_module, "native_loss", lambda choice: NativeLoss(name="stable_reinforce"))
     with expect_error(BackendError, "service-rejected-request", "stable_reinforce"):
         connection.ask(_updater().update(connection.trainer(), batch, plan_of("ppo")))
+
+
+def _prompts(batch: TokenBatch) -> Any:
+    """Whether a token belongs to a prompt and has a token before it, (n_token,)."""
+    found = ~batch.loss_mask
+    found[batch.row_offsets[:-1]] = False
+    return found
+
+
+def test_observations_are_trained_as_sampled_tokens_of_a_cross_entropy(connection: Any, batch: TokenBatch) -> None:
+    prompts = _prompts(batch)
+    still = batch.with_columns(advantages=np.zeros_like(batch.advantages))
+    observed = still.with_columns(observation_weights=prompts.astype(np.float32))
+    there, metrics = _after(connection, observed, plan_of("ppo"), num_minibatches=1)
+    supervised = replace(batch, loss_mask=prompts, sampling_logprobs=np.zeros_like(batch.sampling_logprobs))
+    _, expected = _after(connection, supervised, plan_of("cross_entropy"), num_minibatches=1)
+    assert metrics["actor/observation_loss"] == pytest.approx(expected["actor/loss"], abs=1e-6)
+    assert metrics["actor/grad_norm"] == pytest.approx(expected["actor/grad_norm"], rel=1e-6)
+    assert np.abs(there - batch.sampling_logprobs * batch.loss_mask).max() > 1e-4, "the update did nothing"
+
+
+def test_the_gradient_of_observations_is_added_to_the_policys(connection: Any, batch: TokenBatch) -> None:
+    weights = 0.5 * _prompts(batch).astype(np.float32)
+    still = batch.with_columns(advantages=np.zeros_like(batch.advantages))
+    # Small steps, and an eps far above the gradient: log-probs change in proportion to it, so the changes add up.
+    settings = {"num_minibatches": 1, "learning_rate": 0.1, "eps": 1e3}
+    (both, metrics), (policy, alone), (observed, _) = (
+        _after(connection, each, plan_of("ppo"), **settings)
+        for each in (
+            batch.with_columns(observation_weights=weights),
+            batch,
+            still.with_columns(observation_weights=weights),
+        )
+    )
+    before = batch.sampling_logprobs * batch.loss_mask
+    np.testing.assert_allclose(both - before, (policy - before) + (observed - before), rtol=0.02, atol=1e-4)
+    assert np.abs(both - policy).max() > 1e-3
+    assert metrics["actor/loss"] == alone["actor/loss"]
+
+
+def test_observations_without_weight_change_nothing(connection: Any, batch: TokenBatch) -> None:
+    without = batch.with_columns(observation_weights=np.zeros(len(batch.tokens), np.float32))
+    plan = plan_of("ppo")
+    (logprobs, metrics), (expected, expected_metrics) = (_after(connection, each, plan) for each in (without, batch))
+    assert metrics == expected_metrics
+    np.testing.assert_array_equal(logprobs, expected)

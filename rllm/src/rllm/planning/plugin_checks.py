@@ -88,7 +88,7 @@ def observations_are_trained(plan: RunPlan) -> Iterator[Problem]:
                 "rllm.pipeline",
                 f"Stage {stage.plugin.name!r} trains on observations, and backend {plan.backend.name!r} trains only on "
                 "sampled tokens.",
-                "Choose --backend local, or remove the stage (and --objective echo).",
+                "Choose --backend local, tinker or verl, or remove the stage (and --objective echo).",
             )
 
 
