@@ -203,12 +203,6 @@ def example_batches(examples: Sequence[Example], max_tokens: int, device: torch.
         start = end
 
 
-def joined(batches: Sequence[ExampleBatch]) -> ExampleBatch:
-    """Return one batch with the rows of all batches, in their order. Its members count these rows."""
-    examples = tuple(example for batch in batches for example in batch.examples)
-    return _pad(tuple(range(len(examples))), examples, batches[0].tokens.device)
-
-
 def _pad(members: tuple[int, ...], examples: Sequence[Example], device: torch.device) -> ExampleBatch:
     chosen = tuple(examples[member] for member in members)
     columns = [each.targets.reshape(len(each.tokens), -1) for each in chosen]

@@ -6,9 +6,6 @@ and `score`. The two threads share constant tensors and copies of weights, but n
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,9 +36,6 @@ from rllm_tinker_server.messages import (
     ScoreSettings,
     TopTokens,
 )
-from rllm_tinker_server.shared_pass import Job, SharedPass, groups, is_small
-
-logger = logging.getLogger("rllm_tinker_server")
 
 
 @torch.inference_mode()
@@ -169,35 +163,6 @@ class Host:
         """See `Learner.forward_backward`."""
         return self._find(model_id).forward_backward(request)
 
-    def forward_backward_together(
-        self, requests: Mapping[str, ForwardBackward]
-    ) -> dict[str, ForwardBackwardResult | Exception]:
-        """Execute one request of each of several models. Small requests share passes over the base model.
-
-        Returns:
-            Results by model id. They equal the results of `forward_backward` up to rounding. If a request fails, its
-            result is the exception, and the other requests succeed.
-        """
-        found: dict[str, ForwardBackwardResult | Exception] = {}
-        small = [model_id for model_id, request in requests.items() if is_small(request)]
-        if len(small) > 1 and self._shared_pass.is_possible:
-            jobs: list[Job] = []
-            for model_id in small:
-                learner, request = self._learners.get(model_id), requests[model_id]
-                # A separate pass reports what is wrong with a request.
-                with suppress(RequestRefused):
-                    if learner is not None:
-                        jobs.append(Job(model_id, learner, request, tuple(learner.batches(request))))
-            for group in groups(jobs):
-                if len(group) > 1:
-                    found.update(self._forward_backward_shared(group))
-        for model_id in [each for each in requests if each not in found]:
-            try:
-                found[model_id] = self.forward_backward(model_id, requests[model_id])
-            except Exception as error:  # noqa: BLE001  (the client of this model receives it)
-                found[model_id] = error
-        return found
-
     def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]:
         """See `Learner.optim_step`."""
         return self._find(model_id).optim_step(step)
@@ -251,19 +216,6 @@ class Host:
         """See the function `score`; `model` is one of `merged`."""
         most = max(1, min(self._max_tokens, MAX_LOGITS // self.base.vocabulary))
         return score(model, given, settings, most)
-
-    @cached_property
-    def _shared_pass(self) -> SharedPass:
-        return SharedPass(self.model)
-
-    def _forward_backward_shared(self, group: Sequence[Job]) -> dict[str, ForwardBackwardResult]:
-        """Return the results of a shared pass. Empty if it fails, because only one request may be faulty."""
-        try:
-            results = self._shared_pass.forward_backward(group)
-        except Exception:
-            logger.info("a shared pass failed, so its requests run separately", exc_info=True)
-            return {}
-        return {job.model_id: result for job, result in zip(group, results, strict=True)}
 
     @cached_property
     def _base_weights(self) -> BaseWeights:

@@ -159,33 +159,31 @@ class Learner:
         self._max_tokens = max(1, min(max_tokens_per_microbatch, self._max_positions))
         self._trained = list(lora.parameters().values())
 
-    def batches(self, request: ForwardBackward) -> list[ExampleBatch]:
-        """Return a request's micro-batches.
-
-        Raises:
-            RequestRefused: the data or the loss is invalid.
-        """
-        complete_config(request.loss, request.config)
-        check_examples(request, self._base)
-        return list(example_batches(request.examples, self._max_tokens, self.lora.model.device))
-
     def forward_backward(self, request: ForwardBackward) -> ForwardBackwardResult:
         """Add the gradient of the request's loss to the stored gradient. With `forward_only`, only compute the loss.
 
         Raises:
             RequestRefused: the data or the loss is invalid, or the loss is not finite. The gradient does not change.
         """
+        loss, config = find_loss(request.loss), complete_config(request.loss, request.config)
+        check_examples(request, self._base)
         logprobs: dict[int, NDArray[np.float32]] = {}
         total = 0.0
-        with torch.set_grad_enabled(not request.forward_only), self.all_or_nothing():
-            for batch in self.batches(request):
+        with torch.set_grad_enabled(not request.forward_only), self._all_or_nothing():
+            for batch in example_batches(request.examples, self._max_tokens, self.lora.model.device):
                 outputs = batch.logprobs(self.lora.model, self._max_positions)
-                share = loss_sum(request, batch, outputs)
+                losses = loss.function(batch.with_logprobs(outputs), config)
+                share = losses.sum()
+                if not torch.isfinite(share):
+                    raise RequestRefused(_not_finite(batch, losses, request.loss))
                 if not request.forward_only:
                     share.backward()  # type: ignore[no-untyped-call]
                 total += float(share.detach())
                 logprobs.update(zip(batch.members, batch.split(outputs), strict=True))
-        return result_of(request, logprobs, total)
+        metrics = {"loss:sum": total} | ({"stand_in_loss:max": 1.0} if request.loss == STAND_IN else {})
+        return ForwardBackwardResult(
+            logprobs=tuple(logprobs[index] for index in range(len(request.examples))), metrics=metrics
+        )
 
     def optim_step(self, step: AdamStep) -> dict[str, float]:
         """See `Adam.step`. The metric ``grad_norm`` is the gradient's before it is clipped."""
@@ -213,7 +211,7 @@ class Learner:
         self.adam.drop_gradient()
 
     @contextmanager
-    def all_or_nothing(self) -> Iterator[None]:
+    def _all_or_nothing(self) -> Iterator[None]:
         """Undo all changes of the gradient if an exception occurs inside."""
         before = [each.grad for each in self._trained]
         self.adam.drop_gradient()
@@ -226,30 +224,6 @@ class Learner:
         for each, gradient in zip(self._trained, before, strict=True):
             if gradient is not None:
                 each.grad = gradient if each.grad is None else gradient.add_(each.grad)
-
-
-def loss_sum(request: ForwardBackward, batch: ExampleBatch, outputs: Tensor) -> Tensor:
-    """Return the loss of a request's micro-batch, (). `outputs` are the log-probs of its targets, (n_target,).
-
-    Raises:
-        RequestRefused: the loss is not finite.
-    """
-    config = complete_config(request.loss, request.config)
-    losses = find_loss(request.loss).function(batch.with_logprobs(outputs), config)
-    total = losses.sum()
-    if not torch.isfinite(total):
-        raise RequestRefused(_not_finite(batch, losses, request.loss))
-    return total
-
-
-def result_of(
-    request: ForwardBackward, logprobs: Mapping[int, NDArray[np.float32]], total: float
-) -> ForwardBackwardResult:
-    """Return the result of a request. `logprobs` contains each example's log-probs by its index."""
-    metrics = {"loss:sum": total} | ({"stand_in_loss:max": 1.0} if request.loss == STAND_IN else {})
-    return ForwardBackwardResult(
-        logprobs=tuple(logprobs[index] for index in range(len(request.examples))), metrics=metrics
-    )
 
 
 def _not_finite(batch: ExampleBatch, losses: Tensor, name: str) -> str:

@@ -134,7 +134,6 @@ class LoraModel:
         with torch.random.fork_rng(devices=[]):
             peft.inject_adapter_in_model(peft_config(self.spec, self.names), self.model, ADAPTER)
         self._layers: dict[str, Any] = {name: self.model.get_submodule(name) for name in self.names}
-        self._factors = {name: Factors(down, up) for name, (down, up) in self._weights().items()}
         for name, (down, up) in self._weights().items():
             # Of each layer its own, so that a layer starts alike whichever others are adapted.
             generator = torch.Generator().manual_seed(derive_seed(self.spec.seed or 0, "lora", name))
@@ -148,10 +147,6 @@ class LoraModel:
         return {
             name: (layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight) for name, layer in self._layers.items()
         }
-
-    def factors(self, name: str) -> Factors | None:
-        """Return the parameters of one linear layer. None if it has no adapter."""
-        return self._factors.get(name)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The adapter's, by names such as ``model.layers.0.mlp.up_proj.lora_A.weight``."""

@@ -16,7 +16,6 @@ from rllm_core.errors import RllmError
 from rllm_tinker_server import wire
 from rllm_tinker_server.checkpoints import Checkpoints
 from rllm_tinker_server.downloads import Downloads
-from rllm_tinker_server.gathering import Gathering
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.messages import (
     AdamStep,
@@ -45,9 +44,7 @@ class ModelHost(Protocol):
     base: BaseModel
 
     def create(self, model_id: str, spec: LoraSpec) -> None: ...
-    def forward_backward_together(
-        self, requests: Mapping[str, ForwardBackward]
-    ) -> Mapping[str, ForwardBackwardResult | Exception]: ...
+    def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult: ...
     def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]: ...
     def save_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None: ...
     def load_state(self, model_id: str, directory: Path, *, optimizer: bool) -> None: ...
@@ -88,7 +85,6 @@ class Service:
         self.snapshots = Snapshots(limits.max_snapshots, samplers.forget)
         self.checkpoints = Checkpoints(checkpoints)
         self.downloads = Downloads(self.checkpoints)
-        self.gathering = Gathering(host.forward_backward_together, executor)
         self._executor = executor
         self._backlog = Backlog()
         self._tasks: set[asyncio.Task[Any]] = set()

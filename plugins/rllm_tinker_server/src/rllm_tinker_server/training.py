@@ -69,10 +69,12 @@ class Training:
         request = forward_backward_request(body)
         model = self._service.sessions.model(request.model_id)
 
+        def compute() -> Answer:
+            asked = forward_backward_of(request, self._service.limits)
+            return wire.forward_backward_answer(self._service.host.forward_backward(model.model_id, asked))
+
         async def execute() -> Answer:
-            parse = partial(forward_backward_of, request, self._service.limits)
-            answer = self._service.gathering.answer(model.model_id, parse, wire.forward_backward_answer)
-            return await self._service.answer(answer, "forward_backward")
+            return await self._service.answer(self._service.in_worker(compute), "forward_backward")
 
         kind = "forward" if request.message.forward_only else "forward_backward"
         return wire.promise(model.turns.submit(request.number, kind, len(body), execute), model.model_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -57,8 +57,6 @@ class FakeHost:
     models: dict[str, FakeModel] = field(default_factory=dict)
     calls: list[tuple[str, int]] = field(default_factory=list)
     """Operations, and of forward_backward the first target token."""
-    together: list[list[str]] = field(default_factory=list)
-    """Models of each call of forward_backward_together."""
     gate: threading.Event = field(default_factory=threading.Event)
     disk_is_full: bool = False
 
@@ -67,20 +65,8 @@ class FakeHost:
             raise RequestRefused("The rank is above 64.")
         self.models[model_id] = FakeModel(spec)
 
-    def forward_backward_together(
-        self, requests: Mapping[str, ForwardBackward]
-    ) -> dict[str, ForwardBackwardResult | Exception]:
-        self.together.append(list(requests))
+    def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult:
         assert self.gate.wait(DEADLINE)
-        found: dict[str, ForwardBackwardResult | Exception] = {}
-        for model_id, request in requests.items():
-            try:
-                found[model_id] = self._forward_backward(model_id, request)
-            except RequestRefused as refusal:
-                found[model_id] = refusal
-        return found
-
-    def _forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult:
         if request.loss != "cross_entropy":
             raise RequestRefused(f"There is no loss {request.loss!r}.")
         self.calls.append(("forward_backward", int(request.examples[0].targets.flat[0])))
