@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from rllm_gateway import fields
-from rllm_gateway.apis.chat import error_body, error_object, usage
+from rllm_gateway.apis.chat import MOST_STOPS, error_body, error_object, usage
 from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, EventStream, SampledToken, event
 from rllm_gateway.fields import RefusedError, Rules, invalid
 
@@ -54,7 +54,6 @@ PARAMETER_RULES = Rules(
     },
 )
 """Classes of the keys of ``sampling_params``."""
-MOST_STOPS = 16
 
 
 def read_token_ids(found: Mapping[str, Any], key: str) -> NDArray[np.int32]:
