@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -177,6 +178,40 @@ def test_an_agent_may_post_its_reward(train_agent: Any) -> None:
             session.reward(0.5)
     """
     assert {episode.trajectories[0].reward for episode in train_agent(code).episodes} == {0.5}
+
+
+def test_two_turns_of_token_ids_train_one_row(train_agent: Any, tmp_path: Path) -> None:
+    code = """
+        import httpx
+
+        def sample(token_ids):
+            url = os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/inference/v1/generate"
+            body = {"token_ids": token_ids, "sampling_params": {"max_tokens": 3, "logprobs": 1}}
+            key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+            answer = httpx.post(url, json=body, headers=key, timeout=60)
+            if answer.status_code != 200:
+                return answer.status_code
+            choice = answer.json()["choices"][0]
+            seen.append([choice["token_ids"], [each["logprob"] for each in choice["logprobs"]["content"]]])
+            return token_ids + choice["token_ids"]
+
+        seen = []
+        def solve(task):
+            assert sample([1 << 30]) == 400
+            whole = sample(sample([5, 6, 7]) + [8, 9])
+            with open("seen.jsonl", "a") as file:
+                file.write(json.dumps([whole, seen]) + "\\n")
+            return 1.0 if whole[3] % 2 else 0.0
+    """
+    result = train_agent(code)
+    seen = sorted(map(json.loads, (tmp_path / "seen.jsonl").read_text().splitlines()))
+    rows = [trajectory.tokens for episode in result.episodes for trajectory in episode.trajectories]
+    assert sorted(row.ids.tolist() for row in rows) == [whole for whole, _ in seen]
+    for row, (_, calls) in zip(sorted(rows, key=lambda row: row.ids.tolist()), seen, strict=True):
+        assert len(row.segment_starts) == 1
+        assert row.ids[row.sampled].tolist() == [token for ids, _ in calls for token in ids]
+        assert row.logprobs[row.sampled].tolist() == [logprob for _, logprobs in calls for logprob in logprobs]
+    assert {episode.metrics["gateway/excluded_tokens"] for episode in result.episodes} == {0.0}
 
 
 def test_roles_are_trajectories_with_rewards_of_their_own(train_agent: Any) -> None:

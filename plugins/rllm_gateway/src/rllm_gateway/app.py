@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
+from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi, TokensApi
 from rllm_gateway.apis.chat import error_body
 from rllm_gateway.endpoint import Endpoint, send_error
 from rllm_gateway.fields import RefusedError
@@ -22,9 +22,9 @@ from rllm_serving.body_limit import LimitBody
 from rllm_serving.keys import LoopbackNames
 from rllm_serving.listening import is_loopback
 
-BASE_OF_ANTHROPIC = "/s/{session}/{role}"
-"""Base path for clients of Anthropic's API that do not add ``/v1`` to their base URL."""
-BASE = f"{BASE_OF_ANTHROPIC}/v1"
+BASE_OF_ROLE = "/s/{session}/{role}"
+"""Base path for vLLM's token route, and for clients of Anthropic's API that do not add ``/v1`` to their base URL."""
+BASE = f"{BASE_OF_ROLE}/v1"
 
 
 def create_app(gateway: Gateway) -> ASGIApp:
@@ -41,9 +41,10 @@ def create_app(gateway: Gateway) -> ASGIApp:
         [
             Route(f"{BASE}/chat/completions", Endpoint(gateway, chat)),
             Route(f"{BASE}/responses", Endpoint(gateway, responses)),
+            Route(f"{BASE_OF_ROLE}/inference/v1/generate", Endpoint(gateway, TokensApi())),
             *(
                 route
-                for base in (BASE, BASE_OF_ANTHROPIC)
+                for base in (BASE, BASE_OF_ROLE)
                 for route in (
                     Route(f"{base}/messages", Endpoint(gateway, messages)),
                     Route(f"{base}/messages/count_tokens", tokens_endpoint(gateway)),

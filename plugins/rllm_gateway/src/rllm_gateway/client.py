@@ -168,9 +168,9 @@ class _Follow:
 
     def __call__(self, request: Any) -> None:
         now = _CURRENT.get() or self.made_in
-        # /s/ID/ROLE/v1/REST
-        rest = request.url.raw_path.decode().split("/", 5)[5]
-        request.url = type(request.url)(f"{now.openai_url}/{rest}")
+        # /s/ID/ROLE/REST
+        rest = request.url.raw_path.decode().split("/", 4)[4]
+        request.url = type(request.url)(f"{now.url}/{now.role}/{rest}")
         request.headers["host"] = request.url.netloc.decode()
         request.headers["authorization"] = f"Bearer {now.key}"
         if now.metadata:

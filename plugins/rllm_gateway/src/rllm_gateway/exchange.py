@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from rllm_core.data.messages import Message, Tool
 from rllm_gateway.client import DEFAULT_ROLE
@@ -24,6 +26,8 @@ UNKNOWN_LOGPROB = -9999.0
 class SampledToken:
     """A token of a response, for clients that request log-probs."""
 
+    id: int
+    """Token id."""
     text: str
     """Text of the token. Empty for a special token."""
     logprob: float
@@ -57,11 +61,16 @@ class Choice:
     finish: Finish
     stop: str | None
     """The stop string that ended the response. None if no stop string did."""
-    tokens: int
-    """Number of sampled tokens."""
+    token_ids: NDArray[np.int32]
+    """(n,) sampled tokens."""
     reasoning_tokens: int = 0
     sampled: Sequence[SampledToken] = ()
     """The tokens with log-probs. Empty if the client did not request log-probs."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of sampled tokens."""
+        return len(self.token_ids)
 
     @property
     def content(self) -> str:
@@ -144,7 +153,13 @@ MOST_TOP = 20
 class Asked:
     """A request, independent of its API, with the data from its path and headers."""
 
-    messages: Sequence[Message]
+    messages: Sequence[Message] = ()
+    prompt_ids: NDArray[np.int32] | None = None
+    """(n,) tokens of the prompt, if the client sent tokens. None: `messages` and `tools` are rendered."""
+    prompt_parameter: str = "messages"
+    """Parameter with the prompt, for errors."""
+    stop_ids: frozenset[int] = frozenset()
+    """Tokens that must end a response. The model's renderer must have all of them."""
     role: str = DEFAULT_ROLE
     """Role in the request's path."""
     tools: Sequence[Tool] = ()

@@ -207,8 +207,9 @@ def completion_of(data: Mapping[str, Any]) -> Completion:
     )
 
 
-Failure = Literal["too_long", "unsupported", "gone", "error"]
-"""Reason why a call fails: the prompt is too long, the engine lacks an option, the trainer has stopped, or other."""
+Failure = Literal["too_long", "unknown_token", "unsupported", "gone", "error"]
+"""Reason why a call fails: the prompt is too long or has tokens of a different model, the engine lacks an option, the
+trainer has stopped, or other."""
 
 
 class PolicyError(Exception):

@@ -285,7 +285,7 @@ class TrainerLink:
         except BackendError as error:
             return _failure("gone", error.message)
         except RllmError as error:
-            return _failure("error", error.message)
+            return _failure("unknown_token" if error.code == "unknown-token" else "error", error.message)
         except Exception as error:  # noqa: BLE001  (an engine is foreign code; the agent's call fails)
             return _failure("error", described(error))
         return completion_as_json(completion)

@@ -196,6 +196,10 @@ class LiveSession:
     """Call id -> call, in the order in which they were stored. `CallRow.sent` is empty here. Only the store has it."""
     responses: dict[bytes, CallRow] = field(default_factory=dict)
     """Digest of a conversation that ends with a response -> call of that response."""
+    ends: dict[bytes, CallRow] = field(default_factory=dict)
+    """Digest of the tokens of a call's prompt and response -> the call."""
+    lengths: set[int] = field(default_factory=set)
+    """Numbers of tokens of these prompts and responses."""
     tools: dict[str, Sequence[Tool]] = field(default_factory=dict)
     """Call id -> tools in its prompt. Empty unless the session keeps messages."""
     branches: dict[str, str] = field(default_factory=dict)
@@ -235,7 +239,10 @@ class LiveSession:
         self.tag = sha256(self.spec.id.encode()).hexdigest()[:16]
 
     def place(self, asked: Asked) -> Place:
-        """Find the longest prefix of a request's messages that ends with a response of this session."""
+        """Find the longest prefix of a request's messages or tokens that ends with a response of this session."""
+        if asked.prompt_ids is not None:
+            digest, parent = self._read_tokens(asked.role, asked.prompt_ids)
+            return Place(digest, parent, {}, (), 0)
         digest = _root_digest(asked.role, asked.tools, self.spec.template_options)
         matched, foreign = dict[int, CallRow](), 0
         for at, message in enumerate(asked.messages):
@@ -249,15 +256,38 @@ class LiveSession:
         last = max(matched, default=-1)
         return Place(digest, matched.get(last), matched, asked.messages[last + 1 :], foreign)
 
-    def add(self, row: CallRow, place: Place, branch: str, tools: Sequence[Tool]) -> None:
-        """Add a stored call, which later requests may continue. If responses are equal, requests continue the first."""
+    def _read_tokens(self, role: str, ids: NDArray[np.int32]) -> tuple[bytes, CallRow | None]:
+        """Return the digest of tokens, and the call with the longest prompt and response at their start."""
+        root = _root_digest(role, (), self.spec.template_options)
+        # The person keeps these digests apart from digests of messages.
+        chain, parent, at = blake2b(root, digest_size=DIGEST_SIZE, person=b"tokens"), None, 0
+        for end in sorted(length for length in self.lengths if length <= len(ids)):
+            chain.update(ids[at:end].tobytes())
+            parent, at = self.ends.get(chain.digest(), parent), end
+        chain.update(ids[at:].tobytes())
+        return chain.digest(), parent
+
+    def add(self, row: CallRow, place: Place, branch: str, asked: Asked, prompt_ids: NDArray[np.int32]) -> None:
+        """Add a stored call, which later requests may continue. If responses are equal, requests continue the first.
+
+        Args:
+            row: the call.
+            place: its position.
+            branch: its branch.
+            asked: its request.
+            prompt_ids: (n,) tokens of its prompt.
+        """
         # Drop the request's parameters, because the store has them, and tools may be large.
         self.calls[row.id] = row = replace(row, sent={})
         self.branches[row.id] = branch
         if self.spec.keeps_messages:
             before = self.tools.get(row.parent or "")
-            self.tools[row.id] = tools if before is None or before != tools else before
-        self.responses.setdefault(_next_digest(place.digest, row.response), row)
+            self.tools[row.id] = asked.tools if before is None or before != asked.tools else before
+        if asked.prompt_ids is None:
+            self.responses.setdefault(_next_digest(place.digest, row.response), row)
+        whole = np.concatenate((prompt_ids, row.response_ids)).astype(np.int32)
+        self.ends.setdefault(self._read_tokens(row.role, whole)[0], row)
+        self.lengths.add(len(whole))
 
     def lineage(self, row: CallRow) -> list[CallRow]:
         """Return the calls from the first ancestor of a call to the call itself."""

@@ -20,7 +20,7 @@ from rllm_core.contracts.renderer import Renderer
 from rllm_core.data.messages import Message
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.conversation import without_earlier_reasoning
-from rllm_gateway.calls.rows import CallRow, prompt_ids
+from rllm_gateway.calls.rows import CallRow, count_tokens, prompt_ids
 from rllm_gateway.exchange import REASONING, Asked, Choice, Finish, SampledToken
 from rllm_gateway.fields import invalid
 from rllm_gateway.live_session import LiveSession, Place
@@ -47,11 +47,24 @@ async def render(session: LiveSession, place: Place, asked: Asked, renderer: Ren
     A large prompt is rendered in a thread, so that other requests are answered meanwhile.
 
     Raises:
-        RefusedError: the renderer of the model does not support these messages.
+        RefusedError: the renderer of the model does not support these messages, or lacks one of the request's stop
+            tokens.
     """
+    if asked.prompt_ids is not None:
+        _check_stop_ids(asked, renderer)
+        return asked.prompt_ids, 0 if place.parent is None else count_tokens(session.lineage(place.parent))
     if asked.characters <= LARGE:
         return _prompt_of(session, place, asked, renderer)
     return await asyncio.get_running_loop().run_in_executor(_BESIDE, _prompt_of, session, place, asked, renderer)
+
+
+def _check_stop_ids(asked: Asked, renderer: Renderer) -> None:
+    if unknown := asked.stop_ids - renderer.stop_ids:
+        raise invalid(
+            f"stop_token_ids has {sorted(unknown)!s:.80}; responses of this run end at {sorted(renderer.stop_ids)}.",
+            "stop_token_ids",
+            "unsupported_parameter",
+        )
 
 
 def _prompt_of(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:
@@ -152,7 +165,7 @@ def choice_of(
         message=message,
         finish=finish,
         stop=stop,
-        tokens=len(completion.token_ids),
+        token_ids=completion.token_ids,
         reasoning_tokens=_thought(completion.token_ids, renderer.reasoning_ids),
         sampled=_tokens(completion, renderer) if asked.logprobs else (),
     )
@@ -194,7 +207,7 @@ def _tokens(completion: Completion, renderer: Renderer) -> list[SampledToken]:
     top = completion.top
 
     def named(token: Any, logprob: Any) -> SampledToken:
-        return SampledToken(text=renderer.text([int(token)]), logprob=float(logprob))
+        return SampledToken(id=int(token), text=renderer.text([int(token)]), logprob=float(logprob))
 
     both = zip(completion.token_ids, completion.logprobs, strict=True)
     sampled = [named(*each) for each in both]

@@ -124,7 +124,7 @@ class _Sampling:
         ]
         await self._stored(rows)
         for row, branch in zip(rows, branches, strict=True):
-            session.add(row, place, branch, asked.tools)
+            session.add(row, place, branch, asked, prompt_ids)
         return Answer(**vars(begun), choices=tuple(choices))
 
     def _count(self) -> None:
@@ -205,11 +205,17 @@ class _Sampling:
             started=self._started,
             seconds=seconds,
             parameters=parameters,
-            messages=self._place.rest,
+            messages=self._messages(new_ids),
             response=choice.message,
             sent=asked.sent,
             outcomes=asked.outcomes,
         )
+
+    def _messages(self, new_ids: NDArray[np.int32]) -> Sequence[Any]:
+        """Return the messages to store. The text of a prompt that was sent as tokens is one message of the user."""
+        if self._asked.prompt_ids is None:
+            return self._place.rest
+        return [{"role": "user", "content": self._attached.renderer.text(new_ids)}]
 
     async def _stored(self, rows: Sequence[CallRow]) -> None:
         try:
@@ -249,7 +255,9 @@ def _refusal(errors: ExceptionGroup[PolicyError], asked: Asked) -> RefusedError:
         first = first.exceptions[0]
     match first.failure:
         case "too_long":
-            return invalid(str(first), "messages", "context_length_exceeded")
+            return invalid(str(first), asked.prompt_parameter, "context_length_exceeded")
+        case "unknown_token":
+            return invalid(str(first), asked.prompt_parameter)
         case "unsupported":
             return invalid(f"{first} {IGNORE}", _demands(asked)[0].parameter, "unsupported_parameter")
         case "gone":

@@ -3,5 +3,6 @@
 from rllm_gateway.apis.chat import ChatApi
 from rllm_gateway.apis.messages import MessagesApi
 from rllm_gateway.apis.responses import ResponsesApi
+from rllm_gateway.apis.tokens import TokensApi
 
-__all__ = ["ChatApi", "MessagesApi", "ResponsesApi"]
+__all__ = ["ChatApi", "MessagesApi", "ResponsesApi", "TokensApi"]

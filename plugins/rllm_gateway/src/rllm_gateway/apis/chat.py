@@ -233,7 +233,7 @@ class ChatApi:
             }
             for index, choice in enumerate(answer.choices)
         ]
-        said = _head(asked, answer, "chat.completion") | {"choices": choices, "usage": _usage(answer)}
+        said = _head(asked, answer, "chat.completion") | {"choices": choices, "usage": usage(answer)}
         return orjson.dumps(said)
 
     def stream(self, asked: Asked, begun: Begun) -> ChatStream:
@@ -258,7 +258,7 @@ class ChatStream:
         ends = (map(self._chunk, self._end(*each)) for each in enumerate(answer.choices))
         chunks = [chunk for end in ends for chunk in end]
         if (self._asked.sent.get("stream_options") or {}).get("include_usage"):
-            chunks.append(event(self._head | {"choices": [], "usage": _usage(answer)}))
+            chunks.append(event(self._head | {"choices": [], "usage": usage(answer)}))
         return b"".join(chunks) + DONE
 
     def _chunk(self, chunk: dict[str, Any]) -> bytes:
@@ -296,7 +296,8 @@ def _logprobs(choice: Choice) -> dict[str, Any]:
     return {"content": [token.as_json for token in choice.sampled], "refusal": None}
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def usage(answer: Answer) -> dict[str, Any]:
+    """Return the numbers of tokens of a request."""
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.tokens,
