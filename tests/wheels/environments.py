@@ -73,9 +73,11 @@ class Environment:
         """
         for source in self._site_packages.rglob("*.py"):
             compiled = _bytecode.get(source.stat().st_ino)
-            if compiled is not None:
-                target = source.parent / "__pycache__" / compiled.name
-                target.parent.mkdir(exist_ok=True)
+            if compiled is None:
+                continue
+            target = source.parent / "__pycache__" / compiled.name
+            target.parent.mkdir(exist_ok=True)
+            if not target.exists():  # A few packages contain compiled modules.
                 target.hardlink_to(compiled)
 
     def _remember_bytecode(self) -> None:
