@@ -1,4 +1,4 @@
-"""`rllm sft` with backend `local` beside TRL's SFTTrainer: the same model, rows and optimiser, in turns in one process.
+"""`rllm sft` with backend `local` next to TRL's SFTTrainer: the same model, rows and optimiser, in one process.
 
 python benchmarks/sft.py                      # 7 steps of each; about five minutes
 python benchmarks/sft.py --ragged             # rows of 32 to 256 tokens instead of equal ones
@@ -73,7 +73,7 @@ class Side:
 
 
 def write_model(directory: Path) -> None:
-    """Write a folder with SmolLM2-135M's architecture, random weights, and a tokenizer with a token for each byte."""
+    """Write SmolLM2-135M's architecture with random weights, and a tokenizer with a token for each byte."""
     torch.manual_seed(0)
     characters = enumerate(("<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())))
     tokenizer = Tokenizer(models.BPE({character: number for number, character in characters}, []))

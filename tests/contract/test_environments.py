@@ -51,7 +51,7 @@ tests = EnvironmentContract.for_each(
     trl={"dataset": ROWS, "options": ({"factory": f"{TRL}:Sums"},), "actions": ("4",), "max_steps": 1},
     sum={"options": ({}, {"largest": 2}), "actions": ("0",), "max_steps": 1},
 )
-# Their workflows roll out their episodes, and have tests of their own.
+# Their workflows roll out their episodes, and have their own tests.
 del tests["TestOpenSpiel"]
 # `nemo_gym` needs a running server: `make test-envs` tests it.
 del tests["TestNemoGym"]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from stand_in_container import write_stand_in
+from fake_container import write_fake_program
 
 from rllm_core.contracts.sandbox import SandboxSetup
 from rllm_plugin_kit import SandboxContract
@@ -28,11 +28,11 @@ class TestBwrap(SandboxContract):
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 class TestDocker(SandboxContract):
-    """Containers of a stand-in. Real containers are not tested."""
+    """Containers of a program that imitates docker. Real containers are not tested."""
 
     name = "rllm/docker"
 
     @pytest.fixture(autouse=True)
-    def _stand_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_stand_in(tmp_path, "docker")
+    def _fake_docker(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_fake_program(tmp_path, "docker")
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

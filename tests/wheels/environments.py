@@ -51,7 +51,7 @@ class Environment:
         """Make one with torch in it, then install as a user does: `requirements`, and what they ask for.
 
         Args:
-            folder: does not exist yet.
+            directory: does not exist yet.
             dist: holds the built distributions.
             requirements: what is written after ``pip install``.
             options: of ``uv pip install``.

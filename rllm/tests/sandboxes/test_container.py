@@ -1,4 +1,4 @@
-"""The sandboxes `docker` and `podman`, with a stand-in for these programs."""
+"""The sandboxes `docker` and `podman`, with a program that imitates both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in_container import calls, write_stand_in
+from fake_container import calls, write_fake_program
 
 from rllm.sandboxes import container
 from rllm.sandboxes.container import ContainerSandbox
@@ -29,8 +29,8 @@ SECONDS = 60.0
 
 @pytest.fixture(params=PROGRAMS)
 def program(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A stand-in, first on PATH."""
-    write_stand_in(tmp_path, request.param)
+    """The program that imitates it, first on PATH."""
+    write_fake_program(tmp_path, request.param)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     return str(request.param)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 LEAST_TAIL = 1e-7
-"""Smallest probability of all other tokens, in nats below 0 of the log of the k tokens' sum, as in TRL."""
+"""Smallest probability of all tokens outside the k tokens, as in TRL."""
 
 
 def generalized_jsd(logprobs: Tensor, targets: Tensor, beta: float) -> Tensor:

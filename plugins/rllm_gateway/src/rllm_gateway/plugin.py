@@ -67,7 +67,7 @@ def _check(params: AgentParams) -> None:
         raise ConfigError(
             "arguments-without-program",
             "rllm.workflow.workflow_args.arguments needs an agent by name, and this run has none.",
-            "Remove it, or add --agent mini-swe-agent or qwen-code. Write your program's arguments into `command`.",
+            f"Remove it, or add --agent {' or '.join(HARNESSES)}. Write your program's arguments into `command`.",
         )
     if params.agent is not None and params.agent in HARNESSES:
         check_harness(params.agent)

@@ -1,4 +1,4 @@
-"""A server of NeMo-Gym, started by `make test-envs`: it is installed in a directory of its own."""
+"""A server of NeMo-Gym, started by `make test-envs`: it is installed in its own directory."""
 
 from __future__ import annotations
 

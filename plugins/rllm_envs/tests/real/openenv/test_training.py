@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import documents
 import pytest
 import yaml
 from forked import CommandServer, ForkedProcess
+from killed_runs import kill_after, latest_weights, training_metrics
 
 from rllm_envs.openenv.options import OpenEnvParams
 
@@ -41,17 +39,6 @@ def _finish(process: ForkedProcess) -> None:
     assert process.returncode == 0, errors
 
 
-def _metrics(directory: Path) -> list[dict[str, Any]]:
-    file = directory / "runs" / "rllm-training" / "default" / "metrics.jsonl"
-    lines = map(json.loads, file.read_text().splitlines() if file.exists() else ())
-    return [line for line in lines if "actor/loss" in line]
-
-
-def _weights(directory: Path) -> dict[str, bytes]:
-    backend = directory / "runs" / "rllm-training" / "default" / "checkpoints" / "latest" / "backend"
-    return {path.name: path.read_bytes() for path in backend.rglob("*.safetensors")}
-
-
 def test_commands_of_the_page_work(start: Start, tmp_path: Path) -> None:
     (program,) = documents.blocks(PAGE, "python")
     (tmp_path / "digits.py").write_text(program)
@@ -59,7 +46,7 @@ def test_commands_of_the_page_work(start: Start, tmp_path: Path) -> None:
     _, train, evaluate = (shlex.split(line) for line in lines)
     _finish(start(tmp_path, *train, *SMALL))
     _finish(start(tmp_path, *evaluate, *SMALL[1:]))
-    assert len(_metrics(tmp_path)) == STEPS
+    assert len(training_metrics(tmp_path)) == STEPS
 
 
 def test_settings_of_the_page_are_accepted() -> None:
@@ -84,13 +71,7 @@ def test_killed_run_ends_with_the_same_weights(start: Start, tmp_path: Path) -> 
     )
     _finish(start(tmp_path / "whole", *words))
     killed = start(tmp_path / "killed", *words)
-    end = time.monotonic() + DEADLINE
-    while len(_metrics(tmp_path / "killed")) < KILLED_AFTER:
-        assert killed.poll() is None, killed.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    killed.kill()
-    killed.communicate()
+    kill_after(killed, tmp_path / "killed", KILLED_AFTER, DEADLINE)
     _finish(start(tmp_path / "killed", *words, "--resume"))
-    assert [step["actor/grad_norm"] > 0 for step in _metrics(tmp_path / "whole")] == [True] * STEPS
-    assert _weights(tmp_path / "killed") == _weights(tmp_path / "whole") != {}
+    assert [step["actor/grad_norm"] > 0 for step in training_metrics(tmp_path / "whole")] == [True] * STEPS
+    assert latest_weights(tmp_path / "killed") == latest_weights(tmp_path / "whole") != {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from killed_runs import kill_after, latest_weights, training_metrics
 
 SMALL = (
     "rllm.rollout.n=4",
@@ -34,28 +32,13 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, errors.decode()
 
 
-def _run(directory: Path) -> Path:
-    return directory / "runs" / "rllm-training" / "default"
-
-
-def _metrics(directory: Path) -> list[dict[str, Any]]:
-    file = _run(directory) / "metrics.jsonl"
-    lines = map(json.loads, file.read_text().splitlines() if file.exists() else ())
-    return [line for line in lines if "actor/loss" in line]
-
-
-def _weights(directory: Path) -> dict[str, bytes]:
-    backend = _run(directory) / "checkpoints" / "latest" / "backend"
-    return {path.name: path.read_bytes() for path in backend.rglob("*.safetensors")}
-
-
 def test_two_steps_of_best_of_n(tmp_path: Path) -> None:
     _finish(_start(tmp_path, "verifiers:vf_adds", "rllm.env.env_args.env=best-of-n", "rllm.trainer.total_batches=2"))
-    for step in _metrics(tmp_path):
+    for step in training_metrics(tmp_path):
         assert step["env/gateway/trained_tokens"] == step["env/gateway/sampled_tokens"] > 0
         assert step["batch/ended_env_done"] == 1
         assert step["reward/agent/max"] > 0
-    assert len(_metrics(tmp_path)) == 2
+    assert len(training_metrics(tmp_path)) == 2
 
 
 @pytest.mark.long
@@ -64,13 +47,7 @@ def test_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     words = ("verifiers:vf_endless", f"rllm.trainer.total_batches={STEPS}", "rllm.workflow.n_parallel_tasks=1")
     _finish(_start(tmp_path / "whole", *words))
     killed = _start(tmp_path / "killed", *words)
-    end = time.monotonic() + DEADLINE
-    while len(_metrics(tmp_path / "killed")) < KILLED_AFTER:
-        assert killed.poll() is None, killed.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    killed.kill()
-    killed.communicate()
+    kill_after(killed, tmp_path / "killed", KILLED_AFTER, DEADLINE)
     _finish(_start(tmp_path / "killed", *words, "--resume"))
-    assert len(_metrics(tmp_path / "whole")) == STEPS
-    assert _weights(tmp_path / "killed") == _weights(tmp_path / "whole") != {}
+    assert len(training_metrics(tmp_path / "whole")) == STEPS
+    assert latest_weights(tmp_path / "killed") == latest_weights(tmp_path / "whole") != {}

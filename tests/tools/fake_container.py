@@ -1,4 +1,4 @@
-"""A stand-in for the programs ``docker`` and ``podman``, with containers of bubblewrap.
+"""A program that imitates ``docker`` and ``podman``, with containers of bubblewrap.
 
 It records its arguments in ``calls.jsonl`` of its own directory. Containers have the machine's ``/usr``, no image, and
 no limits.
@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 
-def write_stand_in(directory: Path, program: str) -> None:
+def write_fake_program(directory: Path, program: str) -> None:
     """Write the executable `program` into `directory`, which belongs on PATH."""
     file = directory / program
     file.write_text(f"#!{sys.executable}\n{Path(__file__).read_text()}")
