@@ -15,7 +15,7 @@ from tool_tokenizer import STOP
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
+from rllm_gateway.apis import ChatApi, GenerateApi, MessagesApi, ResponsesApi
 from rllm_gateway.exchange import Answer, Api, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.link_trainer import cut_at_texts
@@ -55,6 +55,12 @@ def messages_text(event: Any) -> tuple[str, str]:
     return delta.get("thinking", ""), delta.get("text", "")
 
 
+def generate_text(event: Any) -> tuple[str, str]:
+    parts = event["candidates"][0]["content"]["parts"]
+    thoughts, words = ([p["text"] for p in parts if "text" in p and ("thought" in p) is is_] for is_ in (True, False))
+    return "".join(thoughts), "".join(words)
+
+
 def responses_text(event: Any) -> tuple[str, str]:
     thinks, says = (event["type"] == f"response.{kind}_text.delta" for kind in ("reasoning", "output"))
     return event["delta"] if thinks else "", event["delta"] if says else ""
@@ -62,6 +68,7 @@ def responses_text(event: Any) -> tuple[str, str]:
 
 CHATS: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [
     (ChatApi(), chat_text),
+    (GenerateApi(), generate_text),
     (MessagesApi(), messages_text),
     (ResponsesApi(), responses_text),
 ]
@@ -90,6 +97,7 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
         stop=st.sampled_from([(), ("STOP",), ("STOP", "T"), ("a\n", "\n{", "é")]),
         wanted=st.sampled_from([None, None, Wanted("response_format", "{}")]),
         stream=st.just(True),
+        sent=st.just({"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}),
     ),
 )
 def test_deltas_together_are_the_whole_reply(

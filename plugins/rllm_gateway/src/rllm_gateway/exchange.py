@@ -163,6 +163,8 @@ class Asked:
     role: str = DEFAULT_ROLE
     """Role in the request's path."""
     tools: Sequence[Tool] = ()
+    numbered_calls: bool = False
+    """True if the id of a sampled tool call is its number in the conversation, because clients may omit ids."""
     n: int = 1
     max_tokens: int | None = None
     """Maximum number of tokens of a response. None: the session's limit."""
@@ -252,6 +254,8 @@ class Api(Protocol):
 
 KEEP_ALIVE = b": waiting\n\n"
 """A comment. Clients skip it, but it keeps proxies from closing the connection."""
+BLANK = b"\n\n"
+"""The same for Google's client, which tries to parse comments."""
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:

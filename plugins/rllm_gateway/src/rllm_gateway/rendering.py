@@ -156,7 +156,7 @@ def choice_of(
     if stop is not None:
         message["content"] = _before(message["content"], asked.stop)
     if "tool_calls" in message:
-        message["tool_calls"] = _with_ids(message["tool_calls"], place, asked.messages)
+        message["tool_calls"] = _with_ids(message["tool_calls"], place, asked)
     finish: Finish = completion.finish_reason
     if finish == "stop" and "tool_calls" in message:
         finish = "tool_calls"
@@ -182,12 +182,15 @@ def _before(content: str, stops: Sequence[str]) -> str:
     return content[: min((content.find(stop) for stop in stops if stop in content), default=len(content))]
 
 
-def _with_ids(calls: Sequence[dict[str, Any]], place: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _with_ids(calls: Sequence[dict[str, Any]], place: str, asked: Asked) -> list[dict[str, Any]]:
     """Give tool calls ids that are unique in the conversation, because clients match results by id.
 
     Templates may show ids. So new ids depend on the conversation, not on the order in which requests arrive.
     """
-    taken = {each["id"] for message in messages for each in message.get("tool_calls", ())}
+    earlier = [each["id"] for message in asked.messages for each in message.get("tool_calls", ())]
+    if asked.numbered_calls:
+        return [each | {"id": f"call_{at}"} for at, each in enumerate(calls, len(earlier))]
+    taken = set(earlier)
     named = list[dict[str, Any]]()
     for at, each in enumerate(calls):
         free = each["id"] and each["id"] not in taken
