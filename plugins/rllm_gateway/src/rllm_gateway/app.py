@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_gateway.apis import ChatApi, GenerateApi, MessagesApi, ResponsesApi, TokensApi
+from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi, TokensApi
 from rllm_gateway.apis.chat import error_body
 from rllm_gateway.apis.generate import read_count
 from rllm_gateway.endpoint import Endpoint, send_error
@@ -48,6 +48,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     router = Router(
         [
             Route(f"{BASE}/chat/completions", Endpoint(gateway, chat)),
+            Route(f"{BASE}/completions", Endpoint(gateway, CompletionsApi())),
             Route(f"{BASE}/responses", Endpoint(gateway, responses)),
             Route(f"{BASE_OF_ROLE}/inference/v1/generate", Endpoint(gateway, TokensApi())),
             # These come before the paths of models, which match them too.
