@@ -56,7 +56,7 @@ DISTRIBUTIONS_VERL_VLLM := $(filter-out plugins/rllm_vllm,$(DISTRIBUTIONS_VLLM))
 # gateway needs its client alone.
 VENV_CLIENTS ?= .venv-clients
 INSTALLED_CLIENTS := $(VENV_CLIENTS)/.installed
-CLIENTS := openai anthropic openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
+CLIENTS := openai anthropic google-genai openai-agents langgraph langchain-openai pydantic-ai-slim[openai,anthropic] smolagents[openai]
 # verifiers wants an older client of OpenAI than the other tests: what it adds is in a folder of its own, beside which the
 # rest of the environment is used.
 VERIFIERS := $(VENV)/verifiers

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,9 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "anthropic": ("anthropic_messages", {"streamed": False}),
     "anthropic streamed": ("anthropic_messages", {"streamed": True}),
     "anthropic tool runner": ("anthropic_tool_runner", {}),
+    "google-genai": ("google_genai", {"streamed": False}),
+    "google-genai streamed": ("google_genai", {"streamed": True}),
+    "google-genai chat": ("google_genai_chat", {}),
     "openai-agents": ("openai_agents", {"streamed": False}),
     "openai-agents streamed": ("openai_agents", {"streamed": True}),
     "openai-agents chat": ("openai_agents_chat", {}),
@@ -41,6 +47,7 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
         "pydantic_ai_agent",
         {"model": "anthropic:claude-sonnet-4-5", "streamed": True},
     ),
+    "pydantic-ai google streamed": ("pydantic_ai_agent", {"model": "google:gemini-2.5-flash", "streamed": True}),
 }
 """Kind of agent -> its program, and what its task says beside the question."""
 
@@ -73,6 +80,17 @@ def test_thoughts_and_calls_of_a_tool_and_their_results_are_one_row(agent: Calla
     )
     first, second = done.sampled
     assert second.prompt.startswith(f"{first.prompt}{CALLS}$")
+
+
+def test_google_genai_waits_for_a_slow_stream(player: Player, world: World) -> None:
+    """It tries to parse comments, with which other streams are kept alive."""
+    world.gateway.limits = replace(world.gateway.limits, keep_alive_seconds=0.05)
+    world.policy.go.clear()
+    slow = Thread(target=lambda: world.policy.asked.wait(60) and not time.sleep(0.5) and world.policy.go.set())
+    slow.start()
+    done = player.play("google_genai", {"question": QUESTION, "streamed": True})
+    slow.join()
+    assert done.answer == "hello"
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])

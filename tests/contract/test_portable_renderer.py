@@ -19,7 +19,7 @@ from rllm_backend_kit.renderers import make_renderer
 from rllm_core.contracts.backend import RunContext
 from rllm_core.contracts.chosen import PluginChoice
 from rllm_core.contracts.plugin import NoParams
-from rllm_core.contracts.renderer import Renderer, RendererSetup
+from rllm_core.contracts.renderer import PlainTextRenderer, Renderer, RendererSetup
 from rllm_core.errors import ConfigError, PluginError, RolloutError
 from rllm_core.plugins import resolve
 from rllm_core.rollout.template_renderer import TemplateRenderer
@@ -244,3 +244,21 @@ def test_renderer_that_needs_transformers_is_loaded_with_it(tmp_path: Path) -> N
         assert not isinstance(loaded.tokenizer, PortableTokenizer)
         assert loaded.prompt(SAID).tolist() == renderer.prompt(SAID).tolist()
         assert tokenizer_digest(loaded) == tokenizer_digest(renderer)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_plain_text_has_the_tokens_of_transformers(special: bool, tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = build_tokenizer()
+    begin = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, tokenizer.eos_token_id)]
+    )
+    save_renderer(made(tokenizer=tokenizer), tmp_path)
+    text = SAID[0]["content"]
+    expected = tokenizer(text, add_special_tokens=special)["input_ids"]
+    assert (expected[0] == tokenizer.eos_token_id) == special
+    renderer = load_renderer(tmp_path)
+    assert isinstance(renderer, PlainTextRenderer)
+    assert renderer.encode(text, add_special_tokens=special).tolist() == expected

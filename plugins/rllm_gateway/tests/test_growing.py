@@ -15,7 +15,7 @@ from tool_tokenizer import STOP
 
 from rllm_core.contracts.engine import Completion
 from rllm_core.rollout.template_renderer import TemplateRenderer
-from rllm_gateway.apis import ChatApi, MessagesApi, ResponsesApi
+from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi
 from rllm_gateway.exchange import Answer, Api, Asked, Begun, Choice, Settled, Told
 from rllm_gateway.fields import RefusedError
 from rllm_gateway.link_trainer import cut_at_texts
@@ -50,9 +50,19 @@ def chat_text(event: Any) -> tuple[str, str]:
     return delta.get("reasoning_content", ""), delta.get("content", "")
 
 
+def completions_text(event: Any) -> tuple[str, str]:
+    return "", event["choices"][0]["text"]
+
+
 def messages_text(event: Any) -> tuple[str, str]:
     delta = event.get("delta", {})
     return delta.get("thinking", ""), delta.get("text", "")
+
+
+def generate_text(event: Any) -> tuple[str, str]:
+    parts = event["candidates"][0]["content"]["parts"]
+    thoughts, words = ([p["text"] for p in parts if "text" in p and ("thought" in p) is is_] for is_ in (True, False))
+    return "".join(thoughts), "".join(words)
 
 
 def responses_text(event: Any) -> tuple[str, str]:
@@ -62,9 +72,11 @@ def responses_text(event: Any) -> tuple[str, str]:
 
 CHATS: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [
     (ChatApi(), chat_text),
+    (GenerateApi(), generate_text),
     (MessagesApi(), messages_text),
     (ResponsesApi(), responses_text),
 ]
+PLAIN: list[tuple[Api, Callable[[Any], tuple[str, str]]]] = [(CompletionsApi(), completions_text)]
 
 
 def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Growing) -> bytes:
@@ -86,10 +98,12 @@ def streamed(api: Api, asked: Asked, ids: list[int], choice: Choice, growing: Gr
     asked=st.builds(
         Asked,
         messages=st.just([{"role": "user", "content": "hi"}]),
+        is_plain=st.booleans(),
         tools=st.sampled_from([(), TOOLS]),
         stop=st.sampled_from([(), ("STOP",), ("STOP", "T"), ("a\n", "\n{", "é")]),
         wanted=st.sampled_from([None, None, Wanted("response_format", "{}")]),
         stream=st.just(True),
+        sent=st.just({"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}),
     ),
 )
 def test_deltas_together_are_the_whole_reply(
@@ -99,7 +113,7 @@ def test_deltas_together_are_the_whole_reply(
     prompt = np.array([1, THINK if in_reasoning else 1], np.int32)
     sampled = cut_at_texts(completion([token for piece in said for token in piece]), renderer.text, asked.stop)
     choice = choice_of("c", "p", asked, prompt, sampled, renderer)
-    for api, text in CHATS:
+    for api, text in PLAIN if asked.is_plain else CHATS:
         growing = Growing(asked, renderer)
         growing.begin(BEGUN, prompt)
         deltas = [text(each) for each in events(streamed(api, asked, sampled.token_ids.tolist(), choice, growing))]

@@ -43,6 +43,15 @@ WHOLE: dict[str, dict[str, Any]] = {
         "metadata": {"a": "b"},
         "response_format": {"type": "text"},
     },
+    "completions": {
+        "model": "m",
+        "prompt": "x",
+        "max_tokens": 5,
+        "n": 1,
+        "stop": ["x"],
+        "logprobs": 0,
+        "stream": False,
+    },
     "responses": {
         "model": "m",
         "instructions": "be kind",
@@ -77,7 +86,28 @@ WHOLE: dict[str, dict[str, Any]] = {
         "output_config": {"effort": "low"},
         "stream": False,
     },
+    "models/m:generateContent": {
+        "systemInstruction": {"parts": [{"text": "be kind"}]},
+        "contents": [
+            {"role": "user", "parts": [{"text": "x"}]},
+            {"role": "model", "parts": [{"text": "t", "thought": True}, {"functionCall": {"name": "f", "args": {}}}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "x"}}}]},
+        ],
+        "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": {"type": "OBJECT"}}]}],
+        "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}},
+        "generationConfig": {
+            "candidateCount": 1,
+            "maxOutputTokens": 5,
+            "stopSequences": ["x"],
+            "responseLogprobs": True,
+            "responseMimeType": "text/plain",
+            "thinkingConfig": {"includeThoughts": True},
+        },
+        "labels": {"a": "b"},
+    },
 }
+GOOGLE = {"INVALID_ARGUMENT": "invalid_request_error", "PERMISSION_DENIED": "permission_error"}
+"""Google's status -> OpenAI's type of error."""
 STRANGE: list[Any] = [None, True, -1, 1.5, 10**30, "", "x", [], [None], [[]], {}, {"type": 1}, {"type": "x"}, ["x", 1]]
 
 
@@ -108,7 +138,7 @@ def kind_of_error(api: str, answer: httpx.Response) -> str:
     error = said["error"]
     assert isinstance(error["message"], str)
     assert error["message"]
-    return str(error["type"])
+    return str(error["type"] if "type" in error else GOOGLE[error["status"]])
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -407,11 +407,14 @@ def test_a_cancelled_program_is_killed_with_its_children(tmp_path: Path) -> None
 
 def test_clients_find_the_session_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.setenv("GOOGLE_API_KEY", "the user's")
     session = OpenedSession(id="x", key="k", url="http://127.0.0.1:4000/s/x")
     variables = environment_of(session, {"n": 1})
     assert variables["OPENAI_BASE_URL"] == "http://127.0.0.1:4000/s/x/agent/v1"
     assert variables["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:4000/s/x/agent"
-    assert {variables["OPENAI_API_KEY"], variables["ANTHROPIC_API_KEY"]} == {"k"}
+    assert variables["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:4000/s/x/agent"
+    keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+    assert {variables[key] for key in keys} == {"k"}
     assert variables["RLLM_TASK"] == '{"n": 1}'
     assert variables["NO_PROXY"] == "example.org,127.0.0.1,localhost"
 

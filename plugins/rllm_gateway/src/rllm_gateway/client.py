@@ -46,6 +46,11 @@ class Session:
         """The ``base_url`` for Anthropic's client."""
         return f"{self.url}/{self.role}"
 
+    @property
+    def google_url(self) -> str:
+        """The ``base_url`` of the HTTP options for Google's client."""
+        return f"{self.url}/{self.role}"
+
     def with_role(self, role: str) -> Session:
         """Return the same session with a different role. The calls of each role form a separate trajectory."""
         return replace(self, role=role)

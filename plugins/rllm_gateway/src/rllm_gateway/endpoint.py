@@ -65,7 +65,7 @@ def head_of(scope: Scope) -> Head:
 
 def key_of(headers: dict[bytes, bytes]) -> str:
     """Return the API key of a request. Empty if the client sent none."""
-    own = headers.get(b"x-api-key")
+    own = headers.get(b"x-api-key", headers.get(b"x-goog-api-key"))
     if own is not None:
         return own.decode("latin-1")
     scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -141,9 +141,10 @@ LOG = logging.getLogger(__name__)
 class Endpoint:
     """ASGI application that serves one API."""
 
-    def __init__(self, gateway: Gateway, api: Api) -> None:
+    def __init__(self, gateway: Gateway, api: Api, keep_alive: bytes = KEEP_ALIVE) -> None:
         self._gateway = gateway
         self._api = api
+        self._keep_alive = keep_alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = self._gateway
@@ -175,6 +176,7 @@ class Endpoint:
         asked = replace(
             asked,
             role=head.role,
+            model=asked.model or head.model or "",
             metadata={**head.metadata, **asked.metadata},
             client_retry=head.client_retry,
         )
@@ -245,7 +247,7 @@ class Endpoint:
             if await work.wait(gone, seconds, news):
                 return events
             if news is None or not news.is_set():
-                await sending.send(KEEP_ALIVE)
+                await sending.send(self._keep_alive)
 
 
 class _Sending:

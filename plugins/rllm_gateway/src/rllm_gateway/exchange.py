@@ -156,6 +156,12 @@ class Asked:
     messages: Sequence[Message] = ()
     prompt_ids: NDArray[np.int32] | None = None
     """(n,) tokens of the prompt, if the client sent tokens. None: `messages` and `tools` are rendered."""
+    prompt_text: str | None = None
+    """The prompt, if the client sent text that needs no template. `encode_prompt` makes `prompt_ids` of it."""
+    adds_special_tokens: bool = True
+    """True if the tokenizer adds its special tokens to `prompt_text`."""
+    is_plain: bool = False
+    """True if the response is plain text, from which reasoning is not separated."""
     prompt_parameter: str = "messages"
     """Parameter with the prompt, for errors."""
     stop_ids: frozenset[int] = frozenset()
@@ -163,6 +169,8 @@ class Asked:
     role: str = DEFAULT_ROLE
     """Role in the request's path."""
     tools: Sequence[Tool] = ()
+    numbered_calls: bool = False
+    """True if the id of a sampled tool call is its number in the conversation, because clients may omit ids."""
     n: int = 1
     max_tokens: int | None = None
     """Maximum number of tokens of a response. None: the session's limit."""
@@ -185,8 +193,8 @@ class Asked:
 
     @cached_property
     def characters(self) -> int:
-        """Number of characters of messages and tools. Earlier reasoning is not counted, because templates drop it."""
-        return _characters([self.messages, self.tools])
+        """Number of characters of the prompt. Earlier reasoning is not counted, because templates drop it."""
+        return _characters([self.prompt_text, self.messages, self.tools])
 
 
 def _characters(value: Any) -> int:
@@ -252,6 +260,8 @@ class Api(Protocol):
 
 KEEP_ALIVE = b": waiting\n\n"
 """A comment. Clients skip it, but it keeps proxies from closing the connection."""
+BLANK = b"\n\n"
+"""The same for Google's client, which tries to parse comments."""
 
 
 def event(data: dict[str, Any], name: str | None = None) -> bytes:

@@ -26,6 +26,7 @@ from rllm_gateway.link import (
     SessionTrace,
 )
 from rllm_gateway.live_session import LiveSession, Work, hash_of, is_key
+from rllm_gateway.rendering import encode_prompt
 from rllm_gateway.sampling import begin
 from rllm_serving.listening import reachable
 
@@ -192,6 +193,7 @@ class Gateway:
             RefusedError: the request is rejected.
         """
         attached = await self.attached()
+        asked = await encode_prompt(session, asked, attached.renderer)
         if session.sealed:
             raise RefusedError(409, "conflict", "The session is closed.", code="session_closed")
         return begin(session, asked, attached, self._log, self.limits.in_flight_of_session)

@@ -86,7 +86,7 @@ class OpenedSession:
         return f"{self.url}/{role}/v1"
 
     def anthropic_url(self, role: str = DEFAULT_ROLE) -> str:
-        """Return the ``ANTHROPIC_BASE_URL`` of the agent in this role."""
+        """Return the ``ANTHROPIC_BASE_URL`` of the agent in this role. It is also its ``GOOGLE_GEMINI_BASE_URL``."""
         return f"{self.url}/{role}"
 
 

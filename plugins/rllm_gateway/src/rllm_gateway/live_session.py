@@ -75,6 +75,8 @@ class Growing:
         """Return the final part of the result of `choice_of`."""
         asked = self._asked
         response = self._renderer.parse_partial(self._prompt_ids, ids, asked.tools)
+        if asked.is_plain:
+            return Settled(content=before_any(response.text, asked.stop))
         if response.reasoning:
             return Settled(reasoning=response.reasoning)
         # JSON that follows a schema can become a tool call in the end, which is not content.
@@ -300,7 +302,7 @@ class LiveSession:
             self.too_long += 1
             raise invalid(
                 f"a prompt of {asked.characters} characters; this run takes {most} tokens at most",
-                "messages",
+                asked.prompt_parameter,
                 "context_length_exceeded",
             )
 

@@ -145,7 +145,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
 def rllm_workflows() -> Iterable[WorkflowPlugin[Any]]:
     yield WorkflowPlugin(
         name="agent",
-        summary="Your own agent, unmodified, with any client of the OpenAI or Anthropic APIs.",
+        summary="Your own agent, unmodified, with any client of the OpenAI, Anthropic or Google APIs.",
         params=AgentParams,
         load=load_from("rllm_gateway.workflow", "AgentWorkflow"),
         check=_check,

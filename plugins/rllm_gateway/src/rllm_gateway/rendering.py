@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm_core.contracts.engine import Completion
-from rllm_core.contracts.renderer import Renderer
+from rllm_core.contracts.renderer import PlainTextRenderer, Renderer
 from rllm_core.data.messages import Message
 from rllm_core.errors import RolloutError, failures_as
 from rllm_core.rollout.conversation import without_earlier_reasoning
@@ -56,6 +57,29 @@ async def render(session: LiveSession, place: Place, asked: Asked, renderer: Ren
     if asked.characters <= LARGE:
         return _prompt_of(session, place, asked, renderer)
     return await asyncio.get_running_loop().run_in_executor(_BESIDE, _prompt_of, session, place, asked, renderer)
+
+
+async def encode_prompt(session: LiveSession, asked: Asked, renderer: Renderer) -> Asked:
+    """Return a request whose prompt, if it is text, is tokens too. A large text is encoded in a thread.
+
+    Raises:
+        RefusedError: the text is too long, or the renderer does not encode plain text.
+    """
+    if asked.prompt_text is None:
+        return asked
+    if not isinstance(renderer, PlainTextRenderer):
+        raise invalid(
+            "This run's renderer does not encode plain text. Send token ids, or use chat completions.",
+            asked.prompt_parameter,
+            "plain_text_unsupported",
+        )
+    session.refuse_too_long(asked)
+    encode = partial(renderer.encode, asked.prompt_text, add_special_tokens=asked.adds_special_tokens)
+    is_large = asked.characters > LARGE
+    ids = await asyncio.get_running_loop().run_in_executor(_BESIDE, encode) if is_large else encode()
+    if not len(ids):
+        raise invalid(f"{asked.prompt_parameter} has no tokens.", asked.prompt_parameter)
+    return replace(asked, prompt_ids=ids)
 
 
 def _check_stop_ids(asked: Asked, renderer: Renderer) -> None:
@@ -149,14 +173,16 @@ def choice_of(
         renderer: renderer of the model.
     """
     response = renderer.parse(prompt_ids, completion.token_ids, asked.tools)
-    message: dict[str, Any] = dict(response.message)
+    message: dict[str, Any] = (
+        {"role": "assistant", "content": response.text} if asked.is_plain else {**response.message}
+    )
     if asked.wanted is not None and "tool_calls" not in message and (calls := call_in(message["content"], asked.tools)):
         message |= {"content": "", "tool_calls": calls}
     stop = _stopped_at(response.text, asked.stop)
     if stop is not None:
         message["content"] = _before(message["content"], asked.stop)
     if "tool_calls" in message:
-        message["tool_calls"] = _with_ids(message["tool_calls"], place, asked.messages)
+        message["tool_calls"] = _with_ids(message["tool_calls"], place, asked)
     finish: Finish = completion.finish_reason
     if finish == "stop" and "tool_calls" in message:
         finish = "tool_calls"
@@ -182,12 +208,15 @@ def _before(content: str, stops: Sequence[str]) -> str:
     return content[: min((content.find(stop) for stop in stops if stop in content), default=len(content))]
 
 
-def _with_ids(calls: Sequence[dict[str, Any]], place: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _with_ids(calls: Sequence[dict[str, Any]], place: str, asked: Asked) -> list[dict[str, Any]]:
     """Give tool calls ids that are unique in the conversation, because clients match results by id.
 
     Templates may show ids. So new ids depend on the conversation, not on the order in which requests arrive.
     """
-    taken = {each["id"] for message in messages for each in message.get("tool_calls", ())}
+    earlier = [each["id"] for message in asked.messages for each in message.get("tool_calls", ())]
+    if asked.numbered_calls:
+        return [each | {"id": f"call_{at}"} for at, each in enumerate(calls, len(earlier))]
+    taken = set(earlier)
     named = list[dict[str, Any]]()
     for at, each in enumerate(calls):
         free = each["id"] and each["id"] not in taken

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rllm_gateway.apis import MessagesApi
 from rllm_gateway.apis.chat import error_body
 from rllm_gateway.endpoint import Head, head_of, read_body, send_error, send_json
+from rllm_gateway.exchange import Asked
 from rllm_gateway.fields import RefusedError, invalid, json_object
 from rllm_gateway.gateway import Gateway
 from rllm_gateway.live_session import ClientGoneError, LiveSession
@@ -83,20 +83,21 @@ def _require_heard(session: LiveSession, role: str) -> None:
         )
 
 
-def tokens_endpoint(gateway: Gateway) -> ASGIApp:
-    """Make ``POST …/messages/count_tokens``, which returns the number of tokens of the prompt."""
-    api = MessagesApi()
+def tokens_endpoint(
+    gateway: Gateway, name: str, read: Callable[[Any, Any], Asked], error: Callable[[RefusedError], bytes]
+) -> ASGIApp:
+    """Make an endpoint that returns the number of tokens of the prompt, as `name`."""
 
     async def respond(session: LiveSession, head: Head, receive: Receive) -> Any:
-        asked = api.read(json_object(await read_body(receive)), session.spec.unsupported)
+        asked = read(json_object(await read_body(receive)), session.spec.unsupported)
         asked = replace(asked, role=head.role)
         renderer = (await gateway.attached()).renderer
         place = session.place(asked)
         session.refuse_too_long(asked)
         prompt_ids, _ = await render(session, place, asked, renderer)
-        return {"input_tokens": len(prompt_ids)}
+        return {name: len(prompt_ids)}
 
-    return _in_session(gateway, "POST", respond, api.error)
+    return _in_session(gateway, "POST", respond, error)
 
 
 def _in_session(

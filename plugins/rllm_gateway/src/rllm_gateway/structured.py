@@ -26,7 +26,12 @@ class Wanted:
 
 
 def find_required_form(
-    parameter: str, schema: Json | None, tools: Sequence[Tool], must_call: bool, tool: str | None
+    parameter: str,
+    schema: Json | None,
+    tools: Sequence[Tool],
+    must_call: bool,
+    tool: str | None,
+    choice_parameter: str = "tool_choice",
 ) -> Wanted | None:
     """Return the required form of a response. None if it may have any form.
 
@@ -36,6 +41,7 @@ def find_required_form(
         tools: tools of the request.
         must_call: True if the response must call a tool.
         tool: name of the only tool that the response may call. None if it may call any tool.
+        choice_parameter: the parameter that requires a tool call.
 
     Raises:
         RefusedError: the request does not contain the tool that must be called.
@@ -44,8 +50,10 @@ def find_required_form(
     calls = [_call_schema(function) for function in offered]
     if must_call:
         if not calls:
-            raise invalid(f"tool_choice needs {tool or 'a tool':.80}, which tools does not offer.", "tool_choice")
-        return Wanted("tool_choice", _text(_any_of(calls)))
+            raise invalid(
+                f"{choice_parameter} needs {tool or 'a tool':.80}, which tools does not offer.", choice_parameter
+            )
+        return Wanted(choice_parameter, _text(_any_of(calls)))
     return None if schema is None else Wanted(parameter, _text(_any_of([schema, *calls])))
 
 

@@ -82,6 +82,10 @@ class LibraryRenderer:
         """Return the (n,) int32 tokens of a response that is available only as text, with the stop token."""
         return np.array([*self.tokenizer.encode(text, add_special_tokens=False), self._end], np.int32)
 
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Rendered:
+        """Return the (n,) int32 tokens of a text. See `PlainTextRenderer`."""
+        return self._template.encode(text, add_special_tokens=add_special_tokens)
+
     def text(self, token_ids: TokenIds) -> str:
         """Return the text of a response, without special tokens."""
         return str(self.tokenizer.decode(_plain_ids(token_ids), skip_special_tokens=True))

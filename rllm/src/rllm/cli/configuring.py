@@ -46,7 +46,7 @@ PLANNING_FLAGS = {
     **FLAGS,
     ROLE_FLAG: (f"{ROLE_KEY}.ROLE", "Estimator of one role; may be repeated."),
     "tools": (TOOLS_KEY, "Functions that the model may call, separated by commas. Chooses workflow tool_calling."),
-    "agent": (AGENT_KEY, "Your agent, with any OpenAI or Anthropic client. Chooses workflow agent."),
+    "agent": (AGENT_KEY, "Your agent, with any OpenAI, Anthropic or Google client. Chooses workflow agent."),
     "sandbox": ("rllm.sandbox", "Sandbox in which the agent and the tests of a task run, by name."),
     "stored": ("data.train_dataset", "Stored episodes to train on, instead of new rollouts (off-policy)."),
     "objective": ("rllm.pipeline", "opd or gkd: learn from a teacher, not rewards. echo: also predict observations."),

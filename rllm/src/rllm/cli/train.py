@@ -79,7 +79,7 @@ def train(
       rllm train question --data train.jsonl --reward rewards.py:score --model ./some-hf-folder
     Give the model tools, which are Python functions:
       rllm train question --data train.jsonl --reward exact --tools tools.py:add --model ./some-hf-folder
-    Train your own agent, with any client for the OpenAI or Anthropic API:
+    Train your own agent, with any client for the OpenAI, Anthropic or Google API:
       rllm train question --data train.jsonl --reward exact --agent my_agent.py:solve --model ./some-hf-folder
     Check the run first, without training:
       rllm train guess --dry-run

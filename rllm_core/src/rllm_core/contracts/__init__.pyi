@@ -90,6 +90,7 @@ from .rejection import (
 )
 from .renderer import (
     AUTO_RENDERER as AUTO_RENDERER,
+    PlainTextRenderer as PlainTextRenderer,
     Renderer as Renderer,
     RendererPlugin as RendererPlugin,
     RendererSetup as RendererSetup,

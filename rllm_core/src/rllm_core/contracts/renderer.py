@@ -101,6 +101,22 @@ class StreamingRenderer(Renderer, Protocol):
         ...
 
 
+@runtime_checkable
+class PlainTextRenderer(Renderer, Protocol):
+    """A renderer that can encode a prompt of plain text, without the chat template.
+
+    Without `encode`, the gateway answers ``/v1/completions`` with an error, unless the prompt is a list of token ids.
+    """
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> NDArray[np.int32]:
+        """Return the tokens, (n,) int32, of a text.
+
+        If `add_special_tokens` is true, they include the tokens that the tokenizer adds to each text, such as a token
+        that starts it.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RendererSetup:
     """The model that a renderer is made for."""

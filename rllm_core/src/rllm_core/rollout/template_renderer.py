@@ -306,11 +306,15 @@ class TemplateRenderer:
             )
         return str(rendered)
 
-    def _encode(self, text: str) -> Rendered:
-        # The template itself writes special tokens such as <s>.
-        tokens = np.array(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Rendered:
+        """Return the tokens, (n,) int32, of a text. See `PlainTextRenderer`."""
+        tokens = np.array(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), np.int32)
         tokens.flags.writeable = False
         return tokens
+
+    def _encode(self, text: str) -> Rendered:
+        # The template itself writes special tokens such as <s>.
+        return self.encode(text, add_special_tokens=False)
 
     def _decode(self, token_ids: bytes) -> str:
         return str(self.tokenizer.decode(np.frombuffer(token_ids, np.int32).tolist(), skip_special_tokens=True))

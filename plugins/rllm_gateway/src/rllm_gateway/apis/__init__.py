@@ -1,8 +1,10 @@
 """The supported APIs. They translate requests to `Asked`, and answers to bytes."""
 
 from rllm_gateway.apis.chat import ChatApi
+from rllm_gateway.apis.completions import CompletionsApi
+from rllm_gateway.apis.generate import GenerateApi
 from rllm_gateway.apis.messages import MessagesApi
 from rllm_gateway.apis.responses import ResponsesApi
 from rllm_gateway.apis.tokens import TokensApi
 
-__all__ = ["ChatApi", "MessagesApi", "ResponsesApi", "TokensApi"]
+__all__ = ["ChatApi", "CompletionsApi", "GenerateApi", "MessagesApi", "ResponsesApi", "TokensApi"]

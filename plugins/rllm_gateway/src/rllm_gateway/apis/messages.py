@@ -192,7 +192,8 @@ class MessagesApi:
     def stream(self, asked: Asked, begun: Begun) -> MessagesStream:
         return MessagesStream(asked, begun)
 
-    def error(self, refused: RefusedError) -> bytes:
+    @staticmethod
+    def error(refused: RefusedError) -> bytes:
         return orjson.dumps(_error(refused))
 
     def error_event(self, refused: RefusedError) -> bytes:

@@ -32,7 +32,7 @@ LOCAL = ("127.0.0.1", "localhost")
 
 
 def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables of one rollout: URLs and keys for the clients of OpenAI and Anthropic."""
+    """Return the environment variables of one rollout: URLs and keys for clients of OpenAI, Anthropic and Google."""
     variables = {
         "OPENAI_BASE_URL": session.openai_url(),
         # litellm and old clients
@@ -40,10 +40,19 @@ def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str,
         "OPENAI_API_KEY": session.key,
         "ANTHROPIC_BASE_URL": session.anthropic_url(),
         "ANTHROPIC_API_KEY": session.key,
+        "GOOGLE_GEMINI_BASE_URL": session.anthropic_url(),
+        "GEMINI_API_KEY": session.key,
         URL: session.url,
         # openai-agents would send its traces to OpenAI with this key, which OpenAI does not accept.
         NO_TRACES: os.environ.get(NO_TRACES, "1"),
     }
+    # If the user has set these, Google's client would use another key or another service.
+    google = {
+        "GOOGLE_API_KEY": session.key,
+        "GOOGLE_GENAI_USE_ENTERPRISE": "false",
+        "GOOGLE_GENAI_USE_VERTEXAI": "false",
+    }
+    variables |= {name: value for name, value in google.items() if name in os.environ}
     said = json.dumps(dict(task))
     if len(said) <= LONGEST:
         variables[TASK] = said

@@ -1,0 +1,128 @@
+"""OpenAI's completions API, which is older than chat completions. It continues text or tokens without a template."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import orjson
+
+from rllm_gateway import fields
+from rllm_gateway.apis.chat import DONE, MOST_STOPS, error_body, error_object, usage
+from rllm_gateway.apis.tokens import read_token_ids
+from rllm_gateway.exchange import MOST_CHOICES, MOST_TOP, Answer, Asked, Begun, Choice, Settled, Told, event
+from rllm_gateway.fields import RefusedError, Rules, invalid
+
+DEFAULT_TOKENS = 16
+"""OpenAI's default of ``max_tokens`` in this API."""
+RULES = Rules(
+    honoured=frozenset(
+        ("prompt", "max_tokens", "stop", "n", "stream", "stream_options", "logprobs", "user", "add_special_tokens")
+    ),
+    overruled=frozenset(("model", "temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")),
+    ignored=frozenset(),
+    refused={"best_of": (1,), "echo": (False,), "logit_bias": ({},), "suffix": ("",)},
+)
+"""Classes of the parameters. vLLM has ``add_special_tokens`` too."""
+
+
+class CompletionsApi:
+    """Translation of the completions API, as `Api` describes."""
+
+    error = staticmethod(error_body)
+
+    def read(self, body: dict[str, Any], unsupported: Any) -> Asked:
+        """Read a request. Its prompt is one string, or one list of token ids.
+
+        Raises:
+            RefusedError: the request is not valid.
+        """
+        outcomes = RULES.outcomes(body, unsupported)
+        fields.mapping(body, "stream_options")
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+            [prompt] = prompt
+        elif isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+            raise invalid("prompt has several prompts. Send them one by one.", "prompt", "unsupported_parameter")
+        if not prompt:
+            raise invalid("prompt is empty; send a text or token ids.", "prompt")
+        top = fields.read_integer(body, "logprobs", 0, MOST_TOP)
+        return Asked(
+            prompt_text=prompt if isinstance(prompt, str) else None,
+            prompt_ids=None if isinstance(prompt, str) else read_token_ids({"prompt": prompt}, "prompt"),
+            prompt_parameter="prompt",
+            adds_special_tokens=fields.truth({"add_special_tokens": True} | body, "add_special_tokens"),
+            is_plain=True,
+            n=fields.read_integer(body, "n", 1, MOST_CHOICES) or 1,
+            max_tokens=fields.read_integer(body, "max_tokens", 1, 1 << 31) or DEFAULT_TOKENS,
+            stop=fields.stop_texts(body, "stop", MOST_STOPS),
+            stream=fields.truth(body, "stream"),
+            logprobs=top is not None,
+            top_logprobs=top or 0,
+            model=fields.optional_text(body, "model"),
+            sent={name: value for name, value in body.items() if name != "prompt"},
+            outcomes=outcomes,
+        )
+
+    def answer(self, asked: Asked, answer: Answer) -> bytes:
+        """Return the body of an answer."""
+        choices = [_choice(index, choice, asked, choice.content) for index, choice in enumerate(answer.choices)]
+        return orjson.dumps(_head(asked, answer) | {"choices": choices, "usage": usage(answer)})
+
+    def stream(self, asked: Asked, begun: Begun) -> CompletionsStream:
+        """Begin a streamed answer."""
+        return CompletionsStream(asked, begun)
+
+    def error_event(self, refused: RefusedError) -> bytes:
+        """Return the event that ends a stream with an error."""
+        return event({"error": error_object(refused)})
+
+
+class CompletionsStream:
+    """The events of a streamed completion, as `EventStream` describes."""
+
+    def __init__(self, asked: Asked, begun: Begun) -> None:
+        self._asked = asked
+        self._head = _head(asked, begun)
+        self._told: defaultdict[int, Told] = defaultdict(Told)
+
+    def add(self, index: int, settled: Settled) -> bytes:
+        """Return the event with new text. Empty if there is none."""
+        text = self._told[index].more(settled).content
+        return self._chunk({"index": index, "text": text, "finish_reason": None, "logprobs": None}) if text else b""
+
+    def end(self, answer: Answer) -> bytes:
+        """Return the last event of each choice, and the end of the stream."""
+        chunks = [
+            self._chunk(_choice(index, choice, self._asked, self._told[index].more(choice).content))
+            for index, choice in enumerate(answer.choices)
+        ]
+        if (self._asked.sent.get("stream_options") or {}).get("include_usage"):
+            chunks.append(event(self._head | {"choices": [], "usage": usage(answer)}))
+        return b"".join(chunks) + DONE
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        return event(self._head | {"choices": [choice]})
+
+
+def _head(asked: Asked, begun: Begun) -> dict[str, Any]:
+    return {"id": f"cmpl-{begun.id}", "object": "text_completion", "created": begun.created, "model": asked.model}
+
+
+def _choice(index: int, choice: Choice, asked: Asked, text: str) -> dict[str, Any]:
+    logprobs = _logprobs(choice) if asked.logprobs else None
+    return {"index": index, "text": text, "finish_reason": choice.finish, "logprobs": logprobs}
+
+
+def _logprobs(choice: Choice) -> dict[str, Any]:
+    """Return the log-probs of all tokens of a choice."""
+    offsets, end = list[int](), 0
+    for token in choice.sampled:
+        offsets.append(end)
+        end += len(token.text)
+    return {
+        "tokens": [token.text for token in choice.sampled],
+        "token_logprobs": [token.known_logprob for token in choice.sampled],
+        "top_logprobs": [{each.text: each.known_logprob for each in token.top} for token in choice.sampled],
+        "text_offset": offsets,
+    }
