@@ -81,6 +81,8 @@ class SandboxRunner:
         start: Callable[[SandboxSetup], Awaitable[Sandbox]],
         seconds: float,
         environment: Mapping[str, str] | None = None,
+        *,
+        plain_stdin: bool = False,
     ) -> None:
         """Start nothing yet.
 
@@ -89,7 +91,9 @@ class SandboxRunner:
             start: starts a sandbox.
             seconds: time limit of agents whose task has none.
             environment: environment variables of the program.
+            plain_stdin: True if standard input is the instruction. False: it is the task as a JSON object.
         """
+        self._plain_stdin = plain_stdin
         self._environment = environment or {}
         self._program = Program.from_command(command)
         self._start = start
@@ -115,7 +119,7 @@ class SandboxRunner:
                 command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
                 environment={**self._environment, **environment, **variables},
-                stdin=json.dumps(without_facts(task)).encode(),
+                stdin=(instruction if self._plain_stdin else json.dumps(without_facts(task))).encode(),
                 port=urlsplit(environment[URL]).port,
             )
             said = lines_at_end(result.stdout)
