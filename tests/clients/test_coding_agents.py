@@ -55,6 +55,7 @@ Write = Callable[[str], Any]
 TOOLS: dict[str, tuple[str, Write]] = {
     "mini-swe-agent": ("bash", lambda command: {"command": command}),
     "claude-code": ("Bash", lambda command: {"command": command, "description": "Run it."}),
+    "codex": ("exec_command", lambda command: {"cmd": command}),
     "qwen-code": ("run_shell_command", lambda command: {"command": command, "is_background": False}),
 }
 """Agent -> the tool that runs a command."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.running.sandboxed import INSTRUCTION_WORD
+from rllm_gateway.running.sandboxed import BASE_URL, INSTRUCTION_WORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,21 @@ HARNESSES: Mapping[str, Harness] = {
             # Without it, root may not skip permissions.
             "IS_SANDBOX": "1",
         },
+    ),
+    # It uses responses with tool calls, as a stream.
+    "codex": Harness(
+        install="npm install --global @openai/codex",
+        command=(
+            *("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("--model", "policy", "--config", "model_provider=gateway", "--config"),
+            f'model_providers.gateway={{name="gateway", base_url="{BASE_URL}", env_key="OPENAI_API_KEY"}}',
+            *("--config", "analytics.enabled=false", "--config", "feedback.enabled=false"),
+            *("--config", "check_for_update_on_startup=false"),
+            # They are loaded from other servers.
+            *("--disable", "plugins", "--disable", "remote_plugin", "--disable", "apps"),
+            # Tools that are not functions, or return images.
+            *("--disable", "multi_agent", "--config", "web_search=disabled", "--config", "tools.view_image=false"),
+        ),
     ),
     # It uses chat completions with tool calls, as a stream.
     "qwen-code": Harness(
