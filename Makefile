@@ -70,6 +70,9 @@ LITELLM := litellm[proxy]==1.106.2
 # In an environment of its own, as users install it.
 VENV_MINI ?= .venv-mini-swe-agent
 MINI := mini-swe-agent==2.4.6
+# Coding agents that npm installs (1.3 GB). Without npm their tests are skipped.
+VENV_NPM ?= .venv-npm
+NPM_AGENTS := @anthropic-ai/claude-code@2.1.330 @openai/codex@0.169.0 @qwen-code/qwen-code@0.24.4
 # The documentation site has an environment of its own: nothing of the generator touches ours.
 VENV_SITE ?= .venv-site
 INSTALLED_SITE := $(VENV_SITE)/.installed
@@ -195,8 +198,12 @@ $(VENV_MINI)/.installed: Makefile | install
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(VENV_MINI)/bin/python '$(MINI)'
 	@touch $@
 
-test-clients: install $(INSTALLED_CLIENTS) $(VENV_MINI)/.installed
-	PATH="$(CURDIR)/$(VENV_MINI)/bin:$$PATH" $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
+$(VENV_NPM)/.installed: Makefile
+	@command -v npm >/dev/null || { echo "npm is not installed, so tests of its agents are skipped"; exit 0; }; \
+	  npm install --prefix $(VENV_NPM) --no-save --no-fund --no-audit --loglevel error $(NPM_AGENTS) && touch $@
+
+test-clients: install $(INSTALLED_CLIENTS) $(VENV_MINI)/.installed $(VENV_NPM)/.installed
+	PATH="$(CURDIR)/$(VENV_MINI)/bin:$(CURDIR)/$(VENV_NPM)/node_modules/.bin:$$PATH" $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
 	  --client-python $(VENV_CLIENTS)/bin/python
 
 $(VERIFIERS) $(OPENENV): $(VENV)/%: constraints-%.txt | install
@@ -289,4 +296,4 @@ site: $(INSTALLED_SITE)
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_VERL_VLLM) $(VENV_CLIENTS)
 	rm -rf $(VENV_SITE) site
-	rm -rf $(VENV_LITELLM) $(VENV_MINI)
+	rm -rf $(VENV_LITELLM) $(VENV_MINI) $(VENV_NPM)

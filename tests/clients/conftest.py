@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import gateway_world
 import pytest
 from gateway_world import World, running
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tool_tokenizer import STOP, ToolTokenizer
 
 from rllm_core.rollout.template_renderer import TemplateRenderer
+from rllm_gateway.gateway import Gateway
 
 from .rollout import Player
 
@@ -29,6 +32,29 @@ class Thinking(ToolTokenizer):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return super().encode(MARKS.get(text, text), add_special_tokens=add_special_tokens)
+
+
+@pytest.fixture
+def statuses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The HTTP statuses of all answers. Name it before `world`."""
+    found = list[int]()
+
+    def create_app(gateway: Gateway) -> ASGIApp:
+        app = app_of_gateway(gateway)
+
+        async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+            async def note(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    found.append(message["status"])
+                await send(message)
+
+            await app(scope, receive, note)
+
+        return noting
+
+    app_of_gateway = gateway_world.create_app
+    monkeypatch.setattr(gateway_world, "create_app", create_app)
+    return found
 
 
 @pytest.fixture

@@ -1,40 +1,39 @@
-"""mini-swe-agent repairs a small repository in a sandbox, with a scripted model. All its tokens become one row."""
+"""Coding agents repair a small repository in a sandbox, with a scripted model. All its tokens become rows."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from gateway_world import World
+from gateway_world import Sampled, World
 
 from rllm.sandboxes.bwrap import start_bwrap
+from rllm.sandboxes.local import start_local
 from rllm.sandboxes.options import BwrapParams
 from rllm.tasks.options import TaskDirectoriesParams
 from rllm.tasks.task_directories import TaskDirectories
 from rllm_gateway.episodes import traced
 from rllm_gateway.link_trainer import step_of
-from rllm_gateway.running.harnesses import check_harness
-from rllm_gateway.running.runners import Outcome, environment_of
+from rllm_gateway.running.harnesses import HARNESSES, check_harness
+from rllm_gateway.running.runners import environment_of
 from rllm_gateway.running.sandboxed import SandboxRunner
 
-MISSING_QWEN = [name for name in ("bwrap", "qwen") if shutil.which(name) is None]
-MISSING = [name for name in ("bwrap", "mini-swe-agent") if shutil.which(name) is None]
-needs_mini = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-needs_qwen = pytest.mark.skipif(bool(MISSING_QWEN), reason=f"not installed: {', '.join(MISSING_QWEN)}")
-
+REPAIR = """python3 -c "text = open('mean.py').read(); open('mean.py', 'w').write(text.replace(' - 1', ''))" """
 TURNS = [
     "ls -a",
     "cat mean.py",
     "cat check.py",
     "python3 check.py",
-    "cp mean.py /tmp/before.py",
-    """python3 -c "text = open('mean.py').read(); open('mean.py', 'w').write(text.replace(' - 1', ''))" """,
-    "diff /tmp/before.py mean.py",
+    "cp mean.py before.py",
+    REPAIR,
+    "diff before.py mean.py",
     "python3 check.py",
     "echo 'Fixed.' > NOTES",
     "cat NOTES",
@@ -47,50 +46,128 @@ FILES = {
     "instruction.md": "The mean of [1, 3] must be 2. Repair mean.py.",
     "environment/mean.py": "def mean(values):\n    return sum(values) / (len(values) - 1)\n",
     "environment/check.py": "from mean import mean\n\nassert mean([1, 3]) == 2\n",
-    "tests/test.sh": "python3 check.py && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt",
+    "tests/test.sh": "python3 check.py && reward=1 || reward=0\necho $reward > $SANDBOX_ROOT/logs/verifier/reward.txt",
 }
 
 
-def play(world: World, directory: Path, agent: str, tool: str) -> tuple[Outcome, Any]:
-    """Run the agent on the repository. Return its outcome, and the training rows of its session."""
+Write = Callable[[str], Any]
+"""Returns a tool's arguments that run a command."""
+TOOLS: dict[str, tuple[str, Write]] = {
+    "mini-swe-agent": ("bash", lambda command: {"command": command}),
+    "claude-code": ("Bash", lambda command: {"command": command, "description": "Run it."}),
+    "codex": ("exec_command", lambda command: {"cmd": command}),
+    "qwen-code": ("run_shell_command", lambda command: {"command": command, "is_background": False}),
+}
+"""Agent -> the tool that runs a command."""
+
+
+def agent(name: str) -> Any:
+    """Return a parameter of tests, which are skipped if the agent is not installed."""
+    program = HARNESSES[name].command[0]
+    missing = shutil.which(program) is None
+    return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"not installed: {program}"))
+
+
+def call(tool: str, arguments: Any) -> str:
+    return f"Next. <call>{json.dumps({'name': tool, 'arguments': arguments})}</call>"
+
+
+def start() -> Any:
+    """Return the function that starts sandboxes: `bwrap` if this machine has it."""
+    return partial(start_local, None) if shutil.which("bwrap") is None else partial(start_bwrap, BwrapParams())
+
+
+def count_rows(calls: Sequence[Sampled]) -> int:
+    """Count the rows by the tokens only: a call adds a row unless it is the first to continue an earlier call."""
+    ends = [np.concatenate((each.prompt_ids, each.completion.token_ids)) for each in calls]
+    continued = set[int]()
+    for at, each in enumerate(calls):
+        shared = [i for i in range(at) if np.array_equal(each.prompt_ids[: len(ends[i])], ends[i])]
+        continued |= {max(shared, key=lambda i: len(ends[i]))} if shared else set()
+    return len(calls) - len(continued)
+
+
+def play(world: World, directory: Path, agent: str, response: Callable[[str], str], *arguments: str) -> Any:
+    """Run the agent on the repository. Check that it was repaired, that all tokens are used, and the number of rows.
+
+    Return the trained trajectories.
+    """
     for name, text in FILES.items():
         (directory / "task" / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / "task" / name).write_text(text)
     (task,) = TaskDirectories.tasks("train", TaskDirectoriesParams(directory=str(directory / "task")))
-
-    def response(prompt: str) -> str:
-        call = {"name": tool, "arguments": {"command": TURNS[len(world.policy.calls)], "is_background": False}}
-        return (
-            "Done."
-            if agent == "qwen-code" and call["arguments"]["command"] == TURNS[-1]
-            else f"Next. <call>{json.dumps(call)}</call>"
-        )
-
     world.policy.response = response
     world.policy.max_context = LONGEST_PROMPT
     harness = check_harness(agent)
     session = world.open(max_tokens=1000)
-    runner = SandboxRunner(harness.command, partial(start_bwrap, BwrapParams()), 600, harness.environment)
+    runner = SandboxRunner([*harness.command, *arguments], start(), 600, harness.environment, plain_stdin=True)
     outcome = asyncio.run(runner.run(task.data, environment_of(session, {})))
     trace = world.close(session)
-    steps = {each.call: step_of(each.prompt_ids, each.completion) for each in world.policy.calls}
-    return outcome, traced(trace, steps, "task:0")
-
-
-@pytest.mark.parametrize(
-    ("agent", "tool"),
-    [
-        pytest.param("mini-swe-agent", "bash", marks=needs_mini),
-        pytest.param("qwen-code", "run_shell_command", marks=needs_qwen),
-    ],
-)
-def test_repair_in_twelve_turns_is_one_row(world: World, tmp_path: Path, agent: str, tool: str) -> None:
-    outcome, trained = play(world, tmp_path, agent, tool)
     assert outcome.code == 0, outcome.last_lines
     assert outcome.returned == {"reward": 1.0, "metrics": {}}
-    assert "no network" in world.policy.calls[-1].prompt
-    metrics = trained.metrics
+    steps = {each.call: step_of(each.prompt_ids, each.completion) for each in world.policy.calls}
+    trained = traced(trace, steps, "task:0")
     sampled = sum(len(each.completion.token_ids) for each in world.policy.calls)
-    assert (metrics["gateway/calls"], metrics["gateway/rows"]) == (len(TURNS), 1)
-    assert (metrics["gateway/sampled_tokens"], metrics["gateway/trained_tokens"]) == (sampled, sampled)
-    assert not any(name.startswith("gateway/excluded_tokens/") for name in metrics)
+    assert trained.metrics["gateway/trained_tokens"] == trained.metrics["gateway/sampled_tokens"] == sampled
+    assert not any(name.startswith("gateway/excluded_tokens/") for name in trained.metrics)
+    assert trained.metrics["gateway/rows"] == count_rows(world.policy.calls)
+    return trained
+
+
+@pytest.mark.parametrize("name", [agent(name) for name in TOOLS])
+def test_repair_in_twelve_turns_is_one_row(statuses: list[int], world: World, tmp_path: Path, name: str) -> None:
+    tool, write = TOOLS[name]
+
+    def response(prompt: str) -> str:
+        command = TURNS[len(world.policy.calls)]
+        # mini-swe-agent ends with a command, and all others with a message without a call.
+        return "Done." if name != "mini-swe-agent" and command == TURNS[-1] else call(tool, write(command))
+
+    trained = play(world, tmp_path, name, response)
+    prompts = [each.prompt for each in world.policy.calls]
+    assert prompts[0].count(FILES["instruction.md"]) == 1
+    assert "no network" in prompts[-1]
+    assert (trained.metrics["gateway/calls"], trained.metrics["gateway/rows"]) == (len(TURNS), 1)
+    assert statuses == [200] * len(TURNS)
+
+
+@pytest.mark.parametrize("name", [agent("claude-code")])
+def test_calls_of_a_sub_agent_are_its_own_row(statuses: list[int], world: World, tmp_path: Path, name: str) -> None:
+    tool, write = TOOLS[name]
+    look, repair = call(tool, write("cat check.py")), call(tool, write(REPAIR))
+    task = "Say what check.py asserts."
+    start_agent = call("Agent", {"description": "Look", "prompt": task, "subagent_type": "general-purpose"})
+
+    def response(prompt: str) -> str:
+        if start_agent not in prompt and task in prompt:
+            return "It asserts a mean." if look in prompt else look
+        if start_agent not in prompt:
+            return start_agent
+        return "Done." if repair in prompt else repair
+
+    trained = play(world, tmp_path, name, response)
+    assert trained.metrics["gateway/rows"] == 2
+    assert set(statuses) == {200}
+    assert len(statuses) == trained.metrics["gateway/calls"]
+
+
+@pytest.mark.parametrize("name", [agent("claude-code")])
+def test_calls_after_a_compaction_are_their_own_row(
+    statuses: list[int], world: World, tmp_path: Path, name: str
+) -> None:
+    tool, write = TOOLS[name]
+    settings = {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "120000", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4000"}
+    (tmp_path / "settings.json").write_text(json.dumps({"env": settings}))
+
+    def response(prompt: str) -> str:
+        if "Do NOT call any tools" in prompt[-1000:]:
+            return "<summary>mean.py is repaired.</summary>"
+        if "mean.py is repaired." in prompt:
+            return "Done."
+        number = len(world.policy.calls)
+        return call(tool, write(f"head -c 20000 /dev/zero | tr '\\0' {number}" if number else REPAIR))
+
+    trained = play(world, tmp_path, name, response, "--settings", str(tmp_path / "settings.json"))
+    assert trained.metrics["gateway/rows"] > 1
+    assert set(statuses) == {200}
+    assert len(statuses) == trained.metrics["gateway/calls"]

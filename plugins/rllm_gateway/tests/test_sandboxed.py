@@ -34,3 +34,8 @@ def test_long_instruction_is_on_standard_input_only(letter: str, length: int) ->
 def test_long_instruction_as_an_argument_is_an_error() -> None:
     with expect_error(RolloutError, "instruction-too-long", "140000"):
         run(["echo", "{instruction}"], "x" * 140_000)
+
+
+def test_variable_with_the_directory_is_the_sandbox() -> None:
+    outcome = run(["python3", "-c", "import os; print(os.environ['PWD'] == os.getcwd())"], "x")
+    assert outcome.last_lines == ("True",)

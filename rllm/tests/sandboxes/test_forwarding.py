@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from rllm.sandboxes.forwarding import forward
+from rllm.sandboxes.forwarding import connect, forward
 
 Act = Callable[[socket.socket, asyncio.Task[None]], Awaitable[None]]
 
@@ -64,3 +65,35 @@ async def end(client: socket.socket, forwarding: asyncio.Task[None]) -> None:
 @pytest.mark.parametrize("act", [reset, cancel, end])
 def test_gateway_sees_the_end_of_a_connection(act: Act) -> None:
     assert received_after(act) == b"x"
+
+
+def test_close_by_both_sides_at_once_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_eof(writer: asyncio.StreamWriter) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    async def run() -> None:
+        forwarded = asyncio.get_running_loop().create_future()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await connect(reader, writer, port)
+            except BaseExceptionGroup as error:
+                forwarded.set_exception(error)
+            else:
+                forwarded.set_result(None)
+
+        gateway = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = gateway.sockets[0].getsockname()[1]
+        server = await asyncio.start_server(begin, "127.0.0.1", 0)
+        _, client = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with asyncio.timeout(10.0):
+            await forwarded
+        client.close()
+        server.close()
+        gateway.close()
+
+    monkeypatch.setattr(asyncio.StreamWriter, "write_eof", write_eof)
+    asyncio.run(run())

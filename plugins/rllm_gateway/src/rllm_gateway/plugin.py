@@ -28,7 +28,7 @@ class AgentParams(Params):
     agent: str | None = Field(
         None,
         description="Your agent, if it is a function: FILE.py:FUNCTION or MODULE:FUNCTION. It is called once per "
-        "rollout, and may be async. Or mini-swe-agent or qwen-code, which run in a sandbox.",
+        "rollout, and may be async. Or the name of a coding agent, such as mini-swe-agent, which runs in a sandbox.",
     )
     command: list[str] | None = Field(
         None,
@@ -126,7 +126,7 @@ async def _open(run: OpenedRun, params: AgentParams) -> AsyncIterator[Any]:
         harness = HARNESSES.get(params.agent or "")
         if harness is not None and run.sandbox is not None:
             command = [*harness.command, *params.arguments]
-            runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment)
+            runner: Any = SandboxRunner(command, run.sandbox, params.timeout, harness.environment, plain_stdin=True)
         elif params.agent is not None:
             runner = FunctionRunner(check_target(params.agent), directory)
         elif run.sandbox is not None:

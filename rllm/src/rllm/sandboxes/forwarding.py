@@ -52,8 +52,8 @@ async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, po
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_pump(reader, ours))
                     group.create_task(_pump(theirs, writer))
-            except* ConnectionError:
-                pass  # The other side sees it when its connection is closed.
+            except* OSError:
+                pass  # A side is gone. The other side sees it when its connection is closed.
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -34,13 +34,20 @@ class LocalSandbox(Sandbox):
         stdin: bytes = b"",
         port: int | None = None,
     ) -> CommandResult:
-        variables = {"HOME": f"{self.root}/home", "TMPDIR": f"{self.root}/tmp", "SANDBOX_ROOT": self.root}
+        directory = f"{self.root}/app"
+        variables = {
+            "HOME": f"{self.root}/home",
+            "TMPDIR": f"{self.root}/tmp",
+            "SANDBOX_ROOT": self.root,
+            # Some programs work in this directory, and not in the current directory.
+            "PWD": directory,
+        }
         return await run_program(
             command,
             seconds=seconds,
             stdin=stdin,
             environment={**os.environ, **variables, **(environment or {})},
-            cwd=f"{self.root}/app",
+            cwd=directory,
         )
 
     async def copy_in(self, source: Path, target: str) -> None:

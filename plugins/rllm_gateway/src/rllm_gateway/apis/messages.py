@@ -27,7 +27,12 @@ RULES = Rules(
             "workspace_id",
         )
     ),
-    refused={"container": (), "output_config": ({},), "tool_choice": ()},
+    refused={
+        "container": (),
+        "context_management": ({"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},),
+        "output_config": ({},),
+        "tool_choice": (),
+    },
 )
 FORMS = ("tool_choice", "output_config", "output_format")
 """Parameters for the form of a response. Clients of the beta API, such as LiteLLM, send ``output_format``."""

@@ -34,6 +34,7 @@ RULES = Rules(
     ignored=frozenset(
         (
             "access_programs",
+            "client_metadata",
             "max_tool_calls",
             "parallel_tool_calls",
             "prompt_cache_key",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rllm_core.errors import ConfigError
-from rllm_gateway.running.sandboxed import INSTRUCTION_WORD
+from rllm_gateway.running.sandboxed import BASE_URL, INSTRUCTION_WORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class Harness:
     install: str
     """A command that installs it."""
     command: tuple[str, ...]
-    """The program, with `INSTRUCTION_WORD` as its task."""
+    """The program. It receives the instruction as `INSTRUCTION_WORD`, or else on standard input."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables with which it calls only the gateway, and asks its user nothing."""
 
@@ -40,11 +40,52 @@ HARNESSES: Mapping[str, Harness] = {
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
     ),
+    # It uses messages with tool calls, as a stream.
+    "claude-code": Harness(
+        install="npm install --global @anthropic-ai/claude-code",
+        command=(
+            *("claude", "--print", "--dangerously-skip-permissions", "--model", "policy"),
+            # Their requests need servers other than the gateway.
+            "--disallowed-tools=WebFetch,WebSearch",
+        ),
+        environment={
+            # Telemetry, error reports, updates and feedback.
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_DISABLE_OFFICIAL_MARKETPLACE_AUTOINSTALL": "1",
+            # Parameters that only Anthropic's servers support. Tools that are found by a search are among them.
+            "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+            "ENABLE_TOOL_SEARCH": "false",
+            # A line of the system prompt that differs between calls, so no call would continue the call before it.
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+            # Without it, root may not skip permissions.
+            "IS_SANDBOX": "1",
+        },
+    ),
+    # It uses responses with tool calls, as a stream.
+    "codex": Harness(
+        install="npm install --global @openai/codex",
+        command=(
+            *("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("--model", "policy", "--config", "model_provider=gateway", "--config"),
+            f'model_providers.gateway={{name="gateway", base_url="{BASE_URL}", env_key="OPENAI_API_KEY"}}',
+            *("--config", "analytics.enabled=false", "--config", "feedback.enabled=false"),
+            *("--config", "check_for_update_on_startup=false"),
+            # They are loaded from other servers.
+            *("--disable", "plugins", "--disable", "remote_plugin", "--disable", "apps"),
+            # Tools that are not functions, or return images.
+            *("--disable", "multi_agent", "--config", "web_search=disabled", "--config", "tools.view_image=false"),
+        ),
+    ),
     # It uses chat completions with tool calls, as a stream.
     "qwen-code": Harness(
         install="npm install --global @qwen-code/qwen-code",
-        command=("qwen", "--yolo", "--auth-type", "openai", "--prompt", INSTRUCTION_WORD),
-        environment={"OPENAI_MODEL": "policy", "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
+        command=("qwen", "--yolo", "--auth-type", "openai"),
+        environment={
+            "OPENAI_MODEL": "policy",
+            "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+            # They are sent to another server.
+            "QWEN_USAGE_STATISTICS_ENABLED": "false",
+        },
     ),
 }
 """Agents by name."""

@@ -27,6 +27,8 @@ REWARD_FILES = ("reward.json", "reward.txt")
 VARIABLE = "RLLM_INSTRUCTION"
 """Environment variable with the instruction of a task."""
 INSTRUCTION_WORD = "{instruction}"
+BASE_URL = "{OPENAI_BASE_URL}"
+"""Part of an argument that is replaced by the value of this environment variable."""
 SECONDS_TO_PREPARE = 60.0
 BYTES_TO_TRY = 65_536
 
@@ -81,15 +83,20 @@ class SandboxRunner:
         start: Callable[[SandboxSetup], Awaitable[Sandbox]],
         seconds: float,
         environment: Mapping[str, str] | None = None,
+        *,
+        plain_stdin: bool = False,
     ) -> None:
         """Start nothing yet.
 
         Args:
-            command: the program and its arguments. `INSTRUCTION_WORD` is replaced by the task's instruction.
+            command: the program and its arguments. `INSTRUCTION_WORD` is replaced by the task's instruction, and
+                `BASE_URL` by the gateway's URL.
             start: starts a sandbox.
             seconds: time limit of agents whose task has none.
             environment: environment variables of the program.
+            plain_stdin: True if standard input is the instruction. False: it is the task as a JSON object.
         """
+        self._plain_stdin = plain_stdin
         self._environment = environment or {}
         self._program = Program.from_command(command)
         self._start = start
@@ -102,7 +109,7 @@ class SandboxRunner:
             RolloutError: the tests gave no reward, or the instruction is too long for an argument.
         """
         instruction = str(task.get(INSTRUCTION, ""))
-        command = self._command(instruction)
+        command = self._command(instruction, environment)
         # A longer instruction is passed only on standard input.
         variables = {VARIABLE: instruction} if _is_short(instruction) else {}
         facts = TaskFacts.model_validate(task[TASK_DIRECTORY]) if TASK_DIRECTORY in task else None
@@ -115,7 +122,7 @@ class SandboxRunner:
                 command,
                 seconds=self._seconds if facts is None else facts.agent_seconds,
                 environment={**self._environment, **environment, **variables},
-                stdin=json.dumps(without_facts(task)).encode(),
+                stdin=(instruction if self._plain_stdin else json.dumps(without_facts(task))).encode(),
                 port=urlsplit(environment[URL]).port,
             )
             said = lines_at_end(result.stdout)
@@ -125,15 +132,17 @@ class SandboxRunner:
         code = TIMED_OUT if result.exit_code is None else result.exit_code
         return Outcome(code, returned, lines_at_end(result.stderr) or said, timed_out=result.exit_code is None)
 
-    def _command(self, instruction: str) -> list[str]:
-        """Return the command with the instruction."""
+    def _command(self, instruction: str, environment: Mapping[str, str]) -> list[str]:
+        """Return the command with the instruction and the gateway's URL."""
         if INSTRUCTION_WORD in self._program.command and not _is_short(instruction):
             raise RolloutError(
                 "instruction-too-long",
                 f"The instruction has {len(instruction.encode())} bytes. An argument may have {LONGEST}.",
                 f"Shorten instruction.md, or use a command without {INSTRUCTION_WORD}, which reads standard input.",
             )
-        return [instruction if word == INSTRUCTION_WORD else word for word in self._program.command]
+        url = environment.get(BASE_URL.strip("{}"), "")
+        words = (word.replace(BASE_URL, url) for word in self._program.command)
+        return [instruction if word == INSTRUCTION_WORD else word for word in words]
 
     async def close(self) -> None:
         """Do nothing, because sandboxes end with their rollouts."""
