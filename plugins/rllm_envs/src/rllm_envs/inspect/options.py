@@ -36,8 +36,8 @@ class InspectParams(Params):
         None,
         ge=0,
         le=LARGEST_SPLIT,
-        description="Number of validation samples: the last samples of the task, or the first samples if train_args is set. "
-        "By default, all.",
+        description="Number of validation samples: the last samples of the task, or the first samples if train_args is "
+        "set. By default, all.",
     )
     reward: str | None = Field(
         None,
