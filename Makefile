@@ -64,6 +64,8 @@ VERIFIERS := $(VENV)/verifiers
 NEMO_GYM := $(VENV)/nemo-gym
 # OpenEnv wants an older `mcp` than verifiers.
 OPENENV := $(VENV)/openenv
+# inspect-ai wants an older `fsspec` and `python-dateutil` than the rest.
+INSPECT := $(VENV)/inspect
 # LiteLLM's proxy, which `benchmarks/gateway.py --litellm` measures beside the gateway; it wants older clients than agents.
 VENV_LITELLM ?= .venv-litellm
 LITELLM := litellm[proxy]==1.106.2
@@ -98,7 +100,7 @@ help:
 	@echo "make dist     build all wheels and sdists into dist/, and check what they hold"
 	@echo "make test-wheels  build all packages, and train with them in fresh environments: newest and lowest versions"
 	@echo "make test-clients  install clients that agents are written with (190 MB), and run agents of each through the gateway"
-	@echo "make test-envs  install verifiers, OpenEnv and NeMo-Gym (81 MB), and compare rewards with their own (three minutes)"
+	@echo "make test-envs  install verifiers, OpenEnv, inspect-ai and NeMo-Gym (190 MB), and compare rewards with their own (four minutes)"
 	@echo "make test-long    whole trainings of every algorithm, kills and resumes: what makes a test long"
 	@echo "make test-nightly  more seeds, kills and examples, and the longest trainings; not part of make ci"
 	@echo "make ci       make test, make test-long, make test-clients, make test-envs, make test-wheels, make site: what continuous integration runs"
@@ -206,7 +208,7 @@ test-clients: install $(INSTALLED_CLIENTS) $(VENV_MINI)/.installed $(VENV_NPM)/.
 	PATH="$(CURDIR)/$(VENV_MINI)/bin:$(CURDIR)/$(VENV_NPM)/node_modules/.bin:$$PATH" $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 10 -o norecursedirs=".*" tests/clients \
 	  --client-python $(VENV_CLIENTS)/bin/python
 
-$(VERIFIERS) $(OPENENV): $(VENV)/%: constraints-%.txt | install
+$(VERIFIERS) $(OPENENV) $(INSPECT): $(VENV)/%: constraints-%.txt | install
 	rm -rf $@
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r $<
 	@touch $@
@@ -217,11 +219,13 @@ $(NEMO_GYM): constraints-nemo-gym.txt | install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --no-compile --target $@ -r $<
 	@touch $@
 
-test-envs: install $(VERIFIERS) $(OPENENV) $(NEMO_GYM)
+test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM)
 	PYTHONPATH=$(abspath $(VERIFIERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/verifiers
 	PYTHONPATH=$(abspath $(OPENENV)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 10 \
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/openenv
+	PYTHONPATH=$(abspath $(INSPECT)) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 \
+	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
 
 ci:

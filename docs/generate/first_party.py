@@ -19,6 +19,7 @@ NOT_OURS = (CORE,)
 EXTRAS = {
     "rllm-envs": {
         "gymnasium": {"rllm.env.name": "gymnasium"},
+        "inspect": {"rllm.env.name": "inspect"},
         "nemo-gym": {"rllm.env.name": "nemo_gym"},
         "open-spiel": {"rllm.env.name": "open_spiel"},
         "openenv": {"rllm.env.name": "openenv"},

@@ -31,6 +31,7 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
             "how-to/gymnasium",
             "how-to/openenv",
             "how-to/verifiers",
+            "how-to/inspect",
             "how-to/tools",
             "how-to/your-agent",
             "how-to/coding-agents",

@@ -57,6 +57,6 @@ del tests["TestOpenSpiel"]
 del tests["TestNemoGym"]
 # verifiers is not installed here: `make test-envs` tests it.
 del tests["TestVerifiers"]
-# Neither is openenv: `make test-envs` tests both.
-del tests["TestOpenenv"]
+# Neither are openenv and inspect-ai: `make test-envs` tests all three.
+del tests["TestOpenenv"], tests["TestInspect"]
 globals().update(tests)

@@ -17,6 +17,7 @@ LIBRARIES = {
         "datasets",
         "gymnasium",
         "huggingface_hub",
+        "inspect_ai",
         "httpx",
         "hydra",
         "math_verify",

@@ -1,4 +1,4 @@
-"""The environments `gymnasium`, `nemo_gym`, `openenv`, `open_spiel`, `reasoning_gym`, `textarena` and `verifiers`."""
+"""The environments of other projects, from `gymnasium` to `verifiers`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rllm_core.contracts.environment import EnvironmentPlugin
 from rllm_core.contracts.workflow import WorkflowPlugin
 from rllm_core.plugins import hookimpl
 from rllm_envs.gymnasium import plugin as gymnasium
+from rllm_envs.inspect import plugin as inspect
 from rllm_envs.nemo_gym import plugin as nemo_gym
 from rllm_envs.open_spiel import plugin as open_spiel
 from rllm_envs.openenv import plugin as openenv
@@ -22,6 +23,7 @@ requires_api = 1
 @hookimpl
 def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
     yield from gymnasium.environments()
+    yield from inspect.environments()
     yield from nemo_gym.environments()
     yield from open_spiel.environments()
     yield from openenv.environments()
@@ -32,5 +34,6 @@ def rllm_environments() -> Iterator[EnvironmentPlugin[Any]]:
 
 @hookimpl
 def rllm_workflows() -> Iterator[WorkflowPlugin[Any]]:
+    yield from inspect.workflows()
     yield from open_spiel.workflows()
     yield from verifiers.workflows()

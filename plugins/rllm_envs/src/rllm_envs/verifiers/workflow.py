@@ -16,15 +16,18 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import RolloutError
+from rllm_envs.sessions import SeatCalls, is_too_long, sum_metrics
 from rllm_envs.verifiers.client import SessionsClient
-from rllm_envs.verifiers.seats import ClosedRun, Seats
+from rllm_envs.verifiers.seats import Seats
 from rllm_envs.verifiers.tasks import Splits
 from rllm_gateway.rollout_session import OpenedGateway
 
-UNTRAINED = "untrained_seat"
-ROWS, TRAINED, EXCLUDED = "gateway/rows", "gateway/trained_tokens", "gateway/excluded_tokens"
 MAX_TURNS = "max_turns"
 """The stop condition of verifiers for a seat that reached its maximum number of turns."""
+
+
+ClosedRun = tuple[vf.Trace, SeatCalls]
+"""A run of a seat, after its session is closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,26 +76,26 @@ class VerifiersWorkflow(Workflow):
             runs = await seats.close()
         for run in runs:
             run.session.check(run.calls)
-        self._fill(self.episode, ended, runs)
+        self._fill(self.episode, ended, [(seats.traces[run.key], run) for run in runs])
         return self.episode
 
     def _fill(self, episode: Episode, ended: vf.Episode, runs: Sequence[ClosedRun]) -> None:
         """Add trajectories, rewards and metrics of an ended episode of verifiers."""
         final = {trace.id for trace in ended.traces}
         # A seat that verifiers runs again has an earlier trace, which belongs to no episode.
-        trained = [run for run in runs if run.trace.id in final and self._trains(run.trace)]
+        trained = [(trace, run) for trace, run in runs if trace.id in final and self._trains(trace)]
         failure = None if self._opened.environment.complete(ended) else _find_cause(ended)
-        for run in trained:
-            cause = failure if failure or run.trace.ok else _describe(run.trace.errors)
+        for trace, run in trained:
+            cause = failure if failure or trace.ok else _describe(trace.errors)
             for trajectory in run.made.trajectories:
-                _set_reward(trajectory, run.trace, cause)
+                _set_reward(trajectory, trace, cause)
                 episode.trajectories.append(trajectory)
         if not episode.trajectories and failure:
             raise RolloutError("environment-failed", f"The episode of verifiers failed: {failure}.")
         rewards = [each.reward for each in episode.trajectories if each.reward is not None]
         episode.is_correct = bool(rewards and max(rewards) > 0)
         episode.termination_reason = _find_reason(trained)
-        episode.metrics.update(_sum_metrics(runs, trained))
+        episode.metrics.update(sum_metrics((run for _, run in runs), {run.key for _, run in trained}))
         episode.metrics.update(_average_metrics(ended))
 
     def _trains(self, trace: vf.Trace) -> bool:
@@ -126,31 +129,13 @@ def _describe(errors: Sequence[vf.Error]) -> str:
 
 
 def _find_reason(trained: Sequence[ClosedRun]) -> TerminationReason:
-    if any(run.session.sampler.too_long or run.calls.too_long for run in trained):
+    if any(is_too_long(run) for _, run in trained):
         return TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED
-    if any(run.trace.stop_condition == MAX_TURNS for run in trained):
+    if any(trace.stop_condition == MAX_TURNS for trace, _ in trained):
         return TerminationReason.MAX_TURNS_EXCEEDED
-    if any(run.trace.is_timeout for run in trained):
+    if any(trace.is_timeout for trace, _ in trained):
         return TerminationReason.TIMEOUT
     return TerminationReason.ENV_DONE
-
-
-def _sum_metrics(runs: Sequence[ClosedRun], trained: Sequence[ClosedRun]) -> Mapping[str, float]:
-    """Return the sums of the gateway's metrics. Tokens of seats that are not trained are excluded tokens."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    for run in runs:
-        metrics = dict(run.made.metrics)
-        if run not in trained:
-            tokens = metrics[TRAINED]
-            metrics |= {
-                ROWS: 0.0,
-                TRAINED: 0.0,
-                EXCLUDED: metrics[EXCLUDED] + tokens,
-                f"{EXCLUDED}/{UNTRAINED}": tokens,
-            }
-        for name, value in metrics.items():
-            sums[name] += value
-    return sums
 
 
 def _average_metrics(ended: vf.Episode) -> Mapping[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rllm_core.errors import BackendError
-from rllm_envs.verifiers import seats as module
+from rllm_envs import sessions as module
 from rllm_envs.verifiers.seats import Seats
 from rllm_gateway.link import OpenedSession
 

@@ -1,0 +1,1 @@
+"""Tasks of inspect-ai, whose model calls go through sessions of the gateway."""

@@ -1,0 +1,55 @@
+"""The tasks of the environment `inspect`: the samples of a task of inspect, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rllm_core.contracts.environment import Split
+from rllm_core.data.types import Task
+from rllm_core.errors import ConfigError
+from rllm_envs.hosted import WorkflowEnvironment
+from rllm_envs.inspect.loading import list_samples, load_models, load_task
+from rllm_envs.inspect.options import InspectParams
+
+SAMPLE, SPLIT = "sample", "split"
+"""Keys of a task's data."""
+
+
+class InspectTasks(WorkflowEnvironment):
+    """The samples of a task. inspect runs its own solvers and scorers."""
+
+    workflow = "inspect"
+
+    @classmethod
+    def tasks(cls, split: Split, params: InspectParams) -> Sequence[Task]:
+        """Return a task for each sample of a split.
+
+        Raises:
+            ConfigError: the task cannot be loaded, has too few samples, or does not separate training from validation.
+        """
+        separate = params.train_args is not None
+        if split == "train" and not separate and params.val_size is None:
+            raise ConfigError(
+                "bad-value",
+                f"All samples of 'inspect:{params.task}' are for validation, and none for training.",
+                "Set rllm.env.env_args.val_size to a number, or rllm.env.env_args.train_args={split: train}.",
+            )
+        task = load_task(params, (params.train_args or {}) if split == "train" else {}, load_models(params))
+        ids = list(list_samples(task))
+        if split == "train":
+            ids = ids if separate else ids[: len(ids) - (params.val_size or 0)]
+            ids = ids[: params.train_size]
+        elif params.val_size is not None:
+            if len(ids) < params.val_size:
+                raise ConfigError(
+                    "too-few-tasks",
+                    f"Task 'inspect:{params.task}' has {len(ids)} of {params.val_size} validation samples.",
+                    "Set rllm.env.env_args.val_size to a smaller number.",
+                )
+            ids = ids[: params.val_size] if separate else ids[len(ids) - params.val_size :]
+        # Ids of different splits must differ.
+        ending = "-train" if separate and split == "train" else ""
+        return [
+            Task(id=f"{task.name}-{each}{ending}", data={SAMPLE: each, SPLIT: split}, data_source=task.name)
+            for each in ids
+        ]
