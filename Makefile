@@ -176,9 +176,10 @@ dist: install $(VENV)/twine
 	PYTHONPATH=$(VENV)/twine $(BIN)/python -m twine check --strict dist/*
 	$(BIN)/pytest -q -o norecursedirs=".*" tests/wheels/test_contents.py --built dist
 
+# `make dist` has run test_contents.py.
 test-wheels: dist $(VENV)/torch
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadfile -o norecursedirs=".*" -o timeout=900 \
-	  --durations 25 tests/wheels --built dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadgroup -o norecursedirs=".*" -o timeout=900 \
+	  --durations 25 tests/wheels --ignore tests/wheels/test_contents.py --built dist
 
 $(INSTALLED_CLIENTS): constraints-clients.txt Makefile | install
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_CLIENTS)
