@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -274,3 +275,19 @@ def test_directory_without_a_whole_task_is_an_error(train: Any, tmp_path: Path, 
     command = {"rllm.workflow.workflow_args.command": ["python3"], "rllm.sandbox": "local"}
     with expect_error(ConfigError, code, tmp_path):
         train("tasks", {**command, "rllm.env.env_args.directory": str(tmp_path)})
+
+
+def test_command_at_end_of_training_evaluates_its_tasks(rllm_here: Any, tmp_path: Path) -> None:
+    task = tmp_path / "my tasks" / "tests"
+    task.mkdir(parents=True)
+    (task / "test.sh").write_text("echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt\n")
+    (task.parent / "instruction.md").write_text("Do nothing.")
+    program = ("--sandbox", "local", "rllm.workflow.workflow_args.command=[true]")
+    size = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.train_batch_size=1")
+
+    trained = rllm_here("train", "tasks:my tasks", *program, *size)
+    (command,) = (line for line in trained.stdout.splitlines() if "rllm eval" in line)
+    evaluated = rllm_here(*shlex.split(command.partition("rllm ")[2]))
+
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "1 of 1" in evaluated.stdout
