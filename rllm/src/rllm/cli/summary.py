@@ -50,7 +50,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
 def _training_tasks(plan: RunPlan) -> str:
     """Return the arguments that evaluate on the training tasks, with FILE if they come from no file."""
     params = plan.environment.params if plan.environment else None
-    if hasattr(params, "val_directory"):
+    if params is not None and hasattr(params, "val_directory"):
         return f" rllm.env.env_args.val_directory={shlex.quote(params.directory)}"
     path = getattr(plan.train_dataset.params, "path", None) if plan.train_dataset else None
     return f" --data {shlex.quote(path) if isinstance(path, str) and Path(path).is_file() else 'FILE'}"
