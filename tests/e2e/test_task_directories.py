@@ -16,8 +16,12 @@ import pytest
 from documents import blocks
 from expecting import expect_error
 
+from rllm.cli.summary import training_tasks_option
 from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError, RllmError
+from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 pytestmark = pytest.mark.usefixtures("without_validation")
 
@@ -277,17 +281,14 @@ def test_directory_without_a_whole_task_is_an_error(train: Any, tmp_path: Path, 
         train("tasks", {**command, "rllm.env.env_args.directory": str(tmp_path)})
 
 
-def test_command_at_end_of_training_evaluates_its_tasks(rllm_here: Any, tmp_path: Path) -> None:
-    task = tmp_path / "my tasks" / "tests"
-    task.mkdir(parents=True)
-    (task / "test.sh").write_text("echo 1 > $SANDBOX_ROOT/logs/verifier/reward.txt\n")
-    (task.parent / "instruction.md").write_text("Do nothing.")
-    program = ("--sandbox", "local", "rllm.workflow.workflow_args.command=[true]")
-    size = ("rllm.trainer.total_batches=1", "rllm.rollout.n=2", "data.train_batch_size=1")
+def test_command_at_end_of_training_names_its_tasks(tmp_path: Path) -> None:
+    registry = Registry.load()
+    workflow = {"name": "agent", "workflow_args": {"command": ["ls"]}}
+    settings = {"rllm.backend": "local", "rllm.sandbox": "local", "rllm.workflow": workflow}
+    settings |= {"rllm.env.name": "tasks", "rllm.env.env_args.directory": str(tmp_path)}
 
-    trained = rllm_here("train", "tasks:my tasks", *program, *size)
-    (command,) = (line for line in trained.stdout.splitlines() if "rllm eval" in line)
-    evaluated = rllm_here(*shlex.split(command.partition("rllm ")[2]))
+    (option,) = shlex.split(training_tasks_option(plan_of(settings, registry)))
 
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert "1 of 1" in evaluated.stdout
+    assert option == f"rllm.env.env_args.val_directory={tmp_path}"
+    plan = plan_of(settings | dict([option.split("=")]), registry)
+    assert plan.environment and plan.environment.params.val_directory == str(tmp_path)

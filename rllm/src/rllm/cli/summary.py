@@ -36,7 +36,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if (directory / "checkpoints" / "latest").exists():
         model = f"--model {directory}/checkpoints/latest"
         if plan.examples is None:
-            lacking = "" if val_tasks else _training_tasks(plan)
+            lacking = "" if val_tasks else training_tasks_option(plan)
             console.print(f"evaluate the model: rllm eval {shlex.quote(plan.config.rllm.env.name)} {model}{lacking}")
         else:
             console.print(f"evaluate the model: rllm eval ENV {model}")
@@ -47,7 +47,7 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
         console.print(f"explain {'a rollout' if plan.examples is None else 'an example'}: rllm why {directory}")
 
 
-def _training_tasks(plan: RunPlan) -> str:
+def training_tasks_option(plan: RunPlan) -> str:
     """Return the arguments that evaluate on the training tasks, with FILE if they come from no file."""
     params = plan.environment.params if plan.environment else None
     if params is not None and hasattr(params, "val_directory"):
