@@ -39,6 +39,8 @@ CONFORMANCE := verl trl
 # The oldest client that the server of `rllm tinker serve` works with, and what it imports beside the newest one's
 # requirements, in a folder of their own: a test runs a program with it.
 OLDEST_TINKER := tinker==0.22.3 zstandard==0.25.0
+# Tests that `make tests` runs.
+MARKS ?= not long and not nightly and not gpu
 # Test processes; each keeps one core busy.
 WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
@@ -149,7 +151,7 @@ types: install
 	$(BIN)/mypy
 
 tests: install
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "not long and not nightly and not gpu"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 25 -m "$(MARKS)"
 
 # Types are looked at beside the tests: one core waits for the other otherwise. Both end, whichever fails; what is wrong with
 # types stands among the lines of the tests then, and is said again.
@@ -181,9 +183,10 @@ dist: install $(VENV)/twine
 	PYTHONPATH=$(VENV)/twine $(BIN)/python -m twine check --strict dist/*
 	$(BIN)/pytest -q -o norecursedirs=".*" tests/wheels/test_contents.py --built dist
 
+# `make dist` has run test_contents.py.
 test-wheels: dist $(VENV)/torch
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadfile -o norecursedirs=".*" -o timeout=900 \
-	  --durations 25 tests/wheels --built dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(WORKERS) --dist loadgroup -o norecursedirs=".*" -o timeout=900 \
+	  --durations 25 tests/wheels --ignore tests/wheels/test_contents.py --built dist
 
 $(INSTALLED_CLIENTS): constraints-clients.txt Makefile | install
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV_CLIENTS)
@@ -228,9 +231,9 @@ test-envs: install $(VERIFIERS) $(OPENENV) $(INSPECT) $(NEMO_GYM)
 	  -o norecursedirs=".*" plugins/rllm_envs/tests/real/inspect
 	$(BIN)/python -m pytest --durations 10 -o norecursedirs=".*" plugins/rllm_envs/tests/real/nemo_gym --nemo-gym $(abspath $(NEMO_GYM))
 
+# The tests of `make test` and `make test-long` in one run: each test process collects all tests, which takes half a minute.
 ci:
-	$(MAKE) test
-	$(MAKE) test-long
+	$(MAKE) test MARKS="not nightly and not gpu"
 	$(MAKE) test-clients
 	$(MAKE) test-envs
 	$(MAKE) test-wheels

@@ -54,11 +54,11 @@ def test_codes_are_few_enough_to_search_for() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "| `file-not-found` | ConfigError | There is no configuration file `‹path›`. | Paths start at ‹Path.cwd()›. "
+        "| `file-not-found` | ConfigError | There is no configuration file `‹path›`. | Paths start at ‹cwd›. "
         "To write a file with all values, run `rllm config show > ‹path›`. |",
         "| `unknown-plugin` | PluginError | There is no ‹kind› named ‹name›. |",
         "| `no-training-tasks` | refused | There are no training tasks. | Set rllm.env.name or data.train_dataset. |",
-        "| `deprecated-plugin` | Finding | deprecated: ‹entry.plugin.deprecated› | choose another one in new runs |",
+        "| `deprecated-plugin` | Finding | deprecated: ‹entry plugin deprecated› | choose another one in new runs |",
     ],
 )
 def test_page_has_class_message_and_hint(row: str) -> None:

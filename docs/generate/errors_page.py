@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 OTHERS = {"Finding", "Problem", "refused", "unused", "warning", "ConfigLine", "Mismatch", "error_class"}
 """Callables besides error classes that take a code."""
+FORMATS = {"format", "format_message", "get", "replace", "rstrip", "split", "strip", "sum", "upper", "values"}
+"""Methods whose result the page names like what they are called on."""
 INTRODUCTION = """\
 # Errors
 
@@ -93,6 +95,10 @@ def _texts(node: ast.expr, within: ast.AST) -> list[str]:
         return ["".join(str(part.value) if isinstance(part, ast.Constant) else _filled_in(part) for part in parts)]
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body, within), *_texts(node.orelse, within)]
+    if isinstance(node, ast.BoolOp):
+        return [text for each in node.values for text in _texts(each, within)]
+    if isinstance(node, ast.BinOp):
+        return [first + rest for first in _texts(node.left, within) for rest in _texts(node.right, within)]
     if isinstance(node, ast.Name):
         assigned = [each for each in ast.walk(within) if isinstance(each, ast.Assign)]
         values = [each.value for each in assigned if _last(each.targets[0]) == node.id]
@@ -101,7 +107,37 @@ def _texts(node: ast.expr, within: ast.AST) -> list[str]:
 
 
 def _filled_in(node: ast.AST) -> str:
-    return f"‹{ast.unparse(node)}›"
+    return f"‹{_phrase(node)}›"
+
+
+def _phrase(node: ast.AST) -> str:
+    """Return a few words for the value of an expression: its name without what formats it."""
+    match node:
+        case ast.Constant(value):
+            return str(value)
+        case ast.Name(name) | ast.Attribute(ast.Name("self" | "params"), name):
+            return name.strip("_").replace("_", " ").lower()
+        case ast.Attribute(ast.Call(ast.Name("type"), [each]), "__name__"):
+            return f"type of {_phrase(each)}"
+        case ast.Attribute(value, name):
+            return f"{_phrase(value)} {name.strip('_').replace('_', ' ')}"
+        case ast.Call(ast.Name("len"), [each]):
+            return f"number of {_phrase(each)}"
+        case ast.Call(ast.Attribute(_, "join") | ast.Name(), [each]) | ast.Call(ast.Name("map"), [_, each]):
+            return _phrase(each)
+        case ast.Call(ast.Attribute(value, name)) if name in FORMATS:
+            return _phrase(value)
+        case ast.Call(ast.Name("getattr"), [each, *_]):
+            return _phrase(each)
+        case ast.Call(ast.Name(name) | ast.Attribute(_, name)):
+            return name.strip("_").replace("_", " ")
+        case ast.BoolOp(_, [each, *_]) | ast.IfExp(_, each) | ast.JoinedStr([each, *_]):
+            return _phrase(each)
+        case ast.Subscript(value) | ast.Starred(value) | ast.GeneratorExp(value) | ast.BinOp(value):
+            return _phrase(value)
+        case ast.FormattedValue(value):
+            return _phrase(value)
+    return "value"
 
 
 def errors_page() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -15,8 +16,12 @@ import pytest
 from documents import blocks
 from expecting import expect_error
 
+from rllm.cli.summary import training_tasks_option
 from rllm_core.data.types import TerminationReason
 from rllm_core.errors import ConfigError, RllmError
+from rllm_core.plugins.registry import Registry
+
+from .conftest import plan_of
 
 pytestmark = pytest.mark.usefixtures("without_validation")
 
@@ -274,3 +279,16 @@ def test_directory_without_a_whole_task_is_an_error(train: Any, tmp_path: Path, 
     command = {"rllm.workflow.workflow_args.command": ["python3"], "rllm.sandbox": "local"}
     with expect_error(ConfigError, code, tmp_path):
         train("tasks", {**command, "rllm.env.env_args.directory": str(tmp_path)})
+
+
+def test_command_at_end_of_training_names_its_tasks(tmp_path: Path) -> None:
+    registry = Registry.load()
+    workflow = {"name": "agent", "workflow_args": {"command": ["ls"]}}
+    settings = {"rllm.backend": "local", "rllm.sandbox": "local", "rllm.workflow": workflow}
+    settings |= {"rllm.env.name": "tasks", "rllm.env.env_args.directory": str(tmp_path)}
+
+    (option,) = shlex.split(training_tasks_option(plan_of(settings, registry)))
+
+    assert option == f"rllm.env.env_args.val_directory={tmp_path}"
+    plan = plan_of(settings | dict([option.split("=")]), registry)
+    assert plan.environment and plan.environment.params.val_directory == str(tmp_path)

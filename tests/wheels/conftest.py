@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from build_distributions import build
 
-from .environments import Environment, lowest
+from .environments import Environment, lowest, packages
 
 ON_THIS_MACHINE = (
     "rllm[math]",
@@ -61,18 +61,14 @@ def oldest(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.fixture(scope="session")
-def verl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return Environment.make(tmp_path_factory.mktemp("verl") / "venv", dist, ["rllm[verl]"])
-
-
-@pytest.fixture(scope="session")
 def with_line(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Environment]:
-    """The environment that an install line makes, made once for all pages with this line."""
-    made: dict[tuple[str, ...], Environment] = {}
+    """The environment that an install line makes, made once for all lines that bring the same packages."""
+    made: dict[str, Environment] = {}
 
     def environment(line: tuple[str, ...]) -> Environment:
-        if line not in made:
-            made[line] = Environment.make(tmp_path_factory.mktemp("page") / "venv", dist, line)
-        return made[line]
+        key = packages(line)
+        if key not in made:
+            made[key] = Environment.make(tmp_path_factory.mktemp("line") / "venv", dist, line)
+        return made[key]
 
     return environment

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
 from packaging.requirements import Requirement
+from workspace import brought_by
 
 TORCH = "torch==2.13.0"
 TORCH_WHEEL = Path(sys.prefix) / "torch"
@@ -138,6 +140,19 @@ def lowest(dist: Path, extras: Mapping[str, Collection[str]]) -> list[str]:
                 requirement.marker = None
                 found.add(str(requirement))
     return sorted(found)
+
+
+def packages(line: Iterable[str]) -> str:
+    """Names of all packages that an install line brings: lines with equal names make equal environments."""
+    wanted = map(Requirement, line)
+    found = set().union(*(brought_by(each.name, each.extras) for each in wanted))
+    program = brought_by("rllm")
+    return " ".join(["rllm", *sorted(found - program)] if "rllm" in found else sorted(found))
+
+
+def same_process(line: Iterable[str]) -> pytest.MarkDecorator:
+    """Mark a test that uses the environment of an install line: one test process makes it and runs all such tests."""
+    return pytest.mark.xdist_group(packages(line))
 
 
 def _uv(*words: str) -> None:

@@ -9,6 +9,8 @@ from expecting import check_printed
 
 from .environments import Environment
 
+pytestmark = pytest.mark.xdist_group("missing")
+
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:

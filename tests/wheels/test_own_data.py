@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from expecting import check_one_error
 
-from .environments import Environment
+from .environments import Environment, same_process
 
+INSTALLED = ("rllm",)
+pytestmark = same_process(INSTALLED)
 SHORT = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "data.max_response_length=2")
 
 
 @pytest.fixture(scope="module")
 def local(with_line: Callable[[tuple[str, ...]], Environment]) -> Environment:
     """A machine with rllm and its requirements."""
-    return with_line(("rllm",))
+    return with_line(INSTALLED)
 
 
 def test_rllm_trains_on_a_file_of_questions(local: Environment, tmp_path: Path) -> None:

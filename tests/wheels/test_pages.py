@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from documents import commands
 
-from .environments import Environment
+from .environments import Environment, same_process
 
 TWO_STEPS = ("rllm.trainer.total_batches=2", "rllm.rollout.n=4", "rllm.trainer.val_before_train=false")
 PAGES = {
@@ -36,7 +36,7 @@ def first_lines(page: str) -> tuple[tuple[str, ...], list[str]]:
     return tuple(install), command
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=same_process(first_lines(page)[0])) for page in PAGES])
 def test_the_first_command_works(
     page: str, with_line: Callable[[tuple[str, ...]], Environment], tmp_path: Path
 ) -> None:

@@ -14,9 +14,13 @@ RECOMPUTED = "rllm.algorithm.rollout_correction.bypass_mode=false"
 """Old log-probs are computed by the trainer, so that they can be compared with those of the sampler."""
 DIFFERENCE = "actor/rollout_logprob_difference"
 BACKENDS = {"local": (), "tinker": ("rllm/backend=tinker", "tinker_base_url=local")}
+WITH_OLDEST = pytest.mark.xdist_group("oldest")
+"""One test process makes the environment, and runs all tests that use it."""
 
 
-@pytest.fixture(params=["latest", "oldest"])
+@pytest.fixture(
+    params=[pytest.param("latest", marks=pytest.mark.xdist_group("latest")), pytest.param("oldest", marks=WITH_OLDEST)]
+)
 def installed(request: pytest.FixtureRequest) -> Environment:
     environment: Environment = request.getfixturevalue(request.param)
     return environment
@@ -49,6 +53,7 @@ def test_a_parquet_of_one_s_own_trains(installed: Environment, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+@WITH_OLDEST
 @pytest.mark.parametrize(
     "name", ["gymnasium:FrozenLake-v1", "open_spiel:kuhn_poker", "reasoning_gym:chain_sum", "textarena:Secretary-v0"]
 )
@@ -78,6 +83,7 @@ def test_the_doctor_finds_nothing_wrong(installed: Environment, tmp_path: Path) 
     assert done.stdout.strip().endswith("all work.")
 
 
+@WITH_OLDEST
 def test_the_lowest_versions_are_those_we_name(oldest: Environment, tmp_path: Path) -> None:
     assert oldest.version_of("transformers", tmp_path) == "5.6.1"
     assert oldest.version_of("pydantic", tmp_path) == "2.10.1"

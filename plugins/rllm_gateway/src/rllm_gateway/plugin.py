@@ -64,10 +64,11 @@ def _check(params: AgentParams) -> None:
             "Set a function with --agent FILE.py:FUNCTION, or a program with rllm.workflow.workflow_args.command=[…].",
         )
     if params.arguments and params.agent not in HARNESSES:
+        agents = " or ".join(HARNESSES)
         raise ConfigError(
             "arguments-without-program",
             "rllm.workflow.workflow_args.arguments needs an agent by name, and this run has none.",
-            f"Remove it, or add --agent {' or '.join(HARNESSES)}. Write your program's arguments into `command`.",
+            f"Remove it, or add --agent {agents}. Write your program's arguments into `command`.",
         )
     if params.agent is not None and params.agent in HARNESSES:
         check_harness(params.agent)

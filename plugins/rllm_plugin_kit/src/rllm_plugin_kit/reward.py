@@ -61,15 +61,17 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         self._score(reward, self._rollout(REPLIES[0], data=data), "where the task's data has nothing but its needs")
 
     def test_any_reply_is_scored(self, params: Any) -> None:
+        reward = self._made(params)
         for response in REPLIES:
-            score = self._score(self._made(params), self._rollout(response), f"on the reply {response.text!r:.60}")
+            score = self._score(reward, self._rollout(response), f"on the reply {response.text!r:.60}")
             self._check(score, response)
 
     def test_right_responses_get_higher_rewards(self, params: Any) -> None:
         if not self.right or not self.wrong:
             pytest.skip("`right` or `wrong` is empty")
+        reward = self._made(params)
         right, wrong = (
-            {words: self._value(params, words) for words in responses} for responses in (self.right, self.wrong)
+            {words: self._value(reward, words) for words in responses} for responses in (self.right, self.wrong)
         )
         best, worst = max(wrong, key=lambda each: wrong[each]), min(right, key=lambda each: right[each])
         if right[worst] <= wrong[best]:
@@ -81,8 +83,9 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
     def test_the_same_rollout_gets_the_same_reward(self, params: Any) -> None:
         if not self.deterministic:
             pytest.skip("`deterministic` is False")
-        first, again = ([self._score_response(params, response) for response in REPLIES] for _ in range(2))
-        if first != again:
+        # The second object scores in reverse order, so that a count of calls in the object shows.
+        first = self._score_all(params, REPLIES)
+        if first != self._score_all(params, REPLIES[::-1])[::-1]:
             raise self.failure(
                 "scores the same rollout differently a second time",
                 "Compute the reward only from the rollout, or set `deterministic = False` in the test.",
@@ -99,7 +102,7 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
             return await asyncio.gather(*(self._call(reward, rollout, "at once") for rollout in rollouts))
 
         together = [_as_words(score) for score in asyncio.run(at_once())]
-        if together != [self._score_response(params, response) for response in REPLIES]:
+        if together != self._score_all(params, REPLIES):
             raise self.failure(
                 "scores rollouts differently when others are scored at the same time",
                 "Do not store a rollout's data in the instance (self).",
@@ -174,11 +177,12 @@ class RewardContract(PluginContract[RewardPlugin[Any]]):
         if fields.get("correct") not in (None, True, False):
             raise self.failure(f"sets `correct` to {fields['correct']!r}", "Set True, False, or None for unknown.")
 
-    def _score_response(self, params: Any, response: Response) -> str:
-        return _as_words(self._score(self._made(params), self._rollout(response), ""))
+    def _score_all(self, params: Any, responses: Sequence[Response]) -> list[str]:
+        reward = self._made(params)
+        return [_as_words(self._score(reward, self._rollout(response), "")) for response in responses]
 
-    def _value(self, params: Any, words: str) -> float:
-        score = self._score(self._made(params), self._rollout(Response(text=words, content=words)), f"on {words!r:.60}")
+    def _value(self, reward: Reward, words: str) -> float:
+        score = self._score(reward, self._rollout(Response(text=words, content=words)), f"on {words!r:.60}")
         value = score.value if isinstance(score, Score) else score["value"] if isinstance(score, Mapping) else score
         if value is None:
             raise self.failure(f"has no reward for {words!r:.60}", "Return 0 for a wrong response.")

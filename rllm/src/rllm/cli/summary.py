@@ -36,8 +36,8 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
     if (directory / "checkpoints" / "latest").exists():
         model = f"--model {directory}/checkpoints/latest"
         if plan.examples is None:
-            lacking = "" if val_tasks else f" --data {_training_data(plan)}"
-            console.print(f"evaluate the model: rllm eval {plan.config.rllm.env.name} {model}{lacking}")
+            lacking = "" if val_tasks else training_tasks_option(plan)
+            console.print(f"evaluate the model: rllm eval {shlex.quote(plan.config.rllm.env.name)} {model}{lacking}")
         else:
             console.print(f"evaluate the model: rllm eval ENV {model}")
             console.print(f"train it with rewards: rllm train ENV {model}")
@@ -47,10 +47,13 @@ def show_summary(plan: RunPlan, trainer: TrainingLoop, val_tasks: Sequence[Task]
         console.print(f"explain {'a rollout' if plan.examples is None else 'an example'}: rllm why {directory}")
 
 
-def _training_data(plan: RunPlan) -> str:
-    """Return the file of the training tasks as an argument of ``--data``, or FILE if they come from elsewhere."""
+def training_tasks_option(plan: RunPlan) -> str:
+    """Return the arguments that evaluate on the training tasks, with FILE if they come from no file."""
+    params = plan.environment.params if plan.environment else None
+    if params is not None and hasattr(params, "val_directory"):
+        return f" rllm.env.env_args.val_directory={shlex.quote(params.directory)}"
     path = getattr(plan.train_dataset.params, "path", None) if plan.train_dataset else None
-    return shlex.quote(path) if isinstance(path, str) and Path(path).is_file() else "FILE"
+    return f" --data {shlex.quote(path) if isinstance(path, str) and Path(path).is_file() else 'FILE'}"
 
 
 def results_console() -> Console:

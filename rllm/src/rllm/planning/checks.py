@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
     plugin_checks.needed_keys_are_set,
     plugin_checks.backend_computes_losses,
     plugin_checks.needs_are_filled,
-    plugin_checks.observations_are_trained,
+    plugin_checks.columns_are_trained,
     plugin_checks.steps_are_wide_enough,
     plugin_checks.reward_weights_count,
     plugin_checks.batches_are_not_multiplied_twice,
@@ -61,7 +61,7 @@ CHECKS: tuple[Check, ...] = (
     supervised_checks.examples_are_imitated,
     supervised_checks.preferences_are_one_step,
     teacher_checks.stages_have_a_teacher,
-    teacher_checks.targets_are_trained,
+    teacher_checks.topk_teachers_have_distributions,
     other_losses,
 )
 """Functions that take a plan and yield its problems."""

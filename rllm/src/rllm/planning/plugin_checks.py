@@ -13,6 +13,7 @@ from rllm_core.plugins.first_party import find_home_package
 from rllm_core.schema.section import Means, marked
 
 OBSERVATIONS = "batch.observation_weights"
+TARGETS = "batch.targets"
 ADVANTAGES = "batch.advantages"
 REWARD = "rllm.reward"
 LOSS, ESTIMATOR = "rllm.algorithm.loss_fn", "rllm.algorithm.adv_estimator"
@@ -79,16 +80,25 @@ def needs_are_filled(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
-def observations_are_trained(plan: RunPlan) -> Iterator[Problem]:
-    """Check that the backend trains on observations if a stage gives them weights."""
+def columns_are_trained(plan: RunPlan) -> Iterator[Problem]:
+    """Check that the backend trains on observations and on distributions if a stage writes columns for them."""
+    name, can = plan.backend.name, plan.backend.plugin.capabilities
     for stage in plan.stages:
-        if OBSERVATIONS in stage.plugin.writes and not plan.backend.plugin.capabilities.observations:
+        if OBSERVATIONS in stage.plugin.writes and not can.observations:
             yield refused(
                 "backend-without-observations",
                 "rllm.pipeline",
-                f"Stage {stage.plugin.name!r} trains on observations, and backend {plan.backend.name!r} trains only on "
+                f"Stage {stage.plugin.name!r} trains on observations, and backend {name!r} trains only on "
                 "sampled tokens.",
                 "Choose --backend local, tinker or verl, or remove the stage (and --objective echo).",
+            )
+        if TARGETS in stage.plugin.writes and not can.targets:
+            yield refused(
+                "backend-without-targets",
+                "rllm.pipeline",
+                f"Stage {stage.plugin.name!r} trains on distributions, and backend {name!r} trains only on "
+                "sampled tokens.",
+                "Choose --backend local, or distill with --objective opd.",
             )
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rllm.distillation.by_source import TeacherChoice
 
 KEY = "rllm.teacher"
-TARGETS = "batch.targets"
 
 
 def stages_have_a_teacher(plan: RunPlan) -> Iterator[Problem]:
@@ -28,17 +27,9 @@ def stages_have_a_teacher(plan: RunPlan) -> Iterator[Problem]:
             )
 
 
-def targets_are_trained(plan: RunPlan) -> Iterator[Problem]:
-    """Check that the backend and the teacher have distributions if a stage trains on them."""
+def topk_teachers_have_distributions(plan: RunPlan) -> Iterator[Problem]:
+    """Check that the teachers of stage `topk_kl` return distributions."""
     for stage in plan.stages:
-        if TARGETS in stage.plugin.writes and not plan.backend.plugin.capabilities.targets:
-            yield refused(
-                "backend-without-targets",
-                "rllm.pipeline",
-                f"Stage {stage.plugin.name!r} trains on distributions, and backend {plan.backend.name!r} trains only "
-                "on sampled tokens.",
-                "Choose --backend local, or distill with --objective opd.",
-            )
         if isinstance(stage.params, TopkKlParams) and plan.teacher is not None:
             yield from _teachers_have_distributions(plan.teacher, stage.params)
 

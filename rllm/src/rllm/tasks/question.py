@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rllm.tasks.options import QuestionParams
-from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.messages import Message
-from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError
 
 PROMPT_COLUMNS = ("prompt", "question", "problem", "messages")
@@ -28,21 +27,6 @@ class Question(Environment):
 
     def __init__(self, params: QuestionParams) -> None:
         self._params = params
-
-    @classmethod
-    def tasks(cls, split: Split, params: QuestionParams) -> Sequence[Task]:
-        """Return no tasks for validation, because tasks come from a dataset.
-
-        Raises:
-            ConfigError: `split` is train, which means that the run has no dataset.
-        """
-        if split == "val":
-            return []
-        raise ConfigError(
-            "no-dataset",
-            "This environment needs a dataset, and `data.train_dataset` is not set.",
-            'Add --data FILE, or "data.train_dataset={name: jsonl, path: FILE}".',
-        )
 
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message]:
         """Return the prompt, as text or as chat messages.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rllm_core.contracts.plugin import ParamsT, Plugin
+from rllm_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -49,10 +50,20 @@ class Environment(ABC):
     rejected."""
 
     @classmethod
-    @abstractmethod
     def tasks(cls, split: Split, params: Any) -> Sequence[Task]:
         """Return all tasks of a split in a fixed order. Use `rllm_core.data.tasks.LazyTasks` if it is slow to make
-        them."""
+        them. Do not define this method if all tasks come from datasets.
+
+        Raises:
+            ConfigError: `split` is train, which means that the run has no dataset.
+        """
+        if split == "val":
+            return []
+        raise ConfigError(
+            "no-dataset",
+            "This environment needs a dataset, and `data.train_dataset` is not set.",
+            'Add --data FILE, or "data.train_dataset={name: jsonl, path: FILE}".',
+        )
 
     @abstractmethod
     def reset(self, task: Mapping[str, Any]) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:

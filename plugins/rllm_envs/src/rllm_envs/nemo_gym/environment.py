@@ -12,9 +12,8 @@ from typing import Any
 
 import httpx
 
-from rllm_core.contracts.environment import Environment, Outcome, Split
+from rllm_core.contracts.environment import Environment, Outcome
 from rllm_core.data.messages import Message
-from rllm_core.data.types import Task
 from rllm_core.errors import ConfigError, RolloutError
 from rllm_envs.nemo_gym.options import NemoGymParams
 from rllm_envs.nemo_gym.rows import CREATE, read_messages, read_tools
@@ -39,21 +38,6 @@ class NemoGym(Environment):
         self._output: list[dict[str, Any]] = []
         """The rollout so far, as the output of a response of the Responses API."""
         self._requests = asyncio.Lock()
-
-    @classmethod
-    def tasks(cls, split: Split, params: NemoGymParams) -> Sequence[Task]:
-        """Return no tasks for validation, because tasks come from a dataset.
-
-        Raises:
-            ConfigError: `split` is train, which means that the run has no dataset.
-        """
-        if split == "val":
-            return []
-        raise ConfigError(
-            "no-dataset",
-            "Environment 'nemo_gym' needs a dataset, and `data.train_dataset` is not set.",
-            "Add --data FILE.jsonl, such as the file example.jsonl of the resources server.",
-        )
 
     async def reset(self, task: Mapping[str, Any]) -> Sequence[Message]:
         self._row = task
