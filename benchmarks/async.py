@@ -57,8 +57,8 @@ def tinker_line(base: Times, took: Times) -> str:
     """CPU of three processes on two cores."""
     at_least = took.cpu if took is base else max(took.slower, took.cpu / 2)
     return (
-        f"{base.cpu / at_least:5.2f}x by CPU: the run {took.here * 1e3:4.0f} ms, the server "
-        f"{took.server * 1e3:4.0f} ms, its training process {took.child * 1e3:4.0f} ms; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
+        f"{base.cpu / at_least:5.2f}x by CPU: the run {took.here * 1e3:4.0f} ms, the server {took.server * 1e3:4.0f}, "
+        f"its training process {took.child * 1e3:4.0f}; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
     )
 
 
