@@ -16,6 +16,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+# A file in this folder has the name of Tinker's client, and Python looks into this folder first.
+sys.path.append(sys.path.pop(0))
+
 from async_sides.runs import SIZES, Times, registry, run
 
 from rllm_local.same_bits import fix_order_of_sums
