@@ -1,10 +1,13 @@
-"""What rounds played ahead save and cost on the backend `local`: ``python benchmarks/async.py [waiting|guess]``.
+"""What rounds played ahead save and cost on the backend `local`: ``python benchmarks/async.py [waiting|guess|tinker]``.
 
 `waiting`: an environment whose answers take 0.3 s (median of a lognormal); seconds a step, as a ratio to rollouts and
 updates that take turns. Waiting dominates, so that ratios hold on a busy machine too. `guess`: the demo, which computes
 all the time; CPU of a step in the process that plays and in the one that trains, and how many times the slower of them
 is faster than the one process of a run that takes turns. That is what two free cores give; the ratio of seconds beside
-it means something on a quiet machine only. Each prints the largest staleness that it saw.
+it means something on a quiet machine only. `tinker`: the demo on the backend `tinker` with a server of its own, whose
+training process and server are shown one by one. Its synchronous run takes turns too, so the sum of all its CPU is
+compared with the slower process, or with half of the sum if that is more. Each prints the largest staleness that it
+saw.
 """
 
 from __future__ import annotations
@@ -13,18 +16,21 @@ import os
 import sys
 from collections.abc import Sequence
 
+# A file in this folder has the name of Tinker's client, and Python looks into this folder first.
+sys.path.append(sys.path.pop(0))
+
 from async_sides.runs import SIZES, Times, registry, run
 
 from rllm_local.same_bits import fix_order_of_sums
 
-STALENESSES = {"waiting": (0, 1, 2, 4), "guess": (0, 1)}
+STALENESSES = {"waiting": (0, 1, 2, 4), "guess": (0, 1), "tinker": (0, 1)}
 
 
 def main(names: Sequence[str]) -> None:
     """Measure and print."""
     fix_order_of_sums()  # for all runs alike
     found = registry()
-    said = {"waiting": waiting_line, "guess": guess_line}
+    said = {"waiting": waiting_line, "guess": guess_line, "tinker": tinker_line}
     for name in names or list(SIZES):
         print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
         base: Times | None = None
@@ -47,6 +53,15 @@ def guess_line(base: Times, took: Times) -> str:
     return (
         f"{base.slower / took.slower:5.2f}x by the CPU of the slower process: plays {took.here * 1e3:4.0f} ms, trains "
         f"{took.child * 1e3:4.0f} ms; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
+    )
+
+
+def tinker_line(base: Times, took: Times) -> str:
+    """CPU of three processes on two cores."""
+    at_least = took.cpu if took is base else max(took.slower, took.cpu / 2)
+    return (
+        f"{base.cpu / at_least:5.2f}x by CPU: the run {took.here * 1e3:4.0f} ms, the server {took.server * 1e3:4.0f}, "
+        f"its training process {took.child * 1e3:4.0f}; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
     )
 
 

@@ -38,6 +38,7 @@ ALWAYS: dict[str, Any] = {
 SIZES: dict[str, dict[str, Any]] = {
     "waiting": {"data.train_batch_size": 4, "rllm.rollout.n": 4, "data.max_response_length": 6},
     "guess": {},
+    "tinker": {"rllm.backend": "tinker", "tinker_base_url": "local"},
 }
 
 
@@ -77,13 +78,20 @@ class Times:
     """CPU of this process."""
     child: float
     """CPU of the process that trains; 0 where there is none."""
+    server: float
+    """CPU of the Tinker server without the process that trains; 0 where there is none."""
 
     @property
     def slower(self) -> float:
-        return max(self.here, self.child)
+        return max(self.here, self.child, self.server)
+
+    @property
+    def cpu(self) -> float:
+        """CPU of all processes."""
+        return self.here + self.child + self.server
 
     def over(self, count: int) -> Times:
-        return Times(self.wall / count, self.here / count, self.child / count)
+        return Times(self.wall / count, self.here / count, self.child / count, self.server / count)
 
 
 @dataclass
@@ -96,7 +104,7 @@ class Clock(Observer):
     stale: float = 0.0
 
     def on_batch_end(self, step: TrainStep) -> None:
-        self.ends.append(Times(time.perf_counter(), time.process_time(), cpu_of_child()))
+        self.ends.append(Times(time.perf_counter(), time.process_time(), *cpu_of_children()))
         self.generating.append(step.timing_dict["generate"])
         self.stale = max(self.stale, step.metrics["staleness/max"])
 
@@ -109,26 +117,34 @@ class Clock(Observer):
         return Times(*(getattr(last, each.name) - getattr(first, each.name) for each in fields(Times))).over(count)
 
 
-def cpu_of_child() -> float:
-    """CPU seconds so far of the process that trains; 0: there is none."""
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"rllm_local.training_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                # What clock_getcpuclockid(3) gives for a process.
-                return time.clock_gettime(~int(pid) << 3 | 2)
-    return 0.0
+def cpu_of_children(process: int | str = "self") -> tuple[float, float]:
+    """CPU seconds so far of the process that trains, and of the Tinker server; 0: there is none."""
+    trains = serves = 0.0
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for pid in map(int, (task / "children").read_text().split()):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            # What clock_getcpuclockid(3) gives for a process.
+            seconds = time.clock_gettime(~pid << 3 | 2)
+            if b"rllm_local.training_child" in command or b"rllm_tinker_server.host_child" in command:
+                trains += seconds
+            elif b"\0tinker\0serve\0" in command:
+                serves += seconds
+                trains += cpu_of_children(pid)[0]
+    return trains, serves
 
 
 def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock:
     """Train in a new folder."""
     Waiting.numbers = itertools.count()
-    settings = {"rllm.env.name": name, **ALWAYS, **SIZES[name]}
+    settings = {"rllm.env.name": "guess" if name == "tinker" else name, **ALWAYS, **SIZES[name]}
     if staleness:
         settings |= {"rllm.async_training.enable": True, "rllm.async_training.staleness_threshold": staleness}
     if latest:
         settings |= {"rllm.async_training.partial_rollout": True}
     with tempfile.TemporaryDirectory() as directory:
         settings["rllm.trainer.output_dir"] = directory
+        if name == "tinker":
+            settings["training.default_local_dir"] = f"{directory}/states"
         plan = make_plan(compose(registry, [layer_from_dotted(settings, "the benchmark")]), registry)
         tasks = {f"{split}_tasks": load_tasks(plan, split) for split in ("train", "val")}
         opened, clock = RunDirectory.open(plan.config.rllm.trainer), Clock()

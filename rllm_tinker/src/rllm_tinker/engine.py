@@ -183,9 +183,12 @@ def _let_go_with(calls: Sequence[_Call]) -> None:
     """Cancel this request's task when none of its calls is still waiting. The service then stops sampling."""
     task = asyncio.current_task()
     assert task is not None
+    waiting = len(calls)
 
     def look(_: asyncio.Future[Completion]) -> None:
-        if all(call.future.done() for call in calls):
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
             task.cancel()
 
     for call in calls:

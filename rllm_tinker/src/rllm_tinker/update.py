@@ -10,7 +10,7 @@ import asyncio
 import math
 from asyncio import Task
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -98,6 +98,21 @@ async def submit_dro(
     return trainer.forward_backward(rows.datums(**{**columns, "logprobs": old_logprobs}), loss.name, config)
 
 
+@dataclass(frozen=True, eq=False)
+class _Minibatch:
+    """The requests of one minibatch."""
+
+    number: int
+    seed: int
+    weights: NDArray[np.float32]
+    """(n_token of the batch,) weight of each sampled token."""
+    parts: list[tuple[Rows, Task[Gradient]]]
+    prediction: tuple[Rows, Task[Gradient]] | None
+    """Rows with observations, and the gradient of their prediction."""
+    step: Task[dict[str, float]] | None
+    """The optimizer step, if it was requested together with the gradient."""
+
+
 class Updater:
     """Converts a batch and a plan to requests. All random numbers come from `UpdatePlan.seed`."""
 
@@ -125,12 +140,19 @@ class Updater:
         per_epoch = min(settings.num_minibatches, batch.n_rows)
         trace = UpdateTrace(batch, plan, self._role_losses, per_epoch) if plan.trace else None
         dealt = minibatches(batch.n_rows, settings.num_minibatches, settings.num_epochs, plan.seed)
+        steps: list[Task[dict[str, float]] | None] = []
         try:
             async with asyncio.TaskGroup() as tasks:
-                steps = [
-                    await self._minibatch(tasks, trainer, batch, chosen, plan, adam, number, means, trace)
-                    for number, chosen in enumerate(dealt)
-                ]
+                done: _Minibatch | None = None
+                for number, chosen in enumerate(dealt):
+                    sent = await self._send(tasks, trainer, batch, chosen, plan, adam, number)
+                    # The service computes this minibatch meanwhile.
+                    if done is not None:
+                        self._note(done, means, plan, adam, trace)
+                    steps.append(await self._step(tasks, trainer, sent, plan, adam))
+                    done = sent
+                if done is not None:
+                    self._note(done, means, plan, adam, trace)
         except BaseExceptionGroup as several:
             # The task group has cancelled the other requests.
             error = several.exceptions[0]
@@ -145,7 +167,7 @@ class Updater:
         metrics = {"actor/lr": rate} | means.metrics()
         return UpdateResult(metrics=metrics, made_with=plan) if trace is None else trace.result(metrics)
 
-    async def _minibatch(
+    async def _send(
         self,
         tasks: asyncio.TaskGroup,
         trainer: Trainer,
@@ -154,14 +176,8 @@ class Updater:
         plan: UpdatePlan,
         adam: Adam,
         number: int,
-        means: Means,
-        trace: UpdateTrace | None,
-    ) -> Task[dict[str, float]] | None:
-        """Wait for a minibatch's gradient, and return the optimiser step's task without waiting for it.
-
-        The service executes requests in the order in which they are sent, so rllm need not wait for the step. None if
-        the rows contain nothing to train on.
-        """
+    ) -> _Minibatch:
+        """Request a minibatch's gradient, and with `fuse_forward_backward_and_optim_step` its optimizer step."""
         rows, observed = Rows.from_batch(batch, dealt), observed_rows(batch, dealt)
         chosen = np.array(rows.rows, np.int64)
         weights = minibatch_weights(rows.batch, chosen, plan.aggregation, self._max_response_length)
@@ -171,31 +187,50 @@ class Updater:
         if observed is not None:
             # Another request leaves the policy's requests unchanged. The service adds the gradients.
             datums = observed[0].datums(weights=observed[1])
-            prediction = tasks.create_task(trainer.forward_backward(datums, "cross_entropy", {}))
-        if not parts and prediction is None:
+            task = tasks.create_task(trainer.forward_backward(datums, "cross_entropy", {}))
+            prediction = observed[0], task
+        is_empty = not parts and prediction is None
+        step = tasks.create_task(trainer.optim_step(adam)) if self._fused and not is_empty else None
+        return _Minibatch(number, seed, weights, parts, prediction, step)
+
+    async def _step(
+        self, tasks: asyncio.TaskGroup, trainer: Trainer, sent: _Minibatch, plan: UpdatePlan, adam: Adam
+    ) -> Task[dict[str, float]] | None:
+        """Wait for a minibatch's gradient, and return the optimiser step's task without waiting for it.
+
+        The service executes requests in the order in which they are sent, so rllm need not wait for the step. None if
+        the rows contain nothing to train on.
+        """
+        if not sent.parts and sent.prediction is None:
             return None
-        step = tasks.create_task(trainer.optim_step(adam)) if self._fused else None
-        gradients = [await task for _, task in parts]
-        loss = _finite(sum(gradient.loss for gradient in gradients), plan)
+        _finite(sum([(await task).loss for _, task in sent.parts]), plan)
+        if sent.prediction is not None:
+            _finite((await sent.prediction[1]).loss, plan)
+        return tasks.create_task(trainer.optim_step(adam)) if sent.step is None else sent.step
+
+    def _note(self, sent: _Minibatch, means: Means, plan: UpdatePlan, adam: Adam, trace: UpdateTrace | None) -> None:
+        """Record the metrics of a minibatch whose gradient has been returned."""
+        if not sent.parts and sent.prediction is None:
+            return
+        gradients = [task.result() for _, task in sent.parts]
+        loss = sum(gradient.loss for gradient in gradients)
         means.add("actor/loss", loss)
-        if observed is not None and prediction is not None:
-            found = await prediction
-            _finite(found.loss, plan)
-            logprobs = observed[0].column(found.logprobs)[observed[0].sampled]
+        if sent.prediction is not None:
+            observed, prediction = sent.prediction
+            logprobs = observed.column(prediction.result().logprobs)[observed.sampled]
             means.add("actor/observation_loss", -torch.from_numpy(logprobs))
-        for (part, _), gradient in zip(parts, gradients, strict=True):
-            inputs = _inputs_of(part, gradient, seed)
-            _note_tokens(means, part, inputs, plan, before_any_step=number == 0)
+        for (part, _), gradient in zip(sent.parts, gradients, strict=True):
+            inputs = _inputs_of(part, gradient, sent.seed)
+            _note_tokens(means, part, inputs, plan, before_any_step=sent.number == 0)
             if trace is not None:
-                trace.add(number, part.sampled, inputs, None, torch.from_numpy(weights[part.sampled]))
+                trace.add(sent.number, part.sampled, inputs, None, torch.from_numpy(sent.weights[part.sampled]))
         if trace is not None:
             trace.end_step(
-                number,
-                loss if all(_is_sum_of_tokens(plan, part) for part, _ in parts) else None,
-                loss_seed=seed,
+                sent.number,
+                loss if all(_is_sum_of_tokens(plan, part) for part, _ in sent.parts) else None,
+                loss_seed=sent.seed,
                 learning_rate=adam.learning_rate,
             )
-        return tasks.create_task(trainer.optim_step(adam)) if step is None else step
 
     async def _submit(
         self,

@@ -162,6 +162,11 @@ class ExampleBatch:
         # Gather before removing padding: a selection of rows with the vocabulary's width would copy them.
         return target_logprobs(model, self.tokens, self.targets, max_positions)[self.real]
 
+    def has_same_tokens(self, other: ExampleBatch) -> bool:
+        """True if both batches have the same tokens and targets in the same rows. Other inputs may differ."""
+        tensors = (self.tokens, other.tokens), (self.targets, other.targets), (self.real, other.real)
+        return all(torch.equal(mine, theirs) for mine, theirs in tensors)
+
     def with_logprobs(self, logprobs: Tensor) -> Targets:
         """Return the loss's input."""
         device = logprobs.device

@@ -160,8 +160,12 @@ class Host:
         self._learners[model_id] = self._learner(spec)
 
     def forward_backward(self, model_id: str, request: ForwardBackward) -> ForwardBackwardResult:
-        """See `Learner.forward_backward`."""
-        return self._find(model_id).forward_backward(request)
+        """See `Learner.forward_backward`. Only one model at a time stores a forward pass."""
+        learner = self._find(model_id)
+        for each in self._learners.values():
+            if each is not learner:
+                each.drop_pass()
+        return learner.forward_backward(request)
 
     def optim_step(self, model_id: str, step: AdamStep) -> dict[str, float]:
         """See `Learner.optim_step`."""

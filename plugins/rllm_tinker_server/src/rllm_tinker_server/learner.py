@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -148,6 +149,15 @@ MAX_LOGITS = 1 << 28
 """In memory at a time, 1 GiB in float32, several times over: of one micro-batch, or of a piece of a long example."""
 
 
+@dataclass(frozen=True, eq=False)
+class ForwardPass:
+    """A forward pass with its activations."""
+
+    batch: ExampleBatch
+    outputs: Tensor
+    """(n_target,) log-probs, with a gradient."""
+
+
 class Learner:
     """A LoRA model, its gradient and its optimiser. A request that fails changes none of them, unless it says so."""
 
@@ -158,9 +168,15 @@ class Learner:
         self._max_positions = max(1, MAX_LOGITS // base.vocabulary)
         self._max_tokens = max(1, min(max_tokens_per_microbatch, self._max_positions))
         self._trained = list(lora.parameters().values())
+        self._pass: ForwardPass | None = None
 
     def forward_backward(self, request: ForwardBackward) -> ForwardBackwardResult:
         """Add the gradient of the request's loss to the stored gradient. With `forward_only`, only compute the loss.
+
+        Clients compute log-probs and then a gradient of the same rows, for example if they compute the loss themselves.
+        So the activations of a forward pass are stored until the next request, and a gradient of the same rows with
+        the same weights needs no second forward pass. This is done for requests of one micro-batch only, because a
+        gradient needs this memory too.
 
         Raises:
             RequestRefused: the data or the loss is invalid, or the loss is not finite. The gradient does not change.
@@ -169,14 +185,23 @@ class Learner:
         check_examples(request, self._base)
         logprobs: dict[int, NDArray[np.float32]] = {}
         total = 0.0
-        with torch.set_grad_enabled(not request.forward_only), self._all_or_nothing():
-            for batch in example_batches(request.examples, self._max_tokens, self.lora.model.device):
-                outputs = batch.logprobs(self.lora.model, self._max_positions)
+        stored = self._pass
+        self.drop_pass()
+        batches = list(example_batches(request.examples, self._max_tokens, self.lora.model.device))
+        can_store = request.forward_only and len(batches) == 1
+        with torch.set_grad_enabled(can_store or not request.forward_only), self._all_or_nothing():
+            for batch in batches:
+                outputs = stored.outputs if stored is not None and stored.batch.has_same_tokens(batch) else None
+                stored = None
+                if outputs is None:
+                    outputs = batch.logprobs(self.lora.model, self._max_positions)
                 losses = loss.function(batch.with_logprobs(outputs), config)
                 share = losses.sum()
                 if not torch.isfinite(share):
                     raise RequestRefused(_not_finite(batch, losses, request.loss))
-                if not request.forward_only:
+                if can_store:
+                    self._pass = ForwardPass(batch, outputs)
+                elif not request.forward_only:
                     share.backward()  # type: ignore[no-untyped-call]
                 total += float(share.detach())
                 logprobs.update(zip(batch.members, batch.split(outputs), strict=True))
@@ -187,7 +212,12 @@ class Learner:
 
     def optim_step(self, step: AdamStep) -> dict[str, float]:
         """See `Adam.step`. The metric ``grad_norm`` is the gradient's before it is clipped."""
+        self.drop_pass()
         return {"grad_norm": self.adam.step(step)}
+
+    def drop_pass(self) -> None:
+        """Free the activations of the stored forward pass."""
+        self._pass = None
 
     def restore(self, saved: SavedModel, *, optimizer: bool, what: str) -> None:
         """Restore saved weights exactly, and start a new gradient.
@@ -204,6 +234,7 @@ class Learner:
         if optimizer and saved.optimizer is None:
             raise RequestRefused(f"{what} has no optimiser state. Load only its weights, or a saved training state.")
         state = self.adam.parse(saved.optimizer, what) if optimizer and saved.optimizer is not None else {}
+        self.drop_pass()
         with torch.no_grad():
             for name, parameter in self.lora.parameters().items():
                 parameter.copy_(saved.adapter[name])

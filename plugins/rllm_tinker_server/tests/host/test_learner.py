@@ -145,6 +145,74 @@ def test_a_forward_pass_alone_leaves_no_gradient(host: Host) -> None:
     torch.testing.assert_close(_gradient(host), gradient, atol=0, rtol=0)
 
 
+def _passes(host: Host, model_id: str = "m") -> list[int]:
+    """A list that gets an entry at each forward pass of a model."""
+    passes: list[int] = []
+    host._learners[model_id].lora.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    return passes
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "ppo"])
+def test_gradient_after_log_probs_reuses_their_pass(loss: str, host: Host) -> None:
+    """The log-probs, the gradient and the metrics have the bits of two separate passes."""
+    request = make_request(loss)
+    scored = replace(make_request("cross_entropy"), forward_only=True)
+    train(host, "m", request)
+    model, learner_ = host._learners["m"].lora.model, host._learners["m"]
+    with torch.no_grad():
+        (batch,) = example_batches(scored.examples, 100_000, model.device)
+        by_member = dict(zip(batch.members, batch.split(batch.logprobs(model, 100_000)), strict=True))
+    plain = host.forward_backward("m", request)
+    plain_gradient = _gradient(host)
+    learner_.adam.drop_gradient()
+    passes = _passes(host)
+    found = host.forward_backward("m", scored)
+    assert _gradient(host) is None
+    result = host.forward_backward("m", request)
+    assert len(passes) == 1
+    for index, (logprobs, again) in enumerate(zip(found.logprobs, result.logprobs, strict=True)):
+        alone = by_member[index]
+        np.testing.assert_array_equal(logprobs, alone)
+        np.testing.assert_array_equal(again, alone)
+    assert result.metrics == plain.metrics
+    assert torch.equal(_gradient(host), plain_gradient)  # type: ignore[arg-type]
+    host.forward_backward("m", request)
+    assert len(passes) == 2
+
+
+def test_changed_weights_or_tokens_need_a_new_pass(host: Host, tmp_path: Path) -> None:
+    request = make_request("cross_entropy")
+    scored = replace(request, forward_only=True)
+    host.save_state("m", tmp_path, optimizer=True)
+    passes = _passes(host)
+    for change in (
+        lambda: host.optim_step("m", STEP),
+        lambda: host.load_state("m", tmp_path, optimizer=True),
+        lambda: host.forward_backward("m", make_request("cross_entropy", seed=1)),
+    ):
+        host.forward_backward("m", scored)
+        change()
+        before = len(passes)
+        found = host.forward_backward("m", request)
+        assert len(passes) == before + 1
+        (expected, *_) = request.examples
+        plain = _plain_logprobs(host._learners["m"].lora.model, expected).detach().numpy()
+        np.testing.assert_allclose(found.logprobs[0], plain, atol=1e-5, rtol=0)
+
+
+def test_only_one_small_pass_is_stored() -> None:
+    request = make_request("cross_entropy", forward_only=True)
+    host = make_host()
+    for name in ("m", "other"):
+        host.create(name, LoraSpec(rank=4, seed=1))
+        host.forward_backward(name, request)
+    assert [each._pass is not None for each in host._learners.values()] == [False, True]
+    cut = make_host(max_tokens_per_microbatch=20)
+    cut.create("m", LoraSpec(rank=4, seed=1))
+    cut.forward_backward("m", request)
+    assert cut._learners["m"]._pass is None
+
+
 def test_a_step_is_one_of_adamw_on_the_clipped_gradient(host: Host) -> None:
     host.forward_backward("m", make_request())
     gradient, before = _gradient(host), weights_of(host, "m")
