@@ -47,7 +47,7 @@ def environments() -> Iterable[EnvironmentPlugin[Any]]:
         load=_environment,
         check=_check,
         family_option="task",
-        # A prompt holds all turns until then.
+        # A prompt contains all earlier turns.
         defaults={"rllm.workflow.name": NAME, "data.max_prompt_length": 8192, "data.max_response_length": 1024},
     )
 

@@ -46,7 +46,7 @@ def environment_of(session: OpenedSession, task: Mapping[str, Any]) -> dict[str,
         # openai-agents would send its traces to OpenAI with this key, which OpenAI does not accept.
         NO_TRACES: os.environ.get(NO_TRACES, "1"),
     }
-    # If the user has set these, Google's client would use another key or another service.
+    # If the user has set these, Google's client would use a different key or service.
     google = {
         "GOOGLE_API_KEY": session.key,
         "GOOGLE_GENAI_USE_ENTERPRISE": "false",
