@@ -57,7 +57,7 @@ HARNESSES: Mapping[str, Harness] = {
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
     ),
-    # It uses messages with tool calls, as a stream.
+    # It streams messages with tool calls.
     "claude-code": Harness(
         install="npm install --global @anthropic-ai/claude-code",
         command=(
@@ -78,7 +78,7 @@ HARNESSES: Mapping[str, Harness] = {
             "IS_SANDBOX": "1",
         },
     ),
-    # It uses responses with tool calls, as a stream.
+    # It streams responses with tool calls.
     "codex": Harness(
         install="npm install --global @openai/codex",
         command=(
@@ -93,7 +93,7 @@ HARNESSES: Mapping[str, Harness] = {
             *("--disable", "multi_agent", "--config", "web_search=disabled", "--config", "tools.view_image=false"),
         ),
     ),
-    # It uses chat completions with tool calls, as a stream.
+    # It streams chat completions with tool calls.
     "qwen-code": Harness(
         install="npm install --global @qwen-code/qwen-code",
         command=("qwen", "--yolo", "--auth-type", "openai"),
@@ -104,10 +104,10 @@ HARNESSES: Mapping[str, Harness] = {
             "QWEN_USAGE_STATISTICS_ENABLED": "false",
         },
     ),
-    # It uses chat completions with tool calls, as a stream.
+    # It streams chat completions with tool calls.
     "opencode": Harness(
         install="npm install --global opencode-ai",
-        # Without a title, it asks the model for one.
+        # Without a title, it calls the model to write one.
         command=("opencode", "run", "--pure", "--auto", "--title", "task", "--model", "gateway/policy"),
         environment={
             "OPENCODE_CONFIG_CONTENT": json.dumps(OPENCODE_CONFIG),
