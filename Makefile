@@ -76,7 +76,7 @@ VENV_MINI ?= .venv-mini-swe-agent
 MINI := mini-swe-agent==2.4.6
 # Coding agents that npm installs (1.3 GB). Without npm their tests are skipped.
 VENV_NPM ?= .venv-npm
-NPM_AGENTS := @anthropic-ai/claude-code@2.1.330 @openai/codex@0.169.0 @qwen-code/qwen-code@0.24.4
+NPM_AGENTS := @anthropic-ai/claude-code@2.1.330 @openai/codex@0.169.0 @qwen-code/qwen-code@0.24.4 opencode-ai@1.18.33
 # The documentation site has an environment of its own: nothing of the generator touches ours.
 VENV_SITE ?= .venv-site
 INSTALLED_SITE := $(VENV_SITE)/.installed

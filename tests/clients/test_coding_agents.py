@@ -46,6 +46,8 @@ FILES = {
     "instruction.md": "The mean of [1, 3] must be 2. Repair mean.py.",
     "environment/mean.py": "def mean(values):\n    return sum(values) / (len(values) - 1)\n",
     "environment/check.py": "from mean import mean\n\nassert mean([1, 3]) == 2\n",
+    # With less memory, opencode needs four times as long.
+    "task.toml": "[environment]\nmemory_mb = 4096\n",
     "tests/test.sh": "python3 check.py && reward=1 || reward=0\necho $reward > $SANDBOX_ROOT/logs/verifier/reward.txt",
 }
 
@@ -57,6 +59,7 @@ TOOLS: dict[str, tuple[str, Write]] = {
     "claude-code": ("Bash", lambda command: {"command": command, "description": "Run it."}),
     "codex": ("exec_command", lambda command: {"cmd": command}),
     "qwen-code": ("run_shell_command", lambda command: {"command": command, "is_background": False}),
+    "opencode": ("bash", lambda command: {"command": command, "description": "Run it."}),
 }
 """Agent -> the tool that runs a command."""
 

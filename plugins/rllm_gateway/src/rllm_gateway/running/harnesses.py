@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,22 @@ class Harness:
     """Environment variables with which it calls only the gateway, and asks its user nothing."""
 
 
+OPENCODE_CONFIG = {
+    "provider": {
+        "gateway": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
+            "models": {"policy": {}},
+        },
+    },
+    "enabled_providers": ["gateway"],
+    "share": "disabled",
+    "autoupdate": False,
+    # Their requests need servers other than the gateway.
+    "permission": {"webfetch": "deny", "websearch": "deny"},
+}
+"""Config file of opencode. It replaces `{env:NAME}` by an environment variable."""
+
 HARNESSES: Mapping[str, Harness] = {
     # It uses chat completions with tool calls, through litellm.
     "mini-swe-agent": Harness(
@@ -40,7 +57,7 @@ HARNESSES: Mapping[str, Harness] = {
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
     ),
-    # It uses messages with tool calls, as a stream.
+    # It streams messages with tool calls.
     "claude-code": Harness(
         install="npm install --global @anthropic-ai/claude-code",
         command=(
@@ -61,7 +78,7 @@ HARNESSES: Mapping[str, Harness] = {
             "IS_SANDBOX": "1",
         },
     ),
-    # It uses responses with tool calls, as a stream.
+    # It streams responses with tool calls.
     "codex": Harness(
         install="npm install --global @openai/codex",
         command=(
@@ -76,7 +93,7 @@ HARNESSES: Mapping[str, Harness] = {
             *("--disable", "multi_agent", "--config", "web_search=disabled", "--config", "tools.view_image=false"),
         ),
     ),
-    # It uses chat completions with tool calls, as a stream.
+    # It streams chat completions with tool calls.
     "qwen-code": Harness(
         install="npm install --global @qwen-code/qwen-code",
         command=("qwen", "--yolo", "--auth-type", "openai"),
@@ -85,6 +102,21 @@ HARNESSES: Mapping[str, Harness] = {
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
             # They are sent to another server.
             "QWEN_USAGE_STATISTICS_ENABLED": "false",
+        },
+    ),
+    # It streams chat completions with tool calls.
+    "opencode": Harness(
+        install="npm install --global opencode-ai",
+        # Without a title, it calls the model to write one.
+        command=("opencode", "run", "--pure", "--auto", "--title", "task", "--model", "gateway/policy"),
+        environment={
+            "OPENCODE_CONFIG_CONTENT": json.dumps(OPENCODE_CONFIG),
+            # It installs a package for its plugins when it starts.
+            "npm_config_offline": "true",
+            # They are loaded from other servers.
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
         },
     ),
 }
