@@ -4,10 +4,8 @@
 updates that take turns. Waiting dominates, so that ratios hold on a busy machine too. `guess`: the demo, which computes
 all the time; CPU of a step in the process that plays and in the one that trains, and how many times the slower of them
 is faster than the one process of a run that takes turns. That is what two free cores give; the ratio of seconds beside
-it means something on a quiet machine only. `tinker`: the demo on the backend `tinker` with a server of its own, whose
-training process and server are shown one by one. Its synchronous run takes turns too, so the sum of all its CPU is
-compared with the slower process, or with half of the sum if that is more. Each prints the largest staleness that it
-saw.
+it means something on a quiet machine only. `tinker`: the demo on the backend `tinker` with its own server, which is the
+process that trains, and also samples. Each prints the largest staleness that it saw.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-# A file in this folder has the name of Tinker's client, and Python looks into this folder first.
+# A file in this directory has the name of Tinker's client, and Python looks into this directory first.
 sys.path.append(sys.path.pop(0))
 
 from async_sides.runs import SIZES, Times, registry, run
@@ -30,7 +28,7 @@ def main(names: Sequence[str]) -> None:
     """Measure and print."""
     fix_order_of_sums()  # for all runs alike
     found = registry()
-    said = {"waiting": waiting_line, "guess": guess_line, "tinker": tinker_line}
+    said = {"waiting": waiting_line, "guess": guess_line, "tinker": guess_line}
     for name in names or list(SIZES):
         print(f"{name}: load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
         base: Times | None = None
@@ -53,15 +51,6 @@ def guess_line(base: Times, took: Times) -> str:
     return (
         f"{base.slower / took.slower:5.2f}x by the CPU of the slower process: plays {took.here * 1e3:4.0f} ms, trains "
         f"{took.child * 1e3:4.0f} ms; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
-    )
-
-
-def tinker_line(base: Times, took: Times) -> str:
-    """CPU of three processes on two cores."""
-    at_least = took.cpu if took is base else max(took.slower, took.cpu / 2)
-    return (
-        f"{base.cpu / at_least:5.2f}x by CPU: the run {took.here * 1e3:4.0f} ms, the server {took.server * 1e3:4.0f}, "
-        f"its training process {took.child * 1e3:4.0f}; {base.wall / took.wall:5.2f}x by time, on a quiet machine"
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs on the backend `local` that are timed: in an environment that answers slowly, and in the demo."""
+"""Runs that are timed: in an environment that answers slowly, and in the demo."""
 
 from __future__ import annotations
 
@@ -78,20 +78,13 @@ class Times:
     """CPU of this process."""
     child: float
     """CPU of the process that trains; 0 where there is none."""
-    server: float
-    """CPU of the Tinker server without the process that trains; 0 where there is none."""
 
     @property
     def slower(self) -> float:
-        return max(self.here, self.child, self.server)
-
-    @property
-    def cpu(self) -> float:
-        """CPU of all processes."""
-        return self.here + self.child + self.server
+        return max(self.here, self.child)
 
     def over(self, count: int) -> Times:
-        return Times(self.wall / count, self.here / count, self.child / count, self.server / count)
+        return Times(self.wall / count, self.here / count, self.child / count)
 
 
 @dataclass
@@ -104,7 +97,7 @@ class Clock(Observer):
     stale: float = 0.0
 
     def on_batch_end(self, step: TrainStep) -> None:
-        self.ends.append(Times(time.perf_counter(), time.process_time(), *cpu_of_children()))
+        self.ends.append(Times(time.perf_counter(), time.process_time(), cpu_of_child()))
         self.generating.append(step.timing_dict["generate"])
         self.stale = max(self.stale, step.metrics["staleness/max"])
 
@@ -117,20 +110,15 @@ class Clock(Observer):
         return Times(*(getattr(last, each.name) - getattr(first, each.name) for each in fields(Times))).over(count)
 
 
-def cpu_of_children(process: int | str = "self") -> tuple[float, float]:
-    """CPU seconds so far of the process that trains, and of the Tinker server; 0: there is none."""
-    trains = serves = 0.0
-    for task in Path(f"/proc/{process}/task").iterdir():
-        for pid in map(int, (task / "children").read_text().split()):
+def cpu_of_child() -> float:
+    """CPU seconds so far of the process that trains, or of the Tinker server; 0: there is none."""
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            # What clock_getcpuclockid(3) gives for a process.
-            seconds = time.clock_gettime(~pid << 3 | 2)
-            if b"rllm_local.training_child" in command or b"rllm_tinker_server.host_child" in command:
-                trains += seconds
-            elif b"\0tinker\0serve\0" in command:
-                serves += seconds
-                trains += cpu_of_children(pid)[0]
-    return trains, serves
+            if b"rllm_local.training_child" in command or b"\0tinker\0serve\0" in command:
+                # What clock_getcpuclockid(3) gives for a process.
+                return time.clock_gettime(~int(pid) << 3 | 2)
+    return 0.0
 
 
 def run(registry: Registry, name: str, staleness: int, *, latest: bool) -> Clock:

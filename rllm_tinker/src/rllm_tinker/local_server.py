@@ -55,9 +55,7 @@ class LocalServer:
         serve = [sys.executable, "-m", "rllm.cli.main", "tinker", "serve"]
         what = ["--model", model, "--checkpoints", checkpoints, "--seed", str(seed)]
         where = ["--port", "0", "--announce", str(announcement), "--end-with-stdin"]
-        # Several versions sample only if rollouts run during updates.
-        apart = ["--training-process"] if versions > 1 else []
-        process = ChildProcess.spawn([*serve, *what, *where, *apart, *room_for(versions)], log, {"TINKER_API_KEY": key})
+        process = ChildProcess.spawn([*serve, *what, *where, *room_for(versions)], log, {"TINKER_API_KEY": key})
         server = cls("", key, process, files, Path(checkpoints).expanduser().absolute())
         try:
             server.url = await announced_url(announcement, server.process, longest)

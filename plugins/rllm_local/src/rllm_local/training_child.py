@@ -7,11 +7,12 @@ Both arguments are file descriptors. The process answers one request after the o
 from __future__ import annotations
 
 import gc
+import pickle
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,7 @@ from rllm_local.sent_plan import SentPlan
 from rllm_local.settings import LocalConfig
 from rllm_local.trainer import Trainer, load_trainer
 from rllm_local.weights import copy_weights, shared_weights, trained_weights
-from rllm_serving.connection import serve_blocking
-from rllm_serving.methods import answer_call
+from rllm_serving.connection import PICKLE, serve_blocking
 from rllm_serving.parent import end_with_parent
 
 
@@ -69,11 +69,32 @@ class TrainingChild:
         assert self._trainer is not None
         return self._trainer
 
+    def answer(self, request: bytes) -> bytes:
+        """Return the encoded answer to an encoded request: a value, or an error with its traceback."""
+        try:
+            name, *arguments = PICKLE.load(request)
+            answer = PICKLE.dump((getattr(self, name)(*arguments), None, ""))
+        except Exception as error:  # noqa: BLE001  (the other process raises it)
+            answer = PICKLE.dump((None, _portable(error), traceback.format_exc()))
+        # The other process reads the log when it has the answer.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return answer
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error if it can be pickled, otherwise a RuntimeError with its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001  (the error's class can come from any package)
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
 
 def main(connection: int, memory: int) -> None:
     """Answer requests until the other end is closed."""
     end_with_parent()
-    serve_blocking(socket.socket(fileno=connection), partial(answer_call, TrainingChild(memory)))
+    serve_blocking(socket.socket(fileno=connection), TrainingChild(memory).answer)
 
 
 if __name__ == "__main__":

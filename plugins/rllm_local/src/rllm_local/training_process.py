@@ -30,7 +30,6 @@ from rllm_local.sent_plan import SentPlan
 from rllm_local.weights import shared_memory, shared_weights
 from rllm_serving.child_process import ChildProcess
 from rllm_serving.connection import PICKLE, Connection
-from rllm_serving.methods import result_of
 
 SECONDS_TO_END = 10.0
 """Seconds that the process gets to end after its connection is closed. Normally it ends at once."""
@@ -132,8 +131,12 @@ class TrainingProcess:
             raise self._failure from None
         finally:
             self._asked.remove(name)
+        value, error, where = answer
         self._log.tell()
-        return result_of(answer, "the training process")
+        if error is not None:
+            error.add_note(f"In the training process:\n{where}")
+            raise error
+        return value
 
     def _timeout_error(self, name: str) -> BackendError:
         stopped = " It was stopped, for example by SIGSTOP." if self._process.stopped else ""

@@ -20,10 +20,9 @@ from rllm_local.model import LoadedModel, load_model
 from rllm_local.model_name import directory_of
 from rllm_local.settings import TrainedModelSection
 from rllm_tinker_server.host import Host
-from rllm_tinker_server.host_process import HostProcess
 from rllm_tinker_server.limits import TinkerLimits
 from rllm_tinker_server.samplers import Samplers
-from rllm_tinker_server.service import ModelHost, Service
+from rllm_tinker_server.service import Service
 
 GIB = 1 << 30
 WORKER = "rllm-tinker-worker"
@@ -55,8 +54,6 @@ class ModelOptions:
     """Maximum padded tokens per forward and backward pass. With `tiny`, 16384 used 400 MB more and was not faster."""
     max_merged: int = 2
     """Maximum sets of weights ready for sampling."""
-    training_process: bool = False
-    """True to train in a child process, which loads the base model a second time."""
     limits: TinkerLimits = field(default_factory=TinkerLimits)
 
 
@@ -77,22 +74,12 @@ def opened_service(options: ModelOptions) -> Iterator[Service]:
     """
     # Two, so that samples are answered while a training request runs.
     training, sampling = _worker("training", options.threads), _worker("sampling", options.threads)
-    host: ModelHost | None = None
     try:
-        service = training.submit(_build, options, training, sampling).result()
-        host = service.host
-        yield service
+        yield training.submit(_build, options, training, sampling).result()
     finally:
         until = time.monotonic() + STOPPING
-        stopping = [_shut_down(executor) for executor in (training, sampling)]
-        for thread in stopping:
-            thread.join(max(0.0, until - time.monotonic()))
-        if isinstance(host, HostProcess):
-            host.kill()
-            # A request that was still running has now failed.
-            stopping[0].join(STOPPING)
-            if not stopping[0].is_alive():
-                host.close()
+        for stopping in [_shut_down(executor) for executor in (training, sampling)]:
+            stopping.join(max(0.0, until - time.monotonic()))
 
 
 def worker_is_busy() -> bool:
@@ -124,14 +111,14 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
     try:
         options.checkpoints.mkdir(parents=True, exist_ok=True)
         tokenizer = _tokenizer_of(options, loaded)
-        settings: dict[str, Any] = {
-            "name": names[0],
-            "tokenizer": tokenizer,
-            "seed": seed,
-            "max_context": options.max_context,
-            "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
-        }
-        host = Host(loaded, **settings)
+        host = Host(
+            loaded,
+            name=names[0],
+            tokenizer=tokenizer,
+            seed=seed,
+            max_context=options.max_context,
+            max_tokens_per_microbatch=options.max_tokens_per_microbatch,
+        )
         samplers = Samplers(
             host,
             sampling,
@@ -139,10 +126,7 @@ def _build(options: ModelOptions, training: ThreadPoolExecutor, sampling: Thread
             max_concurrency=options.max_concurrency,
             max_merged=options.max_merged,
         )
-        trainer: ModelHost = host
-        if options.training_process:
-            trainer = HostProcess(host, threads=options.threads, section=section, seed=seed, settings=settings)
-        return Service(trainer, samplers, training, options.checkpoints, names=names, limits=options.limits)
+        return Service(host, samplers, training, options.checkpoints, names=names, limits=options.limits)
     except OSError as error:
         raise ConfigError(
             "not-writable",

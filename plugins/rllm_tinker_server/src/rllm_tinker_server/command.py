@@ -62,12 +62,6 @@ def tinker() -> None:
     type=click.IntRange(1),
     help="CPU threads of torch for training, and the same number for sampling.",
 )
-@click.option(
-    "--training-process",
-    is_flag=True,
-    help="Train in a child process, so that updates and samples do not slow each other down. Needs a second core, and "
-    "memory for a second base model.",
-)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, …")
 @click.option(
     "--dtype",
