@@ -35,6 +35,13 @@ def test_missing_rewards_are_counted_and_left_out() -> None:
     assert row.reward is not None and row.reward.value == 1.0
 
 
+def test_cause_of_missing_rewards_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    trajectory = Trajectory(name="agent", info={"reward_error": "ValueError('no number')"})
+    lost = build_outcome(Episode(id="a:0", trajectories=[trajectory]))
+    print_metrics(compute_metrics("guess", [lost]), {})
+    assert "ValueError('no number')" in capsys.readouterr().err
+
+
 def test_no_reward_at_all_is_no_zero() -> None:
     (row,) = compute_metrics("guess", [outcome("a", 0, False, rewards=())])
     assert row.reward is None

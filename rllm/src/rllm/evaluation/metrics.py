@@ -29,6 +29,9 @@ class Metrics:
     role_rewards: Mapping[str, float]
     """Mean reward by role, if there are several roles."""
     missing_rewards: int
+    """Number of rollouts without a reward. They count as not solved."""
+    reward_error: str
+    """Why the first of these rewards is missing, if that is known."""
     metrics: Mapping[str, float]
     """Means of the environment's metrics over rollouts."""
     endings: Mapping[str, float]
@@ -67,6 +70,7 @@ def _metrics(name: str, outcomes: Sequence[Outcome]) -> Metrics:
         reward=mean_reward(rewards) if rewards else None,
         role_rewards={role: float(np.mean(each)) for role, each in by_role.items()} if len(by_role) > 1 else {},
         missing_rewards=sum(outcome.reward is None for outcome in outcomes),
+        reward_error=next((outcome.reward_error for outcome in outcomes if outcome.reward_error), ""),
         metrics=_means(outcomes),
         endings={ending: count / len(outcomes) for ending, count in endings.most_common()},
         response_tokens=float(np.mean([outcome.response_tokens for outcome in outcomes])),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rllm_core.algorithms.columns import REWARD_ERROR
 from rllm_core.data.types import Episode, Trajectory
 
 
@@ -25,6 +26,8 @@ class Outcome:
     """The environment's metrics."""
     ending: str
     response_tokens: int
+    reward_error: str = ""
+    """Why a reward is missing, if that is known."""
 
     @property
     def reward(self) -> float | None:
@@ -44,6 +47,9 @@ def build_outcome(episode: Episode) -> Outcome:
         metrics=dict(episode.metrics),
         ending=episode.termination_reason.value,
         response_tokens=sum(trajectory.response_length for trajectory in episode.trajectories),
+        reward_error=next(
+            (str(each.info[REWARD_ERROR]) for each in episode.trajectories if REWARD_ERROR in each.info), ""
+        ),
     )
 
 

@@ -23,6 +23,11 @@ def print_metrics(metrics: Sequence[Metrics], best: Mapping[str, Mapping[str, fl
     click.echo(f"\nIntervals are 95 %{_which(metrics)}; the task is the unit.")
     for each in metrics:
         click.echo(f"{each.name}: {'  '.join(_words(each, best.get(each.name, {})))}")
+    for each in metrics:
+        if each.missing_rewards:
+            missing = f"{each.missing_rewards} of {each.rollouts} rollouts have no reward, and count as not solved."
+            cause = f" The first cause: {each.reward_error}" if each.reward_error else ""
+            click.echo(f"warning: {each.name}: {missing}{cause}", err=True)
 
 
 def _which(metrics: Sequence[Metrics]) -> str:
@@ -75,7 +80,5 @@ def _words(metrics: Metrics, best: Mapping[str, float]) -> list[str]:
         words.append(f"{name} {number(value)}" + (f" (best possible {number(best[name])})" if name in best else ""))
     if "reward" in best:
         words.append(f"best possible reward {number(best['reward'])}")
-    if metrics.missing_rewards:
-        words.append(f"missing rewards {metrics.missing_rewards}")
     words.append(f"response tokens {metrics.response_tokens:.1f}")
     return [*words, *(f"{ending} {share:.1%}" for ending, share in metrics.endings.items())]
