@@ -268,6 +268,14 @@ def test_arguments_without_an_agent_by_name_are_an_error(run: Any) -> None:
         run(WRITES, "local", **{"rllm.workflow.workflow_args.arguments": ["--config", "my.yaml"]})
 
 
+@pytest.mark.parametrize(("agent", "hint"), [("claude-cod", "claude-code"), ("solve", "FILE.py:FUNCTION")])
+def test_an_unknown_agent_is_an_error(run: Any, agent: str, hint: str) -> None:
+    with expect_error(ConfigError, "unknown-agent", hint):
+        run(
+            WRITES, "local", **{"rllm.workflow.workflow_args.agent": agent, "rllm.workflow.workflow_args.command": None}
+        )
+
+
 def test_tasks_need_a_sandbox(train: Any, tmp_path: Path) -> None:
     with expect_error(ConfigError, "missing-key", "rllm.sandbox"):
         train("tasks", {**AGENT, "rllm.env.env_args.directory": str(tmp_path)})

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rllm_gateway.apis import ChatApi, CompletionsApi, GenerateApi, MessagesApi, ResponsesApi, TokensApi
 from rllm_gateway.apis.chat import error_body
-from rllm_gateway.apis.generate import read_count
+from rllm_gateway.apis.google import read_count
 from rllm_gateway.endpoint import Endpoint, send_error
 from rllm_gateway.exchange import BLANK
 from rllm_gateway.fields import RefusedError

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rllm_core.contracts.plugin import Params
 from rllm_core.contracts.workflow import OpenedRun, WorkflowPlugin
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_core.lazy import load_from
 from rllm_core.plugins import hookimpl
 from rllm_core.schema.section import Means
@@ -72,6 +72,12 @@ def _check(params: AgentParams) -> None:
         )
     if params.agent is not None and params.agent in HARNESSES:
         check_harness(params.agent)
+    elif params.agent is not None and not {":", "."} & set(params.agent):
+        raise ConfigError(
+            "unknown-agent",
+            f"No agent has the name {params.agent!r}.",
+            did_you_mean(params.agent, HARNESSES) or f"Write FILE.py:FUNCTION, or a name: {', '.join(HARNESSES)}.",
+        )
     elif params.agent is not None:
         check_target(params.agent)
     elif params.command and shutil.which(params.command[0]) is None:

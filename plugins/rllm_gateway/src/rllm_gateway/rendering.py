@@ -96,7 +96,7 @@ def _prompt_of(session: LiveSession, place: Place, asked: Asked, renderer: Rende
         with failures_as(RolloutError, "The renderer of the model"):
             return _rendered(session, place, asked, renderer)
     except RolloutError as error:
-        raise invalid(str(error), "messages") from error
+        raise invalid(str(error), asked.prompt_parameter) from error
 
 
 def _rendered(session: LiveSession, place: Place, asked: Asked, renderer: Renderer) -> tuple[Ids, int]:

@@ -2,7 +2,7 @@
 
 from rllm_gateway.apis.chat import ChatApi
 from rllm_gateway.apis.completions import CompletionsApi
-from rllm_gateway.apis.generate import GenerateApi
+from rllm_gateway.apis.google import GenerateApi
 from rllm_gateway.apis.messages import MessagesApi
 from rllm_gateway.apis.responses import ResponsesApi
 from rllm_gateway.apis.tokens import TokensApi

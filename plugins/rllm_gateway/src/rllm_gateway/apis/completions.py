@@ -44,6 +44,8 @@ class CompletionsApi:
             [prompt] = prompt
         elif isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             raise invalid("prompt has several prompts. Send them one by one.", "prompt", "unsupported_parameter")
+        if prompt is not None and not isinstance(prompt, str | list):
+            raise invalid("prompt must be a text or a list of token ids.", "prompt")
         if not prompt:
             raise invalid("prompt is empty; send a text or token ids.", "prompt")
         top = fields.read_integer(body, "logprobs", 0, MOST_TOP)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from gateway_world import CALL, DEADLINE, World, assert_one_class
 
-from rllm_gateway.apis.generate import CONFIG_RULES, RULES
+from rllm_gateway.apis.google import CONFIG_RULES, RULES
 from rllm_gateway.link import OpenedSession
 
 HI: Any = [{"role": "user", "parts": [{"text": "hi"}]}]
