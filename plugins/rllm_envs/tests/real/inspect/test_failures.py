@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
+from inspect_ai._util import rich
 from inspect_ai.log._samples import active_samples
 from scripted_engine import Engine
 
@@ -60,7 +61,10 @@ def test_prompt_that_is_too_long_ends_the_rollout() -> None:
     assert episode.trajectories == []
 
 
-def test_cancelled_rollout_stops_its_sample_and_others_continue() -> None:
+def test_cancelled_rollout_stops_its_sample_and_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To color the tracebacks of hundreds of samples takes minutes, so Ctrl-C must not wait for it.
+    colored: list[Any] = []
+    monkeypatch.setattr(rich, "rich_traceback", lambda *error, **options: colored.append(error) or "")
     asked, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Engine):
@@ -86,6 +90,7 @@ def test_cancelled_rollout_stops_its_sample_and_others_continue() -> None:
             return episode.trajectories[0].reward
 
     assert asyncio.run(run()) == 1.0
+    assert colored == []
 
 
 def test_process_keeps_its_logging_and_hooks() -> None:
