@@ -215,7 +215,7 @@ class OpenedTask:
 
     gateway: OpenedGateway
     evaluation: Evaluation
-    reward: str | None
+    params: InspectParams
 
 
 @asynccontextmanager
@@ -236,7 +236,7 @@ async def open_task(
     """
     evaluation = Evaluation()
     async with evaluation.open(params, run.config.rllm.agent.max_steps, directory / "inspect"):
-        yield OpenedTask(gateway=gateway, evaluation=evaluation, reward=params.reward)
+        yield OpenedTask(gateway=gateway, evaluation=evaluation, params=params)
 
 
 @contextmanager
@@ -259,9 +259,10 @@ def _plain_tracebacks() -> Iterator[None]:
         text, _ = truncate_traceback(*error)
         return text, text
 
-    colored = _log.format_traceback
-    _log.format_traceback = format_plain
+    names = vars(_log)
+    colored = names["format_traceback"]
+    names["format_traceback"] = format_plain
     try:
         yield
     finally:
-        _log.format_traceback = colored
+        names["format_traceback"] = colored
