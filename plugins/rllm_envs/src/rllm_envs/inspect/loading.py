@@ -163,31 +163,22 @@ def _load_from_file(file: Path, name: str, arguments: Mapping[str, Any]) -> Task
     with chdir_python(path.parent.as_posix()):
         values = vars(load_module(path)).values()
     found = [each for each in values if is_registry_object(each) and registry_info(each).type == "task"]
-    names = list(dict.fromkeys(registry_info(each).name for each in found))
-    chosen = _split(name)[1]
-    if not names:
+    # The others are imported.
+    own = [each for each in found if each.__module__ == path.as_posix()] or found
+    names = list(dict.fromkeys(registry_info(each).name for each in own))
+    chosen = _split(name)[1] or (names[0] if len(names) == 1 else "")
+    if not chosen and names:
         raise ConfigError(
             "unknown-choice",
-            f"rllm.env.name=inspect:{name}: {file} has no task.",
-            "Write @task above a function that returns a Task.",
+            f"rllm.env.name: inspect:{name} has {len(names)} tasks: {', '.join(names)}.",
+            f"Write the name of the task after the file, such as inspect:{file}@{names[0]}.",
         )
-    if not chosen:
-        own = [
-            registry_info(each).name for each in found if each.__module__ == path.as_posix()
-        ]  # The others are imported.
-        own = own or names  # If the file only imports tasks.
-        if len(own) > 1:
-            raise ConfigError(
-                "unknown-choice",
-                f"rllm.env.name: inspect:{name} has {len(own)} tasks: {', '.join(own)}.",
-                f"Write the name of the task after the file, such as inspect:{file}@{own[0]}.",
-            )
-        chosen = own[0]
-    elif registry_lookup("task", chosen) is None:
+    if registry_lookup("task", chosen) is None:
+        hint = did_you_mean(chosen, names) or f"Its tasks: {', '.join(names)}."
         raise ConfigError(
             "unknown-choice",
-            f"rllm.env.name=inspect:{name}: {file} has no task {chosen!r}.",
-            did_you_mean(chosen, names) or f"Its tasks: {', '.join(names)}.",
+            f"rllm.env.name=inspect:{name}: {file} has no task{f' {chosen!r}' if chosen else ''}.",
+            hint if names else "Write @task above a function that returns a Task.",
         )
     _check_arguments(chosen, arguments)
     (task,) = create_file_tasks(path, [chosen], dict(arguments))
