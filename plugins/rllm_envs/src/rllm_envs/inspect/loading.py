@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task, task_with
 from inspect_ai._eval.loader import create_file_tasks, load_task_spec
-from inspect_ai._util.registry import registry_params, registry_unqualified_name
+from inspect_ai._util.error import PrerequisiteError
+from inspect_ai._util.module import load_module
+from inspect_ai._util.path import chdir_python
+from inspect_ai._util.registry import (
+    is_registry_object,
+    registry_find,
+    registry_info,
+    registry_lookup,
+    registry_unqualified_name,
+)
 from inspect_ai.dataset import Sample
 from inspect_ai.model import GenerateConfig
 from inspect_ai.model._model import init_active_model, init_model_roles
 from inspect_ai.model._util import resolve_model_roles
 from inspect_ai.util._display import display_type_initialized, init_display_type
+from rich.errors import MarkupError
+from rich.text import Text
 
-from rllm_core.errors import ConfigError
+from rllm_core.errors import ConfigError, did_you_mean
 from rllm_envs.inspect.model import FindSession, Models, make_models
 from rllm_envs.inspect.options import POLICY, InspectParams
 
 GRADER = "grader"
 """The role of the model in the scorers of inspect."""
+
+FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 
 
 def load_models(params: InspectParams, find_session: FindSession | None = None) -> Models:
@@ -47,38 +63,21 @@ def load_task(params: InspectParams, changes: Mapping[str, Any], models: Models)
     """
     if not display_type_initialized():
         init_display_type("none")
+    arguments = {**params.args, **changes}
     with _explain(params):
         roles = resolve_model_roles(models.roles) or {}
         init_active_model(models.policy, GenerateConfig())
         init_model_roles(roles)
-        arguments = {**params.args, **changes}
-        specification, file = _specification(params.task), _file(params.task)
-        if file is not None and "@" not in specification:
-            # inspect would read the file's name as a pattern of names.
-            tasks = create_file_tasks(file.absolute(), None, arguments)
-        else:
-            tasks = load_task_spec(specification, arguments)
-    if not tasks and file is None:
-        raise ConfigError(
-            "missing-package",
-            f"rllm.env.name=inspect:{params.task}: no installed package registers this task.",
-            "Install its package, for example with `pip install inspect-evals`, or write a file: inspect:FILE.py@NAME.",
-        )
+        file = _file(params.task)
+        tasks = _load_named(params.task, arguments) if file is None else [_load_from_file(file, params.task, arguments)]
     if len(tasks) != 1:
         names = ", ".join(task.name for task in tasks)
         raise ConfigError(
             "unknown-choice",
-            f"rllm.env.name: inspect:{params.task} has {len(tasks)} tasks{': ' if names else ''}{names}.",
+            f"rllm.env.name: inspect:{params.task} has {len(tasks)} tasks: {names}.",
             "Write the name of the task after the file: inspect:FILE.py@NAME.",
         )
     (task,) = tasks
-    accepted = registry_params(task)
-    if unknown := sorted(arguments.keys() - accepted.keys()):
-        raise ConfigError(
-            "unknown-choice",
-            f"rllm.env.env_args: the task {task.name!r} has no argument {', '.join(map(repr, unknown))}.",
-            f"Its arguments: {', '.join(accepted) or 'none'}.",
-        )
     # A model that the task sets itself would be evaluated instead of the policy.
     task.model = None
     own = task.model_roles or {}
@@ -87,11 +86,21 @@ def load_task(params: InspectParams, changes: Mapping[str, Any], models: Models)
 
 
 def list_samples(task: Task) -> dict[str, Sample]:
-    """Return the samples of a task by id. Samples without an id get their number, as in inspect."""
-    samples = {}
+    """Return the samples of a task by id. Samples without an id get their number, as in inspect.
+
+    Raises:
+        ConfigError: two samples have the same id.
+    """
+    samples: dict[str, Sample] = {}
     for number, sample in enumerate(task.dataset, start=1):
         if sample.id is None:
             sample.id = number
+        if str(sample.id) in samples:
+            raise ConfigError(
+                "duplicate-task-id",
+                f"Task {task.name!r} of inspect has two samples with the id {str(sample.id)!r}.",
+                "Give each sample a different id. 1 and '1' are the same. A sample without an id gets its number.",
+            )
         samples[str(sample.id)] = sample
     return samples
 
@@ -105,11 +114,13 @@ def check_task(params: InspectParams) -> None:
     """Load the task of each split, and check its scorers and roles. No sample runs.
 
     Raises:
-        ConfigError: a file, package, scorer or API key is missing, or the task rejects its arguments.
+        ConfigError: a file, package, scorer or API key is missing, the task rejects its arguments, or two samples have
+            the same id.
     """
     models = load_models(params)
     for changes in ({}, *(() if params.train_args is None else (params.train_args,))):
         task = load_task(params, changes, models)
+        list_samples(task)
         names = scorer_names(task)
         if not names:
             raise ConfigError(
@@ -130,16 +141,103 @@ def limit_turns(task: Task, most: int) -> Task:
     return task_with(task, turn_limit=min(most, task.turn_limit or most))
 
 
-def _specification(name: str) -> str:
-    """Return the name of a task in the form of inspect. Its separator is ``@``."""
+def _split(name: str) -> tuple[str, str]:
+    """Return the file and the name of ``FILE.py@NAME`` or ``FILE.py:NAME``. The name may be empty."""
     file, separator, task = name.rpartition(".py:")
-    return f"{file}.py@{task}" if separator else name
+    if separator:
+        return f"{file}.py", task
+    file, _, task = name.partition("@")
+    return file, task
 
 
 def _file(name: str) -> Path | None:
     """Return the file of a task. None for a registered name."""
-    file = Path(_specification(name).partition("@")[0])
+    file = Path(_split(name)[0])
     return file if file.suffix == ".py" else None
+
+
+def _load_from_file(file: Path, name: str, arguments: Mapping[str, Any]) -> Task:
+    """Load a task of a file. No other task of the file is made."""
+    path = file.absolute()
+    # inspect ignores files that it cannot parse, or that have no decorator.
+    with chdir_python(path.parent.as_posix()):
+        values = vars(load_module(path)).values()
+    found = [each for each in values if is_registry_object(each) and registry_info(each).type == "task"]
+    # The others are imported.
+    own = [each for each in found if each.__module__ == path.as_posix()] or found
+    names = list(dict.fromkeys(registry_info(each).name for each in own))
+    chosen = _split(name)[1] or (names[0] if len(names) == 1 else "")
+    if not chosen and names:
+        raise ConfigError(
+            "unknown-choice",
+            f"rllm.env.name: inspect:{name} has {len(names)} tasks: {', '.join(names)}.",
+            f"Write the name of the task after the file, such as inspect:{file}@{names[0]}.",
+        )
+    if registry_lookup("task", chosen) is None:
+        hint = did_you_mean(chosen, names) or f"Its tasks: {', '.join(names)}."
+        raise ConfigError(
+            "unknown-choice",
+            f"rllm.env.name=inspect:{name}: {file} has no task{f' {chosen!r}' if chosen else ''}.",
+            hint if names else "Write @task above a function that returns a Task.",
+        )
+    _check_arguments(chosen, arguments)
+    (task,) = create_file_tasks(path, [chosen], dict(arguments))
+    return task
+
+
+def _load_named(name: str, arguments: Mapping[str, Any]) -> list[Task]:
+    """Load a task that an installed package registers, or the tasks of another form of inspect, such as a notebook."""
+    is_registered = registry_lookup("task", name) is not None
+    if is_registered:
+        _check_arguments(name, arguments)
+    tasks = load_task_spec(name, dict(arguments))
+    if not tasks:
+        package = name.partition("/")[0]
+        names = [registry_info(each).name for each in registry_find(lambda info: info.type == "task")]
+        raise ConfigError(
+            "missing-package",
+            f"rllm.env.name=inspect:{name}: no installed package registers this task.",
+            did_you_mean(name, [each for each in names if each.startswith(f"{package}/")])
+            or "Install its package, such as `pip install inspect-evals`, or write a file: inspect:FILE.py@NAME.",
+        )
+    for task in tasks if not is_registered else ():
+        if is_registry_object(task):
+            _check_arguments(registry_info(task).name, arguments)
+    return tasks
+
+
+def _check_arguments(task: str, arguments: Mapping[str, Any]) -> None:
+    """Check the names of arguments. inspect prints a warning and ignores unknown ones.
+
+    Raises:
+        ConfigError: the function of the task does not have an argument.
+    """
+    function: Any = registry_lookup("task", task)
+    parameters = inspect.signature(function).parameters
+    if any(each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return
+    for name in arguments:
+        if name not in parameters:
+            raise ConfigError(
+                "unknown-choice",
+                f"rllm.env.env_args: the task {task!r} has no argument {name!r}.",
+                did_you_mean(name, parameters) or f"Its arguments: {', '.join(parameters) or 'none'}.",
+            )
+
+
+def find_place(frames: str, task: str) -> str:
+    """Return the last file and line of a task's own code: `` (sums.py, line 9)``. Empty if there is none.
+
+    Args:
+        frames: a traceback.
+        task: the option `InspectParams.task`.
+    """
+    file, package = _file(task), task.partition("/")[0]
+    found = ""
+    for name, line in FRAME.findall(frames):
+        if name == str(file.absolute()) if file else package in Path(name).parts:
+            found = f" ({file or name}, line {line})"
+    return found
 
 
 @contextmanager
@@ -157,16 +255,23 @@ def _explain(params: InspectParams) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "missing-package",
-            f"{spec} needs the module {error.name!r}, which is not installed.",
-            f"Install the package that contains the module {error.name!r} with pip.",
-        ) from error
     except Exception as error:
-        message = " ".join(str(error).split())
+        place = find_place("".join(traceback.format_tb(error.__traceback__)), params.task)
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            raise ConfigError(
+                "missing-package",
+                f"{spec} needs the module {error.name!r}, which is not installed{place}.",
+                f"Install the package that contains the module {error.name!r} with pip.",
+            ) from error
+        message = str(error)
+        if isinstance(error, PrerequisiteError):
+            with suppress(MarkupError):
+                message = Text.from_markup(message).plain
+        message = " ".join(message.split()).rstrip(".")
         raise ConfigError(
             "environment-options-rejected",
-            f"{spec} cannot be loaded: {type(error).__name__}: {message.rstrip('.')}.",
-            "Correct rllm.env.name, rllm.env.env_args, or the task.",
+            f"{spec} cannot be loaded: {type(error).__name__}: {message}{place}.",
+            "Set the environment variable, or choose a different model in rllm.env.env_args.model_roles."
+            if "defined in the environment" in message
+            else "Correct rllm.env.name, rllm.env.env_args, or the task.",
         ) from error

@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from inspect_ai import SampleSource, Task, enqueue_sample, eval_async, task_with
+from inspect_ai._util.rich import truncate_traceback
 from inspect_ai.dataset import Sample
-from inspect_ai.log import EvalSample
+from inspect_ai.log import EvalSample, _log
 from inspect_ai.log._samples import active_samples
 from inspect_ai.model import Model
 
@@ -22,6 +24,7 @@ from rllm_core.contracts.environment import Split
 from rllm_core.contracts.workflow import OpenedRun
 from rllm_core.errors import RolloutError
 from rllm_envs.inspect.loading import limit_turns, list_samples, load_models, load_task
+from rllm_envs.inspect.model import NoRolloutError
 from rllm_envs.inspect.options import POLICY, InspectParams
 from rllm_envs.sessions import SeatSessions
 from rllm_gateway.link import OpenedSession
@@ -83,12 +86,13 @@ class Evaluation:
         self._samples: dict[int, RunningSample] = {}
         self._feeds: dict[Split, tuple[Feed, dict[str, Sample]]] = {}
         self._job: asyncio.Task[None] | None = None
+        self._cancelled: set[int] = set()
 
     async def find_session(self, epoch: int, seat: str) -> OpenedSession:
         """Return the session of a seat of a rollout. See `FindSession`.
 
         Raises:
-            RuntimeError: the rollout has ended.
+            NoRolloutError: the rollout has ended.
         """
         running = self._samples.get(epoch)
         if running is not None and seat not in running.seats:
@@ -96,7 +100,7 @@ class Evaluation:
             running.sessions.add_seat(seat, "" if seat == POLICY else seat)
         session = None if running is None else await running.sessions.find(seat)
         if session is None:
-            raise RuntimeError("The rollout of this model call has ended.")
+            raise NoRolloutError("The rollout of this model call has ended.")
         return session
 
     async def run(self, split: Split, sample: str, sessions: SeatSessions) -> EvalSample:
@@ -117,13 +121,22 @@ class Evaluation:
         finally:
             del self._samples[epoch]
             if result.cancelled():
-                _interrupt(epoch)
+                if not self._cancelled:
+                    asyncio.get_running_loop().call_soon(self._interrupt_cancelled)
+                self._cancelled.add(epoch)
 
     def complete(self, sample: EvalSample) -> None:
         """Hand a sample to the rollout that waits for it."""
         running = self._samples.get(sample.epoch)
         if running is not None and not running.result.done():
             running.result.set_result(sample)
+
+    def _interrupt_cancelled(self) -> None:
+        """Stop the samples that no rollout waits for."""
+        for active in active_samples():
+            if active.epoch in self._cancelled and not active.completed:
+                active.interrupt("error")
+        self._cancelled.clear()
 
     @asynccontextmanager
     async def open(self, params: InspectParams, max_turns: int, log_dir: Path) -> AsyncIterator[None]:
@@ -151,8 +164,8 @@ class Evaluation:
         finally:
             for feed, _ in self._feeds.values():
                 feed.close()
-            for epoch in list(self._samples):
-                _interrupt(epoch)
+            self._cancelled.update(self._samples)
+            self._interrupt_cancelled()
             await asyncio.wait({self._job}, timeout=SECONDS_TO_CLOSE)
             self._job.cancel()
             await asyncio.wait({self._job})
@@ -163,21 +176,22 @@ class Evaluation:
             await feed.wait_until_ready()
 
     async def _evaluate(self, tasks: list[Task], policy: Model, params: InspectParams, log_dir: Path) -> None:
-        logs = await eval_async(
-            tasks,
-            model=policy,
-            sandbox=params.sandbox,
-            log_dir=str(params.log_dir or log_dir),
-            log_samples=params.log_dir is not None,
-            log_realtime=False,
-            log_level="error",
-            score_display=False,
-            fail_on_error=False,
-            max_samples=MANY,
-            max_tasks=len(tasks),
-            acp_server=None,
-            ctl_server=False,
-        )
+        with _plain_tracebacks():
+            logs = await eval_async(
+                tasks,
+                model=policy,
+                sandbox=params.sandbox,
+                log_dir=str(params.log_dir or log_dir),
+                log_samples=params.log_dir is not None,
+                log_realtime=False,
+                log_level="error",
+                score_display=False,
+                fail_on_error=False,
+                max_samples=MANY,
+                max_tasks=len(tasks),
+                acp_server=None,
+                ctl_server=False,
+            )
         for log in logs:
             if log.error is not None:
                 raise RuntimeError(log.error.message)
@@ -201,7 +215,7 @@ class OpenedTask:
 
     gateway: OpenedGateway
     evaluation: Evaluation
-    reward: str | None
+    params: InspectParams
 
 
 @asynccontextmanager
@@ -222,14 +236,7 @@ async def open_task(
     """
     evaluation = Evaluation()
     async with evaluation.open(params, run.config.rllm.agent.max_steps, directory / "inspect"):
-        yield OpenedTask(gateway=gateway, evaluation=evaluation, reward=params.reward)
-
-
-def _interrupt(epoch: int) -> None:
-    """Stop a sample that no rollout waits for."""
-    for active in active_samples():
-        if active.epoch == epoch and not active.completed:
-            active.interrupt("error")
+        yield OpenedTask(gateway=gateway, evaluation=evaluation, params=params)
 
 
 @contextmanager
@@ -242,3 +249,20 @@ def _keep_logging() -> Iterator[None]:
     finally:
         root.handlers[:], sys.excepthook = handlers, hook
         root.setLevel(level)
+
+
+@contextmanager
+def _plain_tracebacks() -> Iterator[None]:
+    """Keep tracebacks of samples without colors, because colors take longer than most samples."""
+
+    def format_plain(*error: Any) -> tuple[str, str]:
+        text, _ = truncate_traceback(*error)
+        return text, text
+
+    names = vars(_log)
+    colored = names["format_traceback"]
+    names["format_traceback"] = format_plain
+    try:
+        yield
+    finally:
+        names["format_traceback"] = colored

@@ -36,17 +36,20 @@ class InspectTasks(WorkflowEnvironment):
             )
         task = load_task(params, (params.train_args or {}) if split == "train" else {}, load_models(params))
         ids = list(list_samples(task))
+        held_out = params.val_size or 0
+        is_all = split == "train" and not separate and held_out == len(ids)
+        if (split == "val" or not separate) and (held_out > len(ids) or is_all):
+            raise ConfigError(
+                "too-few-tasks",
+                f"Task 'inspect:{params.task}' has {len(ids)} samples, and rllm.env.env_args.val_size is {held_out}"
+                f"{', so none is for training' if is_all else ''}.",
+                "Set rllm.env.env_args.val_size to a smaller number.",
+            )
         if split == "train":
-            ids = ids if separate else ids[: len(ids) - (params.val_size or 0)]
+            ids = ids if separate else ids[: len(ids) - held_out]
             ids = ids[: params.train_size]
         elif params.val_size is not None:
-            if len(ids) < params.val_size:
-                raise ConfigError(
-                    "too-few-tasks",
-                    f"Task 'inspect:{params.task}' has {len(ids)} of {params.val_size} validation samples.",
-                    "Set rllm.env.env_args.val_size to a smaller number.",
-                )
-            ids = ids[: params.val_size] if separate else ids[len(ids) - params.val_size :]
+            ids = ids[:held_out] if separate else ids[len(ids) - held_out :]
         # Ids of different splits must differ.
         ending = "-train" if separate and split == "train" else ""
         return [

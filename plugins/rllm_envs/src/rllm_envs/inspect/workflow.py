@@ -14,6 +14,7 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import RolloutError
+from rllm_envs.inspect.loading import find_place
 from rllm_envs.inspect.options import POLICY
 from rllm_envs.inspect.running import OpenedTask
 from rllm_envs.inspect.tasks import SAMPLE, SPLIT
@@ -68,9 +69,17 @@ class InspectWorkflow(Workflow):
 
     def _set_reward(self, episode: Episode, sample: EvalSample) -> None:
         """Set the reward, or the cause of a missing reward. The last step gets the whole reward."""
-        reward, cause = read_reward(sample, self._opened.reward)
+        params = self._opened.params
+        reward, cause = read_reward(sample, params.reward)
+        frames = sample.error.traceback.rstrip() if sample.error else ""
+        if cause:
+            cause += find_place(frames, params.task)
         if not episode.trajectories and cause:
-            raise RolloutError("environment-failed", f"The sample {sample.id!r} of inspect failed: {cause}.")
+            raise RolloutError(
+                "environment-failed",
+                f"The sample {sample.id!r} of inspect failed: {cause}.",
+                details="\n".join(frames.splitlines()[-3:]),
+            )
         for trajectory in episode.trajectories:
             trajectory.reward = reward
             for step in trajectory.steps:

@@ -116,3 +116,21 @@ def faults():
 @task
 def unscored():
     return Task(dataset=[Sample(input="hi")], solver=generate())
+
+
+@task
+def repeated(ids: tuple = ("x", 1, "1")):
+    return Task(dataset=[Sample(id=each, input="hi") for each in ids], solver=generate(), scorer=match())
+
+
+@solver
+def stopping():
+    async def solve(state, generate):
+        raise KeyError("no model call")
+
+    return solve
+
+
+@task
+def stopped():
+    return Task(dataset=[Sample(input="hi")], solver=stopping(), scorer=match())

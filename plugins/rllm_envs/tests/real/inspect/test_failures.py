@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 from expecting import expect_error
+from inspect_ai._util import rich
 from inspect_ai.log._samples import active_samples
 from scripted_engine import Engine
 
 from rllm_core.algorithms.columns import REWARD_ERROR
-from rllm_core.errors import BackendError, ConfigError
+from rllm_core.errors import BackendError, ConfigError, RolloutError
 from rllm_envs.inspect.loading import check_task
 from rllm_envs.inspect.options import InspectParams
 from rllm_envs.inspect.tasks import InspectTasks
 
 from .bridge import TASKS, episodes, make_params, opened, roll_out
 from .script import say_to_prompt
+
+MANY = "from inspect_ai import task\n@task\ndef {}():\n    raise RuntimeError('not made')\n"
 
 
 def test_failed_parts_of_a_task_are_missing_rewards() -> None:
@@ -30,6 +33,13 @@ def test_failed_parts_of_a_task_are_missing_rewards() -> None:
     parts = ["", "the solver is broken", "the scorer is broken", "no grade", "perhaps", "[1, 2]"]
     assert [part in cause for part, (_, cause) in zip(parts, found, strict=True)] == [True] * 6
     assert [bool(cause) for _, cause in found] == [False, True, True, True, True, True]
+
+
+def test_failed_solver_is_named_by_its_line() -> None:
+    line = Path(TASKS).read_text().splitlines().index('        raise KeyError("no model call")') + 1
+    with expect_error(RolloutError, "environment-failed", f"({TASKS}, line {line})") as caught:
+        episodes(say_to_prompt, make_params("stopped"))
+    assert caught.value.details.splitlines()[-1] == "KeyError: 'no model call'"
 
 
 def test_dictionary_needs_a_key() -> None:
@@ -60,7 +70,10 @@ def test_prompt_that_is_too_long_ends_the_rollout() -> None:
     assert episode.trajectories == []
 
 
-def test_cancelled_rollout_stops_its_sample_and_others_continue() -> None:
+def test_cancelled_rollout_stops_its_sample_and_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To color the tracebacks of hundreds of samples takes minutes, so Ctrl-C must not wait for it.
+    colored: list[Any] = []
+    monkeypatch.setattr(rich, "rich_traceback", lambda *error, **options: colored.append(error) or "")
     asked, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Engine):
@@ -86,6 +99,7 @@ def test_cancelled_rollout_stops_its_sample_and_others_continue() -> None:
             return episode.trajectories[0].reward
 
     assert asyncio.run(run()) == 1.0
+    assert colored == []
 
 
 def test_process_keeps_its_logging_and_hooks() -> None:
@@ -108,7 +122,9 @@ def test_no_file_is_left_without_a_log_directory(tmp_path: Path) -> None:
         ("unknown-choice", "no_file.py@sums", {}),
         ("missing-package", "inspect_evals/no_such_task", {}),
         ("unknown-choice", TASKS, {}),
-        ("environment-options-rejected", f"{TASKS}@no_such_task", {}),
+        ("unknown-choice", f"{TASKS}@no_such_task", {}),
+        ("unknown-choice", f"{TASKS}@sums@sums", {}),
+        ("duplicate-task-id", f"{TASKS}@repeated", {}),
         ("unknown-choice", f"{TASKS}@sums", {"args": {"cuont": 3}}),
         ("environment-options-rejected", f"{TASKS}@sums", {"args": {"count": "three"}}),
         ("unknown-choice", f"{TASKS}@sums", {"reward": "choice"}),
@@ -119,3 +135,48 @@ def test_no_file_is_left_without_a_log_directory(tmp_path: Path) -> None:
 def test_dry_run_names_what_is_missing(code: str, task: str, options: dict[str, Any]) -> None:
     with expect_error(ConfigError, code):
         check_task(InspectParams(task=task, **options))
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "hint"),
+    [
+        (f"{TASKS}@sum", {}, "'sums'"),
+        (f"{TASKS}@sums", {"args": {"cuont": 3}}, "'count'"),
+        (f"{TASKS}@sums", {"args": {"zzz": 3}}, "count, first"),
+    ],
+)
+def test_hint_has_names_of_the_file(
+    task: str, options: dict[str, Any], hint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with expect_error(ConfigError, "unknown-choice", hint):
+        check_task(InspectParams(task=task, **options))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "place"),
+    [
+        ("environment-options-rejected", "x = 1\ndef f(:\n", "line 2)"),
+        ("missing-package", "x = 1\nimport no_such_module\n", "(task.py, line 2)"),
+        ("environment-options-rejected", "\nraise ImportError('old')\n", "(task.py, line 2)"),
+        ("unknown-choice", "x = 1\n", "task.py has no task"),
+        ("unknown-choice", MANY.format("a") + MANY.format("b"), "2 tasks: a, b"),
+        ("environment-options-rejected", MANY.format("a"), "(task.py, line 4)"),
+    ],
+)
+def test_file_that_does_not_load(code: str, text: str, place: str) -> None:
+    Path("task.py").write_text(text)
+    with expect_error(ConfigError, code, place):
+        check_task(InspectParams(task="task.py"))
+
+
+def test_wrong_argument_is_named_by_its_line() -> None:
+    with expect_error(ConfigError, "environment-options-rejected", f"({TASKS}, line "):
+        check_task(InspectParams(task=f"{TASKS}@sums", args={"count": "three"}))
+
+
+def test_missing_api_key_has_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "AZUREAI_OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with expect_error(ConfigError, "environment-options-rejected", "No OPENAI_API_KEY,", "env_args.model_roles"):
+        check_task(InspectParams(task=f"{TASKS}@graded", model_roles={"grader": "openai/gpt-5-mini"}))

@@ -36,6 +36,10 @@ def test_split_without_samples_is_rejected() -> None:
         InspectTasks.tasks("train", make_params("sums"))
     with expect_error(ConfigError, "too-few-tasks"):
         InspectTasks.tasks("val", make_params("sums", val_size=6))
+    for val_size in (5, 6):
+        with expect_error(ConfigError, "too-few-tasks"):
+            InspectTasks.tasks("train", make_params("sums", val_size=val_size))
+    assert len(InspectTasks.tasks("val", make_params("sums", val_size=5))) == 5
 
 
 def test_training_arguments_do_not_change_validation() -> None:
