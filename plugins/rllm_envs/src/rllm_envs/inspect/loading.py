@@ -190,7 +190,7 @@ def _load_named(name: str, arguments: Mapping[str, Any]) -> list[Task]:
     is_registered = registry_lookup("task", name) is not None
     if is_registered:
         _check_arguments(name, arguments)
-    tasks = load_task_spec(name, dict(arguments))
+    tasks: list[Task] = load_task_spec(name, dict(arguments))
     if not tasks:
         package = name.partition("/")[0]
         names = [registry_info(each).name for each in registry_find(lambda info: info.type == "task")]
