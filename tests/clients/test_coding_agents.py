@@ -134,12 +134,13 @@ def test_repair_in_twelve_turns_is_one_row(statuses: list[int], world: World, tm
     assert statuses == [200] * len(TURNS)
 
 
-@pytest.mark.parametrize("name", [agent("claude-code")])
+@pytest.mark.parametrize("name", [agent("claude-code"), agent("opencode")])
 def test_calls_of_a_sub_agent_are_its_own_row(statuses: list[int], world: World, tmp_path: Path, name: str) -> None:
     tool, write = TOOLS[name]
     look, repair = call(tool, write("cat check.py")), call(tool, write(REPAIR))
     task = "Say what check.py asserts."
-    start_agent = call("Agent", {"description": "Look", "prompt": task, "subagent_type": "general-purpose"})
+    sub_agent, kind = ("Agent", "general-purpose") if name == "claude-code" else ("task", "general")
+    start_agent = call(sub_agent, {"description": "Look", "prompt": task, "subagent_type": kind})
 
     def response(prompt: str) -> str:
         if start_agent not in prompt and task in prompt:
