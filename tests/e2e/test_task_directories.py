@@ -140,6 +140,11 @@ def test_agent_that_fails_without_a_call_is_an_error(run: Any) -> None:
         run("sys.exit('not here')", "local")
 
 
+def test_agent_that_fails_because_its_requests_are_rejected_is_an_error(run: Any) -> None:
+    with expect_error(RllmError, "rollout-failed", "HTTP Error 400"):
+        run("ask()", "local")
+
+
 def test_tests_without_a_reward_are_an_error(run: Any) -> None:
     with expect_error(RllmError, "rollout-failed", "no reward", "forgot it"):
         run(WRITES, "local", tests="echo forgot it")

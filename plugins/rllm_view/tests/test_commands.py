@@ -115,6 +115,12 @@ def test_commands_without_arguments_list_runs_steps_and_trajectories(say: Say, r
     assert say(command, *trajectories[-1].split()[3:])
 
 
+@pytest.mark.parametrize("command", ["why", "episode"])
+def test_a_run_without_recorded_trajectories_is_an_error(say: Say, tmp_path: Path, command: str) -> None:
+    with expect_error(ConfigError, "nothing-recorded", tmp_path / "empty"):
+        say(command, make_run(tmp_path / "empty", Made(groups=0, content="fates")))
+
+
 def test_why_without_a_run_lists_runs_with_the_newest_first(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

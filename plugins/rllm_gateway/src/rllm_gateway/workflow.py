@@ -115,7 +115,7 @@ class AgentWorkflow(Workflow):
         elif outcome.timed_out:
             self.episode.termination_reason = TerminationReason.TIMEOUT
             self.episode.error = f"{outcome.failure}."
-        elif outcome.returned is not None and trace.requests:
+        elif outcome.returned is not None and sampler.calls:
             # The agent worked on the task, and the tests have scored its work.
             self.episode.termination_reason = TerminationReason.ENV_DONE
         else:

@@ -81,6 +81,12 @@ def _list_steps(command: str, run: Run) -> None:
         )
         for each in summaries
     ]
+    if not rows:
+        raise ConfigError(
+            "nothing-recorded",
+            f"{_quote(run)} has no recorded trajectories.",
+            "If its steps generated nothing, look at the metrics: rllm view shows why rollouts ended.",
+        )
     print_table(("step", "trajectories", "trained", "masked or rejected", "reward", "solved"), rows[:LISTED])
     _print_next(command, f"{_quote(run)} {rows[0][0]}", len(rows))
 
