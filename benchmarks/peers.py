@@ -67,7 +67,7 @@ def verl() -> SimpleNamespace:
         PeerMissingError: verl is not installed.
     """
     directory = directory_of("verl")
-    masked = _functions(directory / "utils/torch_functional.py", "masked_.*|clip_by_value")
+    masked = _functions(directory / "utils/torch_functional.py", "(distributed_)?masked_.*|clip_by_value")
     no_environment = SimpleNamespace(environ={}, getenv=lambda name: None)
     groupwise = _functions(directory / "utils/groupwise.py", ".*", os=no_environment, get_device_name=lambda: "cpu")
     core = _functions(
