@@ -103,7 +103,7 @@ def test_a_call_and_its_result_are_one_row(client: Client, world: World, ids: st
         del result["id"]
     if ids == "no ids":
         del call["id"]
-    # Clients keep the pieces of a streamed response as contents of their own.
+    # Clients keep each piece of a streamed response as a separate content.
     pieces = [{"role": "model", "parts": [each]} for each in content["parts"]]
     client.ask(contents=[*HI, *pieces, {"role": "user", "parts": [{"functionResponse": result}]}], tools=TOOLS)
     first, second = world.policy.calls

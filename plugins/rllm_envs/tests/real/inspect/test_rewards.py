@@ -1,4 +1,4 @@
-"""Tasks of inspect get the scores of its own evaluation, and their tokens are in the batch once."""
+"""Tasks of inspect get the scores that inspect gives, and their tokens are in the batch once."""
 
 from __future__ import annotations
 
