@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rllm_core.schema.run_config import RunConfig
 
 
+SESSION_KEYS = frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"})
+"""Config keys of workflows whose model calls go through sessions of the gateway."""
+
+
 class WorkflowEnvironment(Environment):
     """The tasks of an environment. Only the workflow `workflow` can roll them out."""
 

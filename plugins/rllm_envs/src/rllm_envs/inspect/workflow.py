@@ -14,6 +14,7 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason
 from rllm_core.errors import RolloutError
+from rllm_envs.hosted import SESSION_KEYS
 from rllm_envs.inspect.loading import find_place
 from rllm_envs.inspect.options import POLICY
 from rllm_envs.inspect.running import OpenedTask
@@ -32,9 +33,7 @@ class InspectWorkflow(Workflow):
     If a solver, a scorer or a sandbox fails, its trajectories have no reward, and their info contains the cause.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"}
-    )
+    config_keys: ClassVar[frozenset[str]] = SESSION_KEYS
 
     def __init__(self, context: WorkflowContext, **options: Any) -> None:
         super().__init__(context, **options)

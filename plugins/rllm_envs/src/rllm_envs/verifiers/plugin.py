@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rllm_core.contracts.environment import Environment, EnvironmentPlugin
 from rllm_core.contracts.plugin import NoParams
 from rllm_core.contracts.workflow import OpenedRun, Workflow, WorkflowPlugin
-from rllm_envs.hosted import read_params
+from rllm_envs.hosted import SESSION_KEYS, read_params
 from rllm_envs.installed import require
 from rllm_envs.verifiers.options import VerifiersParams
 
@@ -90,5 +90,5 @@ def workflows() -> Iterable[WorkflowPlugin[Any]]:
         needs_environment=True,
         gives_rewards=True,
         renders_elsewhere=True,
-        config_keys=frozenset({"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"}),
+        config_keys=SESSION_KEYS,
     )

@@ -16,6 +16,7 @@ from rllm_core.algorithms.columns import REWARD_COMPONENTS, REWARD_ERROR
 from rllm_core.contracts.workflow import Workflow, WorkflowContext
 from rllm_core.data.types import Episode, TerminationReason, Trajectory
 from rllm_core.errors import RolloutError
+from rllm_envs.hosted import SESSION_KEYS
 from rllm_envs.sessions import SeatCalls, is_too_long, sum_metrics
 from rllm_envs.verifiers.client import SessionsClient
 from rllm_envs.verifiers.seats import Seats
@@ -49,9 +50,7 @@ class VerifiersWorkflow(Workflow):
     If the episode or a seat fails, its trajectories have no reward, and their info contains the cause.
     """
 
-    config_keys: ClassVar[frozenset[str]] = frozenset(
-        {"rllm.agent.max_steps", "rllm.accumulate_reasoning", "rllm.sdk.*"}
-    )
+    config_keys: ClassVar[frozenset[str]] = SESSION_KEYS
 
     def __init__(self, context: WorkflowContext, **options: Any) -> None:
         super().__init__(context, **options)
